@@ -17,13 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import runs_of
-from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, take_documents
+from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, as_documents, take_documents
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.tasks.rows.exclusion import is_excluded
 
-_WRITE_TOKENS = 2**23
+_WRITE_TOKENS = 2**20
 _GAP_BYTES = 2**20  # a spill is read in blocks of this size, so reading a smaller gap costs nothing
 
 
@@ -199,11 +199,13 @@ def gather_tokens(
     element = np.empty(len(piece.rows), np.int64)  # of each document among the gaps and documents in source
     filled = num_elements = 0
     for run in runs:
-        source[filled : filled + run.end - run.start] = _open(store, run.entry).tokens(run.start, run.end)
+        for tokens in _open(store, run.entry).tokens(run.start, run.end):
+            source[filled : filled + len(tokens)] = tokens
+            filled += len(tokens)
         element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
-        filled, num_elements = filled + run.end - run.start, num_elements + len(run.lengths)
-    lengths = np.concatenate([run.lengths for run in runs])
+        num_elements += len(run.lengths)
+    documents = as_documents(source, np.concatenate([run.lengths for run in runs]))
     num_tokens = piece.rows["num_tokens"]
     offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)])
     for start, end in runs_of(offsets, _WRITE_TOKENS):
-        yield take_documents(source, lengths, element[start:end]), num_tokens[start:end]
+        yield take_documents(documents, element[start:end], dtype), num_tokens[start:end]

@@ -6,7 +6,7 @@ The partition's record is written last: a build that finds it need not encode th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -54,27 +54,33 @@ class TokenizeJob:
     limit: int | None = None
 
 
-@dataclass
 class _Pending:
-    """Documents for the next spill."""
+    """Documents for the next spill, whose tokens use the memory of those before: fresh memory costs time."""
 
-    parts: list[SpillDocuments] = field(default_factory=list)
-    text_bytes: int = 0
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.parts: list[SpillDocuments] = []  # without their tokens
+        self.text_bytes = 0
+        self._tokens, self._num_tokens = np.empty(_SPILL_TEXT_BYTES // 4, dtype), 0
 
     def add(self, documents: SpillDocuments, num_bytes: int, text_read: _TextRead) -> None:
-        self.parts.append(documents)
+        tokens, num_tokens = documents.tokens, self._num_tokens + len(documents.tokens)
+        if num_tokens > len(self._tokens):
+            self._tokens = np.concatenate([self._tokens[: self._num_tokens], np.empty(num_tokens, tokens.dtype)])
+        self._tokens[self._num_tokens : num_tokens] = tokens
+        self._num_tokens = num_tokens
+        self.parts.append(replace(documents, tokens=tokens[:0]))
         self.text_bytes += num_bytes + len(documents.ids)
-        text_read.report(len(documents.key), num_bytes, len(documents.tokens))
+        text_read.report(len(documents.key), num_bytes, len(tokens))
 
     def take(self) -> SpillDocuments:
-        parts, self.parts, self.text_bytes = self.parts, [], 0
-        if len(parts) == 1:
-            return parts[0]
+        """Return the documents; the tokens are overwritten by those that are added next."""
         joined = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("split", "key", "content", "row", "num_tokens", "tokens", "id_bytes", "ids")
+            name: np.concatenate([getattr(part, name) for part in self.parts])
+            for name in ("split", "key", "content", "row", "num_tokens", "id_bytes", "ids")
         }
-        return SpillDocuments(**joined)
+        documents = SpillDocuments(tokens=self._tokens[: self._num_tokens], **joined)
+        self.parts, self.text_bytes, self._num_tokens = [], 0, 0
+        return documents
 
 
 def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
@@ -111,7 +117,8 @@ def _usable_record(job: TokenizeJob) -> PartitionRecord | None:
 
 
 def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:
-    pending, tally, text_read = _Pending(), PartitionTally(), _TextRead(job.part.num_bytes)
+    pending = _Pending(token_dtype(tokenizer.vocab_size))
+    tally, text_read = PartitionTally(), _TextRead(job.part.num_bytes)
     spills: list[SpillCounts] = []
     for rows in read_documents(job, tokenizer):
         tally.add(rows)

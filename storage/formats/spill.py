@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from typing import IO, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, runs_of
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import token_dtype
@@ -52,6 +53,8 @@ TABLE_DTYPE = np.dtype(
 # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
 _FIXED = struct.Struct("<8sIIIIQQQ")
 _BLOCK_BYTES = 2**20
+_PIECE_BYTES = 2**20  # of tokens that are written at once
+_READ_BYTES = 2**22  # of tokens that are read at once from a local spill
 _SAMPLE_ROWS = 1024
 _CHECKSUM_BYTES = 16
 _HEAD_BYTES = 2**16  # read at once: nearly every header is shorter
@@ -111,10 +114,8 @@ def write_spill(
         "documents": np.bincount(split, minlength=num_splits).tolist(),
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
-    tokens = take_documents(documents.tokens, documents.num_tokens, order)
-    ids = take_documents(documents.ids, documents.id_bytes, order)
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes, checksum = _write(file, _table(documents, order), tokens, ids, info | counts)
+        num_bytes, checksum = _write(file, documents, order, info | counts)
     return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
@@ -133,16 +134,16 @@ def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
     return table
 
 
-def _write(
-    file: IO[bytes], table: AnyArray, tokens: AnyArray, ids: NDArray[np.uint8], info: JsonObject
-) -> tuple[int, str]:
+def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], info: JsonObject) -> tuple[int, str]:
     """Write a spill; return its length and the checksum of its header."""
-    body = [part.view(np.uint8).data for part in (table, np.ascontiguousarray(tokens), ids)]
-    checksums = np.array(_block_checksums(body), dtype="<u8").tobytes()
+    table, tokens = _table(documents, order), documents.tokens
+    body_bytes = table.nbytes + tokens.nbytes + documents.ids.nbytes
     block = canonical_json(info)
     sampled = np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
-    header_bytes = _FIXED.size + len(block) + len(sampled) + len(checksums) + _CHECKSUM_BYTES
-    file_bytes = header_bytes + sum(len(part) for part in body)
+    checksum_bytes = 8 * -(-body_bytes // _BLOCK_BYTES)
+    header_bytes = _FIXED.size + len(block) + len(sampled) + checksum_bytes + _CHECKSUM_BYTES
+    local_files.write_all(file, bytes(header_bytes))  # it holds the checksums of what follows
+    checksums = _write_body(file, table, documents, order)
     fixed = _FIXED.pack(
         MAGIC,
         SPILL_FORMAT,
@@ -151,52 +152,72 @@ def _write(
         tokens.dtype.itemsize,
         len(table),
         len(tokens),
-        file_bytes,
+        header_bytes + body_bytes,
     )
     head = fixed + block + sampled + checksums
     digest = xxhash.xxh3_128_digest(head)
+    file.seek(0)
     local_files.write_all(file, head + digest)
-    for part in body:
-        local_files.write_all(file, part)
-    return file_bytes, digest.hex()
+    return header_bytes + body_bytes, digest.hex()
 
 
-def _block_checksums(parts: Sequence[memoryview]) -> list[int]:
-    """Return xxh3_64 of every 1 MiB block of the joined parts."""
+def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> bytes:
+    """Write the table, tokens and ids in an order; return xxh3_64 of every block, joined."""
+    tokens = _in_order(documents.tokens, documents.num_tokens, order)
+    ids = _in_order(documents.ids, documents.id_bytes, order)
     checksums, hasher, room = [], xxhash.xxh3_64(), _BLOCK_BYTES
-    for part in parts:
-        start = 0
-        while start < len(part):
-            piece = part[start : start + room]
-            hasher.update(piece)
-            start, room = start + len(piece), room - len(piece)
+    for part in chain([table], tokens, ids):
+        view = part.view(np.uint8).data
+        local_files.write_all(file, view)
+        while len(view):
+            hasher.update(view[:room])
+            taken = min(room, len(view))
+            view, room = view[taken:], room - taken
             if room == 0:
                 checksums.append(hasher.intdigest())
                 hasher, room = xxhash.xxh3_64(), _BLOCK_BYTES
-    return checksums if room == _BLOCK_BYTES else [*checksums, hasher.intdigest()]
+    if room < _BLOCK_BYTES:
+        checksums.append(hasher.intdigest())
+    return np.array(checksums, "<u8").tobytes()
 
 
-def take_documents(tokens: AnyArray, num_tokens: AnyArray, order: AnyArray) -> AnyArray:
-    """Return the tokens of the documents in `order`, joined.
+def _in_order(values: AnyArray, lengths: AnyArray, order: NDArray[np.intp]) -> Iterator[AnyArray]:
+    """Yield the tokens (or ids) of the documents in an order, about _PIECE_BYTES at a time."""
+    documents = as_documents(values, lengths)
+    ends = np.concatenate([[0], np.cumsum(lengths[order], dtype=np.int64)])
+    for start, end in runs_of(ends, _PIECE_BYTES // values.dtype.itemsize):
+        yield take_documents(documents, order[start:end], values.dtype)
 
-    A document's tokens are one binary value to Arrow, whose `take` copies them as blocks: 20 times as fast as
-    a gather of single tokens (docs/decisions.md).
+
+def as_documents(tokens: AnyArray, num_tokens: AnyArray) -> pa.LargeBinaryArray:
+    """Return each document's tokens as one binary value, without a copy.
 
     Args:
         tokens: all documents' tokens, one after the other.
         num_tokens: (n,) tokens of each document.
-        order: (m,) which documents, in [0, n).
     """
-    offsets = np.zeros(len(num_tokens) + 1, np.int64)
-    np.cumsum(num_tokens, out=offsets[1:])
-    offsets *= tokens.dtype.itemsize
+    offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)]) * tokens.dtype.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(tokens))]
-    taken = pa.Array.from_buffers(pa.large_binary(), len(num_tokens), buffers).take(pa.array(order))
+    return pa.Array.from_buffers(pa.large_binary(), len(num_tokens), buffers)
+
+
+def take_documents(documents: pa.LargeBinaryArray, order: AnyArray, dtype: AnyDtype) -> AnyArray:
+    """Return the tokens of the documents in `order`, joined.
+
+    Arrow's `take` copies whole documents: 20 times as fast as a gather of single tokens (docs/decisions.md). Take a few
+    MiB at a time, whose memory is used again and again; to touch fresh memory takes as long as the copy.
+
+    Args:
+        documents: from as_documents.
+        order: (m,) which documents, in [0, n).
+        dtype: of the tokens.
+    """
+    taken = documents.take(pa.array(order))
     _, offset_buffer, data = taken.buffers()
     ends = np.frombuffer(offset_buffer, np.int64)[taken.offset : taken.offset + len(taken) + 1]
     if data is None or ends[-1] == ends[0]:
-        return np.empty(0, tokens.dtype)
-    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(tokens.dtype)
+        return np.empty(0, dtype)
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(dtype)
 
 
 class Spill:
@@ -274,11 +295,14 @@ class Spill:
         last_row = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
         return rows[first_row:last_row]
 
-    def tokens(self, start: int, end: int) -> AnyArray:
-        """Return the tokens [start, end) of the spill, of its stored type."""
+    def tokens(self, start: int, end: int) -> Iterator[AnyArray]:
+        """Yield the tokens [start, end) of the spill, of its stored type, in parts."""
         width = self.dtype.itemsize
-        base = self._tokens_start
-        return np.frombuffer(self._read(base + start * width, base + end * width), self.dtype)
+        first, last = self._tokens_start + start * width, self._tokens_start + end * width
+        step = _READ_BYTES if self._store.is_local else max(1, last)  # elsewhere, each part would be a request
+        bounds = [first, *range((first // step + 1) * step, last, step), last]
+        for part_start, part_end in pairwise(bounds):  # between whole blocks
+            yield np.frombuffer(self._read(part_start, part_end), self.dtype)
 
     def ids(self, rows: AnyArray) -> pa.Array:
         """Return the ids of neighbouring rows of the spill, (n,) large_string, null where a document has none."""

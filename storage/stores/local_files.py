@@ -8,13 +8,17 @@ import stat
 from pathlib import Path
 from typing import IO
 
+_WRITE_BYTES = 2**20  # for more at once, ext4 takes memory in 2 MB units, which a virtual machine may have to fetch
+
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
     """Write all of `data`; call it as `local_files.write_all`, so that tests can make any write fail.
 
     Arrow alone writes to a store without it: the document tables.
     """
-    file.write(data)
+    view = memoryview(data).cast("B")
+    for start in range(0, len(view), _WRITE_BYTES):
+        file.write(view[start : start + _WRITE_BYTES])
 
 
 def sync(file: IO[bytes]) -> None:

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from tests.counts import FULL, count
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, take_documents, write_spill
+from tokenloom.storage.formats.spill import (
+    TABLE_DTYPE,
+    Spill,
+    SpillDocuments,
+    as_documents,
+    spill_path,
+    take_documents,
+    write_spill,
+)
 from tokenloom.storage.stores.local import LocalStore
 
 PROPERTY = settings(
@@ -33,6 +41,11 @@ NUM_SPLITS = 3
 def open_spill(store: LocalStore) -> Spill:
     """Open the spill of these tests, with the length that its record would give."""
     return Spill(store, NAME, 0, store.num_bytes(spill_path(NAME, 0)) or 0)
+
+
+def tokens_of(spill: Spill, start: int, end: int) -> NDArray[Any]:
+    """Return the tokens [start, end) of a spill."""
+    return np.concatenate([*spill.tokens(start, end)])
 
 
 def make_ids(random: np.random.Generator, num_documents: int) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
@@ -106,7 +119,7 @@ def read(spill: Spill, split: int, start_key: int, end_key: int) -> list[Row]:
     ids = [identifier or "" for identifier in spill.ids(rows).to_pylist()]
     found = []
     for (key, high, low, row, start, _, num_tokens, _), identifier in zip(rows.tolist(), ids, strict=True):
-        found.append((key, high, low, row, spill.tokens(start, start + num_tokens).tolist(), identifier))
+        found.append((key, high, low, row, tokens_of(spill, start, start + num_tokens).tolist(), identifier))
     return found
 
 
@@ -153,21 +166,21 @@ def test_every_document_is_in_exactly_one_of_adjoining_ranges(tmp_path: Path) ->
 def test_any_range_of_tokens_equals_the_written_tokens(tmp_path: Path) -> None:
     documents = big_documents()
     order = np.lexsort((documents.key, documents.split))
-    everything = take_documents(documents.tokens, documents.num_tokens, order)
+    everything = take_documents(as_documents(documents.tokens, documents.num_tokens), order, documents.tokens.dtype)
     random = np.random.default_rng(0)
     spill = open_spill(write(tmp_path, documents))
     for _ in range(200):
         start, end = sorted(random.integers(0, len(everything), 2, endpoint=True).tolist())
-        assert np.array_equal(spill.tokens(start, end), everything[start:end])
-    assert np.array_equal(spill.tokens(0, len(everything)), everything)
+        assert np.array_equal(tokens_of(spill, start, end), everything[start:end])
+    assert np.array_equal(tokens_of(spill, 0, len(everything)), everything)
 
 
 def test_requested_documents_are_returned_in_the_requested_order() -> None:
     tokens = np.arange(10, dtype=np.uint16)
-    lengths = np.array([3, 0, 5, 2], np.uint32)
-    assert take_documents(tokens, lengths, np.array([3, 1, 0])).tolist() == [8, 9, 0, 1, 2]
-    assert take_documents(tokens, lengths, np.array([1])).tolist() == []
-    assert take_documents(tokens, lengths, np.array([2, 2])).tolist() == [3, 4, 5, 6, 7] * 2
+    documents = as_documents(tokens, np.array([3, 0, 5, 2], np.uint32))
+    for order, expected in (([3, 1, 0], [8, 9, 0, 1, 2]), ([1], []), ([2, 2], [3, 4, 5, 6, 7] * 2)):
+        taken = take_documents(documents, np.array(order), tokens.dtype)
+        assert (taken.dtype, taken.tolist()) == (tokens.dtype, expected)
 
 
 def big_documents() -> SpillDocuments:
@@ -195,7 +208,7 @@ def read_all(store: LocalStore) -> None:
     spill = open_spill(store)
     tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
     end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
-    spill.tokens(0, end)
+    tokens_of(spill, 0, end)
     for table in tables:
         spill.ids(table)
 
@@ -248,7 +261,7 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     path = store.local(spill_path(NAME, 0))
     change(path, path.stat().st_size - 1)
     spill = open_spill(store)
-    assert len(spill.tokens(0, 100)) == 100
+    assert len(tokens_of(spill, 0, 100)) == 100
     assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
     with pytest.raises(WorkError, match="block"):
         read_all(store)
@@ -270,7 +283,7 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     path = store.local(spill_path(NAME, 0))
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(WorkError, match=r"the file is damaged: .*cut short"):
-        spill.tokens(0, int(big_documents().num_tokens.sum()))
+        tokens_of(spill, 0, int(big_documents().num_tokens.sum()))
 
 
 def test_missing_spill_is_named(tmp_path: Path) -> None:

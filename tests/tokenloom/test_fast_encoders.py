@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tests.counts import FULL, count
@@ -95,15 +96,11 @@ def verdict_on(encoder: FastEncoder, reference: Reference) -> Verdict:
 def changed(encoder: FastEncoder, change: Callable[[str, list[int]], list[int]]) -> FastEncoder:
     """Return an encoder that gives the ids that `change` makes of a text and its ids."""
 
-    def encode_flat(texts: list[str]) -> tuple[bytes, bytes]:
-        flat, ends = encoder.encode_flat(texts)
-        ids, offsets = np.frombuffer(flat, np.uint32), np.frombuffer(ends, np.uint64).astype(int)
-        new = [change(text, ids[a:b].tolist()) for text, a, b in zip(texts, offsets, offsets[1:], strict=False)]
-        lengths = [0, *map(len, new)]
-        joined = [i for part in new for i in part]
-        return np.array(joined, np.uint32).tobytes(), np.cumsum(lengths).astype(np.uint64).tobytes()
+    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
+        ids = zip(texts, encoder.encode_texts(texts), strict=True)
+        return [np.array(change(text, before.tolist()), np.uint32) for text, before in ids]
 
-    return replace(encoder, encode_flat=encode_flat)
+    return replace(encoder, encode_texts=encode_texts)
 
 
 def ids_of(tokenizer: Reference, texts: list[str]) -> tuple[list[int], list[int]]:
@@ -155,7 +152,7 @@ def test_the_probe_refuses_an_encoder_that_lacks_a_merge(
     del content["model"]["merges"][-1]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     lacking = library.make_encoder(load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "tokenizer.json")}))
-    assert verdict_on(replace(encoder, encode_flat=lacking.encode_flat), reference).refused is not None
+    assert verdict_on(replace(encoder, encode_texts=lacking.encode_texts), reference).refused is not None
 
 
 @pytest.mark.slow
@@ -291,10 +288,10 @@ def test_as_many_bytes_are_compared_as_the_check_asks_for(
 
 
 def test_an_encoder_that_fails_is_an_error_that_names_it(reference: Reference, encoder: FastEncoder) -> None:
-    def fail(texts: list[str]) -> tuple[bytes, bytes]:
+    def fail(texts: list[str]) -> list[NDArray[np.uint32]]:
         raise RuntimeError("out of tables")
 
-    fast = FastTokenizer(reference, replace(encoder, encode_flat=fail), Router([], []))
+    fast = FastTokenizer(reference, replace(encoder, encode_texts=fail), Router([], []))
     with pytest.raises(EncoderMismatch, match=rf"^{encoder.library} failed: RuntimeError: out of tables$"):
         fast.encode(pa.array(["x"], pa.large_string()), _UINT32)
 

@@ -177,7 +177,7 @@ def test_a_damaged_model_that_the_library_takes_is_refused_or_encoded_the_same()
 
 def verdict_on(reference: ReferenceTokenizer, used: ReferenceTokenizer) -> Verdict:
     """Probe what encodes with the model of another tokenizer."""
-    encoder = replace(make_encoder(reference), encode_flat=make_encoder(used).encode_flat)
+    encoder = replace(make_encoder(reference), encode_texts=make_encoder(used).encode_texts)
     return probe(reference, encoder, vocabulary_of(reference), lambda what, num_texts: None, SIZE)
 
 

@@ -136,7 +136,7 @@ def test_markers_that_were_lost_are_an_error(text: str) -> None:
     runs, _ = found
     _, ids = runs.mark([text])
     with pytest.raises(ValueError, match="runs of spaces became 0 markers"):
-        runs.restore(np.array([5, 6], np.uint32), ids)
+        runs.restore([np.array([5, 6], np.uint32)], ids)
 
 
 def test_fewer_runs_are_found_too() -> None:

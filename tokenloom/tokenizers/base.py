@@ -98,12 +98,14 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def with_boundary_ids(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: int, dtype: np.dtype[Any]) -> Encoded:
-    """Return n >= 1 documents, each with `bos_ids` before and `eot_id` after its ids."""
-    bos, eot = np.array(bos_ids, dtype), np.array([eot_id], dtype)
-    parts = [part for document in ids for part in (bos, document, eot)]
-    num_tokens = np.array([len(document) for document in ids], np.uint32) + np.uint32(len(bos_ids) + 1)
+    """Return documents, each with `bos_ids` before and `eot_id` after its ids; all `ids` are of one type."""
+    kind = ids[0].dtype if len(ids) else dtype  # of all parts, so that joining them only copies
+    between = np.array([eot_id, *bos_ids], kind)
+    bos = between[1:]
+    tokens = np.concatenate([bos, *(part for document in ids for part in (document, between))])
+    num_tokens = np.array(list(map(len, ids)), np.uint32) + np.uint32(len(between))
     # Casting is safe: every id is below vocab_size, so it fits.
-    return Encoded(np.concatenate(parts, dtype=dtype, casting="unsafe"), num_tokens)
+    return Encoded(tokens[: len(tokens) - len(bos)].astype(dtype, copy=False), num_tokens)
 
 
 def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:

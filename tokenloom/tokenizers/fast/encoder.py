@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tokenloom.tokenizers.base import Encoded, Tokenizer
+from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
 from tokenloom.tokenizers.fast.known_parts import Unproven
 
 
@@ -20,26 +21,21 @@ class FastEncoder:
 
     Attributes:
         library: its name and version.
-        encode_flat: returns the ids of n texts (uint32) and the n + 1 offsets of the texts in them (int64), as buffers.
+        encode_texts: returns the ids of each text, uint32.
         spellings: texts that it may find where the reference does not; it must not get a text with one.
         bos_ids: the ids before each document.
         eot_id: the id after each document.
     """
 
     library: str
-    encode_flat: Callable[[list[str]], tuple[Any, Any]]
+    encode_texts: Callable[[list[str]], Sequence[NDArray[np.uint32]]]
     spellings: list[str]
     bos_ids: list[int]
     eot_id: int
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """Return the ids of each text, see Tokenizer.encode."""
-        flat, ends = self.encode_flat(texts.to_pylist())
-        ids, offsets = np.frombuffer(flat, np.uint32), np.frombuffer(ends, np.int64)
-        around = np.array([*self.bos_ids, self.eot_id], dtype)
-        places = np.column_stack([*[offsets[:-1]] * len(self.bos_ids), offsets[1:]]).ravel()
-        tokens = np.insert(ids.astype(dtype), places, np.tile(around, len(texts)))
-        return Encoded(tokens, (np.diff(offsets) + len(around)).astype(np.uint32))
+        return with_boundary_ids(self.encode_texts(texts.to_pylist()), self.bos_ids, self.eot_id, dtype)
 
 
 @contextmanager

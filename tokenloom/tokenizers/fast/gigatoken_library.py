@@ -85,7 +85,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     lines = [b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items()]
     pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
     encoder = _Encoder(lambda: _from_ranks(ranks, pattern))
-    return FastEncoder(NAME, encoder.encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
+    return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
@@ -96,17 +96,15 @@ def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
     data = json.dumps({**content, "normalizer": None}).encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
-    def encode_flat(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
         if has_normal_form:
             texts = [text if text.isascii() else unicodedata.normalize("NFC", text) for text in texts]
         if runs is None:
-            return encoder.encode_flat(texts)
+            return encoder.encode_texts(texts)
         marked, ids = runs.mark(texts)
-        tokens, offsets = encoder.encode_flat(marked)
-        runs.restore(tokens, ids)
-        return tokens, offsets
+        return runs.restore(encoder.encode_texts(marked), ids)
 
-    return FastEncoder(NAME, encode_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+    return FastEncoder(NAME, encode_texts, spellings, tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
@@ -114,10 +112,10 @@ def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
     data = json.dumps(model.tokenizer_json()).encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
-    def encode_flat(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        return encoder.encode_flat([model.prepared(text) for text in texts])
+    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
+        return encoder.encode_texts([model.prepared(text) for text in texts])
 
-    return FastEncoder(NAME, encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
+    return FastEncoder(NAME, encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _from_ranks(ranks: bytes, pattern: str) -> gigatoken.Tokenizer:
@@ -134,15 +132,12 @@ class _Encoder:
         self._make = make
         self._renew()
 
-    def encode_flat(self, texts: list[str] | list[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """See FastEncoder.encode_flat."""
+    def encode_texts(self, texts: list[str] | list[bytes]) -> list[NDArray[np.uint32]]:
+        """See FastEncoder.encode_texts."""
         if self._is_full():
             self._renew()
         self._length += sum(map(len, texts))
-        encode = self._tokenizer.encode
-        ids = [encode(text) for text in texts]
-        offsets = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-        return np.concatenate([np.empty(0, np.uint32), *ids]), offsets
+        return list(map(self._tokenizer.encode, texts))
 
     def _is_full(self) -> bool:
         resident = _resident_bytes()

@@ -62,15 +62,18 @@ class SpaceRuns:
         bounds = (offsets - num_removed[np.searchsorted(places, offsets)]).tolist()
         return [kept[start:end] for start, end in pairwise(bounds)], self._ids[lengths]
 
-    def restore(self, tokens: NDArray[np.uint32], runs: NDArray[np.uint32]) -> None:
-        """Replace the ids of markers by those of the runs, in place.
+    def restore(self, ids: list[NDArray[np.uint32]], runs: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
+        """Return the ids of each text with those of the runs in place of markers.
 
         Raises ValueError if there are not as many markers as runs.
         """
+        tokens = np.concatenate([np.empty(0, np.uint32), *ids])
         is_marker = tokens == self._marker_id
         if np.count_nonzero(is_marker) != len(runs):
             raise ValueError(f"{len(runs)} runs of spaces became {np.count_nonzero(is_marker)} markers")
         tokens[is_marker] = runs
+        bounds = np.cumsum([0, *map(len, ids)]).tolist()
+        return [tokens[start:end] for start, end in pairwise(bounds)]
 
 
 def _follows_space(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from importlib.metadata import version
+from itertools import pairwise
 
+import numpy as np
 import splintr
+from numpy.typing import NDArray
 from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Tokenizer
@@ -55,12 +59,23 @@ def starts_thread(tokenizer: Tokenizer) -> bool:
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """See Library.make_encoder."""
     if isinstance(tokenizer, TiktokenTokenizer):
-        encode_flat = _for_tiktoken(tokenizer).encode_batch_flat
-        return FastEncoder(NAME, encode_flat, [], tokenizer.bos_ids, tokenizer.eot_id)
+        encode_texts = _by_text(_for_tiktoken(tokenizer))
+        return FastEncoder(NAME, encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         encoder, spellings = _for_tokenizer_json(tokenizer.files[FILE])
-        return FastEncoder(NAME, encoder.encode_batch_flat, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+        return FastEncoder(NAME, _by_text(encoder), spellings, tokenizer.bos_ids, tokenizer.eot_id)
     raise Unproven(f"splintr-rs does not encode the kind {tokenizer.kind}")
+
+
+def _by_text(encoder: splintr.Tokenizer | splintr.AnyTokenizer) -> Callable[[list[str]], list[NDArray[np.uint32]]]:
+    """Return what encodes texts with `encoder`, see FastEncoder.encode_texts."""
+
+    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
+        flat, offsets = encoder.encode_batch_flat(texts)
+        ids = np.frombuffer(flat, np.uint32)
+        return [ids[start:end] for start, end in pairwise(np.frombuffer(offsets, np.uint64).tolist())]
+
+    return encode_texts
 
 
 def _known_pattern(tokenizer: TiktokenTokenizer) -> str:

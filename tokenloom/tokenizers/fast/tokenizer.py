@@ -94,6 +94,8 @@ class FastTokenizer:
         needs = self._router.needs_reference(texts)
         if not needs.any():
             return self._encode_fast(texts, dtype)
+        if needs.all():
+            return self._reference.encode(texts, dtype)
         fast, slow = (np.flatnonzero(chosen) for chosen in (~needs, needs))
         parts = [self._encode_fast(texts.take(fast), dtype), self._reference.encode(texts.take(slow), dtype)]
         return _in_order(concatenate(parts, dtype), np.concatenate([fast, slow]))
