@@ -96,9 +96,9 @@ def verdict_on(encoder: FastEncoder, reference: Reference) -> Verdict:
 def changed(encoder: FastEncoder, change: Callable[[str, list[int]], list[int]]) -> FastEncoder:
     """Return an encoder that gives the ids that `change` makes of a text and its ids."""
 
-    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
+    def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
         ids = zip(texts, encoder.encode_texts(texts), strict=True)
-        return [np.array(change(text, before.tolist()), np.uint32) for text, before in ids]
+        return [np.array(change(text.decode(), before.tolist()), np.uint32) for text, before in ids]
 
     return replace(encoder, encode_texts=encode_texts)
 
@@ -288,7 +288,7 @@ def test_as_many_bytes_are_compared_as_the_check_asks_for(
 
 
 def test_an_encoder_that_fails_is_an_error_that_names_it(reference: Reference, encoder: FastEncoder) -> None:
-    def fail(texts: list[str]) -> list[NDArray[np.uint32]]:
+    def fail(texts: list[bytes]) -> list[NDArray[np.uint32]]:
         raise RuntimeError("out of tables")
 
     fast = FastTokenizer(reference, replace(encoder, encode_texts=fail), Router([], []))

@@ -120,7 +120,7 @@ def test_each_run_becomes_a_marker_and_nothing_else_changes(texts: list[str]) ->
     assert found is not None
     runs, content = found
     texts = [text.replace(MARKER, "") for text in texts]
-    marked, ids = runs.mark(texts)
+    marked, ids = runs.mark([text.encode() for text in texts])
     length_of = {token["id"]: len(token["content"]) for token in gpt_2()["added_tokens"]}
     spaces = iter([" " * length_of[i] for i in ids.tolist()])
     restored = ["".join(part if part != MARKER else next(spaces) for part in text.decode()) for text in marked]
@@ -134,7 +134,7 @@ def test_markers_that_were_lost_are_an_error(text: str) -> None:
     found = find_space_runs(gpt_2())
     assert found is not None
     runs, _ = found
-    _, ids = runs.mark([text])
+    _, ids = runs.mark([text.encode()])
     with pytest.raises(ValueError, match="runs of spaces became 0 markers"):
         runs.restore([np.array([5, 6], np.uint32)], ids)
 

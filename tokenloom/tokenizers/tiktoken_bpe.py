@@ -171,7 +171,7 @@ def _overlap(a: str, b: str) -> bool:
 
 def _definition(encoding: tiktoken.Encoding) -> dict[str, Any]:
     ranks = sorted((rank, token) for token, rank in encoding._mergeable_ranks.items())
-    spelled = b"".join(b"%d %d " % (rank, len(token)) + token for rank, token in ranks)
+    spelled = b"".join([b"%d %d %b" % (rank, len(token), token) for rank, token in ranks])
     return {
         "kind": "tiktoken",
         "pattern": encoding._pat_str,

@@ -21,21 +21,22 @@ class FastEncoder:
 
     Attributes:
         library: its name and version.
-        encode_texts: returns the ids of each text, uint32.
+        encode_texts: returns the ids of each text, uint32; texts are UTF-8.
         spellings: texts that it may find where the reference does not; it must not get a text with one.
         bos_ids: the ids before each document.
         eot_id: the id after each document.
     """
 
     library: str
-    encode_texts: Callable[[list[str]], Sequence[NDArray[np.uint32]]]
+    encode_texts: Callable[[list[bytes]], Sequence[NDArray[np.uint32]]]
     spellings: list[str]
     bos_ids: list[int]
     eot_id: int
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """Return the ids of each text, see Tokenizer.encode."""
-        return with_boundary_ids(self.encode_texts(texts.to_pylist()), self.bos_ids, self.eot_id, dtype)
+        ids = self.encode_texts(texts.cast(pa.large_binary()).to_pylist())
+        return with_boundary_ids(ids, self.bos_ids, self.eot_id, dtype)
 
 
 @contextmanager

@@ -8,11 +8,11 @@ of a worker together; with long texts that is also twice as fast.
 
 from __future__ import annotations
 
-import base64
 import json
 import resource
 import tempfile
 import unicodedata
+from binascii import b2a_base64
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # its module imports sentencepiece, which other kinds do with
 
 NAME = f"gigatoken {version('gigatoken')}"
 _MAX_GROWTH = 256_000_000
-_MAX_LENGTH = 32_000_000  # characters or bytes, where the system does not tell how large a process is
+_MAX_LENGTH = 32_000_000  # bytes, where the system does not tell how large a process is
 _PATTERNS = {
     openai_public.r50k_pat_str: "gpt2",
     GPT_2: "gpt2",
@@ -82,7 +82,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
         return _for_tokenizer_json(tokenizer)
     check_parts(tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)
-    lines = [b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items()]
+    lines = [b"%b %d\n" % (b2a_base64(token, newline=False), rank) for token, rank in tokenizer.ranks.items()]
     pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
     encoder = _Encoder(lambda: _from_ranks(ranks, pattern))
     return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
@@ -96,9 +96,9 @@ def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
     data = json.dumps({**content, "normalizer": None}).encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
-    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
+    def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
         if has_normal_form:
-            texts = [text if text.isascii() else unicodedata.normalize("NFC", text) for text in texts]
+            texts = [text if text.isascii() else unicodedata.normalize("NFC", text.decode()).encode() for text in texts]
         if runs is None:
             return encoder.encode_texts(texts)
         marked, ids = runs.mark(texts)
@@ -112,7 +112,7 @@ def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
     data = json.dumps(model.tokenizer_json()).encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
-    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
+    def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
         return encoder.encode_texts([model.prepared(text) for text in texts])
 
     return FastEncoder(NAME, encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
@@ -132,7 +132,7 @@ class _Encoder:
         self._make = make
         self._renew()
 
-    def encode_texts(self, texts: list[str] | list[bytes]) -> list[NDArray[np.uint32]]:
+    def encode_texts(self, texts: list[bytes]) -> list[NDArray[np.uint32]]:
         """See FastEncoder.encode_texts."""
         if self._is_full():
             self._renew()

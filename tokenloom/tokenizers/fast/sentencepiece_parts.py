@@ -85,9 +85,10 @@ class Model:
             "model": {"type": "BPE", "byte_fallback": True, "vocab": self.ids, "merges": self.merges()},
         }
 
-    def prepared(self, text: str) -> str:
-        """Return a text with spaces for U+2581, and a space before it where the model adds one."""
-        return f" {as_text(text)}" if text and self.adds_space else as_text(text)
+    def prepared(self, text: bytes) -> bytes:
+        """Return a text, UTF-8, with spaces for U+2581, and a space before it where the model adds one."""
+        spaced = text.replace(SPACE_MARK.encode(), b" ")
+        return b" " + spaced if text and self.adds_space else spaced
 
 
 def as_text(piece: str) -> str:

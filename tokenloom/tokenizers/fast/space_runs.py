@@ -40,14 +40,13 @@ class SpaceRuns:
     def __init__(self, ids: NDArray[np.uint32], marker_id: int) -> None:
         self._ids, self._longest, self._marker_id = ids, len(ids) - 1, marker_id
 
-    def mark(self, texts: list[str]) -> tuple[list[bytes], NDArray[np.uint32]]:
-        """Return the texts in UTF-8 with markers for runs, and the ids of all runs in order.
+    def mark(self, texts: list[bytes]) -> tuple[list[bytes], NDArray[np.uint32]]:
+        """Return the texts, UTF-8, with markers for runs, and the ids of all runs in order.
 
         A run is taken from the left: as many of the longest token as fit, then one for the rest; a single space stays.
         """
-        encoded = [text.encode() for text in texts]
-        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        data = np.frombuffer(b"".join(encoded), np.uint8)
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        data = np.frombuffer(b"".join(texts), np.uint8)
         follows = _follows_space(data, offsets)
         edges = np.flatnonzero(follows[1:] != follows[:-1])
         starts, ends = edges[::2], edges[1::2] + 1

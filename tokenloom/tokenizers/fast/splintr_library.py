@@ -67,11 +67,11 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     raise Unproven(f"splintr-rs does not encode the kind {tokenizer.kind}")
 
 
-def _by_text(encoder: splintr.Tokenizer | splintr.AnyTokenizer) -> Callable[[list[str]], list[NDArray[np.uint32]]]:
+def _by_text(encoder: splintr.Tokenizer | splintr.AnyTokenizer) -> Callable[[list[bytes]], list[NDArray[np.uint32]]]:
     """Return what encodes texts with `encoder`, see FastEncoder.encode_texts."""
 
-    def encode_texts(texts: list[str]) -> list[NDArray[np.uint32]]:
-        flat, offsets = encoder.encode_batch_flat(texts)
+    def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
+        flat, offsets = encoder.encode_batch_flat([text.decode() for text in texts])
         ids = np.frombuffer(flat, np.uint32)
         return [ids[start:end] for start, end in pairwise(np.frombuffer(offsets, np.uint64).tolist())]
 
