@@ -19,7 +19,7 @@ from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import RunEach, run_each_with
+from tokenloom.tasks.running.steps import RunEach
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 # Builds import pydantic in their functions: verifying a small version takes less time than that import.
@@ -125,7 +125,7 @@ def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) 
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads) if num_workers else _call_all
-        yield run_each_with(pool.call, submit, partial(pool.close, now=True))
+        yield RunEach(pool.call, submit, partial(pool.close, now=True), pool.release)
 
 
 def _call_all(name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:

@@ -30,7 +30,7 @@ from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import RunEach, run_each_with
+from tokenloom.tasks.running.steps import RunEach
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
@@ -93,7 +93,7 @@ def _open_processes(
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads, num_workers)
-        yield num_workers, run_each_with(pool.call, submit, partial(pool.close, now=True))
+        yield num_workers, RunEach(pool.call, submit, partial(pool.close, now=True), pool.release)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             return [progress.replayed(outcome) for outcome in _submit_all(tasks, num_workers, name, calls)]
 
         call = partial(_call_on_cluster, list(credentials))
-        yield num_workers, run_each_with(call, submit, stop=lambda: None)  # the cluster ends with the block
+        yield num_workers, RunEach(call, submit)  # the cluster ends with the block
 
 
 def _dask(spec: DaskRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:

@@ -39,7 +39,7 @@ def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None =
     """Return the result with the place of the version's report, which is written if the version is new or has none.
 
     A version that was found published has none if the build that published it was killed before it wrote the report.
-    With `run_each`, a worker collects the figures: it has the tokenizer.
+    With `run_each`, a worker collects the figures: it has the tokenizer. The workers end while the report is drawn.
     """
     if not plan.spec.report:
         return result
@@ -54,6 +54,7 @@ def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
 
     job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
     figures: VersionFigures = run_each(STEP, collect_for_build, [(plan.version, job)])[0]
+    run_each.release()
     return figures
 
 

@@ -65,10 +65,12 @@ class _Pending:
     def add(self, documents: SpillDocuments, num_bytes: int, text_read: _TextRead) -> None:
         tokens, num_tokens = documents.tokens, self._num_tokens + len(documents.tokens)
         if num_tokens > len(self._tokens):
-            self._tokens = np.concatenate([self._tokens[: self._num_tokens], np.empty(num_tokens, tokens.dtype)])
+            room = np.empty(max(num_tokens, 2 * len(self._tokens)), tokens.dtype)
+            room[: self._num_tokens] = self._tokens[: self._num_tokens]
+            self._tokens = room
         self._tokens[self._num_tokens : num_tokens] = tokens
         self._num_tokens = num_tokens
-        self.parts.append(replace(documents, tokens=tokens[:0]))
+        self.parts.append(replace(documents, tokens=np.empty(0, tokens.dtype)))
         self.text_bytes += num_bytes + len(documents.ids)
         text_read.report(len(documents.key), num_bytes, len(tokens))
 

@@ -55,6 +55,20 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill(
     assert texts_of(spec, build(spec).version) == {b"right one", b"right two"}
 
 
+def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i} " * (1 + i % 40) for i in range(900)])
+    monkeypatch.setattr("tokenloom.tasks.sources.rows.records.BATCH_BYTES", 1000)
+    built = []
+    for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):  # tokens of 2 bytes grow beyond the first room
+        monkeypatch.setattr("tokenloom.tasks.tokenization._SPILL_TEXT_BYTES", spill_bytes)
+        spec = make_spec(tmp_path / name, [jsonl(path)])
+        version = build(spec).version
+        built.append((version, listed_files(spec, version)))
+        num_spills = len(list((tmp_path / name).glob("*/work/spills/*.spill")))
+        assert (num_spills > 10) == (name == "small")
+    assert built[0] == built[1]
+
+
 def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
     monkeypatch.setattr("tokenloom.storage.work.fingerprints._RACY_NS", -(10**18))

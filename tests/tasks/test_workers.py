@@ -338,6 +338,16 @@ def test_children_are_gone_after_the_block() -> None:
     assert not _is_running(pid)
 
 
+def test_children_that_are_released_end_and_take_no_calls() -> None:
+    with WorkerPool(1) as one:
+        pid = one.call(process_id, None)
+        one.release()
+        while _is_running(pid):  # pytest-timeout ends the test if it does not end
+            time.sleep(0.01)
+        with pytest.raises(WorkerLost, match="the build is ending"):
+            one.call(process_id, None)
+
+
 def test_what_is_preloaded_is_there_in_every_child() -> None:
     with WorkerPool(1) as one:
         one.preload(remember, 5)
