@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import runs_of
-from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, as_documents, take_documents
+from tokenloom.storage.formats.segments import as_segments, take_segments
+from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
@@ -204,8 +205,8 @@ def gather_tokens(
             filled += len(tokens)
         element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
         num_elements += len(run.lengths)
-    documents = as_documents(source, np.concatenate([run.lengths for run in runs]))
+    documents = as_segments(source, np.concatenate([run.lengths for run in runs]))
     num_tokens = piece.rows["num_tokens"]
     offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)])
     for start, end in runs_of(offsets, _WRITE_TOKENS):
-        yield take_documents(documents, element[start:end], dtype), num_tokens[start:end]
+        yield take_segments(documents, element[start:end], dtype), num_tokens[start:end]

@@ -27,9 +27,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, runs_of
+from tokenloom.storage.formats.arrays import AnyArray, runs_of
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
+from tokenloom.storage.formats.segments import as_segments, take_segments
 from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
@@ -183,41 +184,10 @@ def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, ord
 
 def _in_order(values: AnyArray, lengths: AnyArray, order: NDArray[np.intp]) -> Iterator[AnyArray]:
     """Yield the tokens (or ids) of the documents in an order, about _PIECE_BYTES at a time."""
-    documents = as_documents(values, lengths)
+    documents = as_segments(values, lengths)
     ends = np.concatenate([[0], np.cumsum(lengths[order], dtype=np.int64)])
     for start, end in runs_of(ends, _PIECE_BYTES // values.dtype.itemsize):
-        yield take_documents(documents, order[start:end], values.dtype)
-
-
-def as_documents(tokens: AnyArray, num_tokens: AnyArray) -> pa.LargeBinaryArray:
-    """Return each document's tokens as one binary value, without a copy.
-
-    Args:
-        tokens: all documents' tokens, one after the other.
-        num_tokens: (n,) tokens of each document.
-    """
-    offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)]) * tokens.dtype.itemsize
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(tokens))]
-    return pa.Array.from_buffers(pa.large_binary(), len(num_tokens), buffers)
-
-
-def take_documents(documents: pa.LargeBinaryArray, order: AnyArray, dtype: AnyDtype) -> AnyArray:
-    """Return the tokens of the documents in `order`, joined.
-
-    Arrow's `take` copies whole documents: 20 times as fast as a gather of single tokens (docs/decisions.md). Take a few
-    MiB at a time, whose memory is used again and again; to touch fresh memory takes as long as the copy.
-
-    Args:
-        documents: from as_documents.
-        order: (m,) which documents, in [0, n).
-        dtype: of the tokens.
-    """
-    taken = documents.take(pa.array(order))
-    _, offset_buffer, data = taken.buffers()
-    ends = np.frombuffer(offset_buffer, np.int64)[taken.offset : taken.offset + len(taken) + 1]
-    if data is None or ends[-1] == ends[0]:
-        return np.empty(0, dtype)
-    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].view(dtype)
+        yield take_segments(documents, order[start:end], values.dtype)
 
 
 class Spill:

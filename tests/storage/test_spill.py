@@ -16,15 +16,8 @@ from numpy.typing import NDArray
 
 from tests.counts import FULL, count
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.spill import (
-    TABLE_DTYPE,
-    Spill,
-    SpillDocuments,
-    as_documents,
-    spill_path,
-    take_documents,
-    write_spill,
-)
+from tokenloom.storage.formats.segments import as_segments, take_segments
+from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, write_spill
 from tokenloom.storage.stores.local import LocalStore
 
 PROPERTY = settings(
@@ -166,7 +159,7 @@ def test_every_document_is_in_exactly_one_of_adjoining_ranges(tmp_path: Path) ->
 def test_any_range_of_tokens_equals_the_written_tokens(tmp_path: Path) -> None:
     documents = big_documents()
     order = np.lexsort((documents.key, documents.split))
-    everything = take_documents(as_documents(documents.tokens, documents.num_tokens), order, documents.tokens.dtype)
+    everything = take_segments(as_segments(documents.tokens, documents.num_tokens), order, documents.tokens.dtype)
     random = np.random.default_rng(0)
     spill = open_spill(write(tmp_path, documents))
     for _ in range(200):
@@ -177,9 +170,9 @@ def test_any_range_of_tokens_equals_the_written_tokens(tmp_path: Path) -> None:
 
 def test_requested_documents_are_returned_in_the_requested_order() -> None:
     tokens = np.arange(10, dtype=np.uint16)
-    documents = as_documents(tokens, np.array([3, 0, 5, 2], np.uint32))
+    documents = as_segments(tokens, np.array([3, 0, 5, 2], np.uint32))
     for order, expected in (([3, 1, 0], [8, 9, 0, 1, 2]), ([1], []), ([2, 2], [3, 4, 5, 6, 7] * 2)):
-        taken = take_documents(documents, np.array(order), tokens.dtype)
+        taken = take_segments(documents, np.array(order), tokens.dtype)
         assert (taken.dtype, taken.tolist()) == (tokens.dtype, expected)
 
 

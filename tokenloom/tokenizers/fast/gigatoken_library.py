@@ -98,13 +98,20 @@ def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
 
     def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
         if has_normal_form:
-            texts = [text if text.isascii() else unicodedata.normalize("NFC", text.decode()).encode() for text in texts]
+            texts = list(map(_normal_form, texts))
         if runs is None:
             return encoder.encode_texts(texts)
         marked, ids = runs.mark(texts)
         return runs.restore(encoder.encode_texts(marked), ids)
 
     return FastEncoder(NAME, encode_texts, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+
+
+def _normal_form(text: bytes) -> bytes:
+    """Return a text, UTF-8, in normal form C."""
+    if text.isascii() or unicodedata.is_normalized("NFC", decoded := text.decode()):
+        return text
+    return unicodedata.normalize("NFC", decoded).encode()
 
 
 def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:

@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.segments import as_segments, take_segments
 from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.fast.known_parts import is_white_space
 from tokenloom.tokenizers.long_texts import parts_of
 
 MARKER = "\x85"
+_MARKER_BYTES = len(MARKER.encode())
 _SPACE = ord(" ")
 _LETTERS = "".join(LETTERS[byte] for byte in MARKER.encode())
 
@@ -51,13 +53,13 @@ class SpaceRuns:
         edges = np.flatnonzero(follows[1:] != follows[:-1])
         starts, ends = edges[::2], edges[1::2] + 1
         places, lengths = _cut_runs(starts, ends - starts, self._longest)
-        is_removed = follows[:-1]
-        is_removed[ends[(ends - starts) % self._longest == 1] - 1] = False  # a single space that is left
-        is_removed[places] = is_removed[places + 1] = False
         marked = data.copy()
         marked[places], marked[places + 1] = MARKER.encode()
-        kept = marked[~is_removed].tobytes()
-        num_removed = np.cumsum(np.append(0, lengths - len(MARKER.encode())))
+        removed = lengths - _MARKER_BYTES  # after each marker
+        edges = np.column_stack([places + _MARKER_BYTES, places + lengths]).ravel()
+        segments = as_segments(marked, np.diff(edges, prepend=0, append=len(data)))
+        kept = take_segments(segments, np.arange(0, len(edges) + 1, 2), marked.dtype).tobytes()
+        num_removed = np.cumsum(np.append(0, removed))
         bounds = (offsets - num_removed[np.searchsorted(places, offsets)]).tolist()
         return [kept[start:end] for start, end in pairwise(bounds)], self._ids[lengths]
 
@@ -67,10 +69,10 @@ class SpaceRuns:
         Raises ValueError if there are not as many markers as runs.
         """
         tokens = np.concatenate([np.empty(0, np.uint32), *ids])
-        is_marker = tokens == self._marker_id
-        if np.count_nonzero(is_marker) != len(runs):
-            raise ValueError(f"{len(runs)} runs of spaces became {np.count_nonzero(is_marker)} markers")
-        tokens[is_marker] = runs
+        places = np.flatnonzero(tokens == self._marker_id)
+        if len(places) != len(runs):
+            raise ValueError(f"{len(runs)} runs of spaces became {len(places)} markers")
+        tokens[places] = runs
         bounds = np.cumsum([0, *map(len, ids)]).tolist()
         return [tokens[start:end] for start, end in pairwise(bounds)]
 
