@@ -34,6 +34,7 @@ from tokenloom.tokenizers.fast.choice import may_use
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 _SPILL_TEXT_BYTES = 64_000_000
+_ROOM_BYTES = 80_000_000  # for the tokens of most spills; what is not touched costs nothing
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,17 @@ class TokenizeJob:
 
 
 class _Pending:
-    """Documents for the next spill, whose tokens use the memory of those before: fresh memory costs time."""
+    """Documents for the next spill. Their tokens reuse one array, because touching fresh memory costs time."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.parts: list[SpillDocuments] = []  # without their tokens
         self.text_bytes = 0
-        self._tokens, self._num_tokens = np.empty(_SPILL_TEXT_BYTES // 4, dtype), 0
+        self._tokens, self._num_tokens = np.empty(_ROOM_BYTES // dtype.itemsize, dtype), 0
 
     def add(self, documents: SpillDocuments, num_bytes: int, text_read: _TextRead) -> None:
         tokens, num_tokens = documents.tokens, self._num_tokens + len(documents.tokens)
         if num_tokens > len(self._tokens):
-            room = np.empty(max(num_tokens, 2 * len(self._tokens)), tokens.dtype)
+            room = np.empty(max(num_tokens, min(2 * len(self._tokens), _SPILL_TEXT_BYTES)), tokens.dtype)
             room[: self._num_tokens] = self._tokens[: self._num_tokens]
             self._tokens = room
         self._tokens[self._num_tokens : num_tokens] = tokens
@@ -82,6 +83,8 @@ class _Pending:
         }
         documents = SpillDocuments(tokens=self._tokens[: self._num_tokens], **joined)
         self.parts, self.text_bytes, self._num_tokens = [], 0, 0
+        if len(self._tokens) > _SPILL_TEXT_BYTES:  # a document was larger than that; its memory is not kept
+            self._tokens = np.empty(_ROOM_BYTES // self._tokens.itemsize, self._tokens.dtype)
         return documents
 
 

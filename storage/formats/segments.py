@@ -1,6 +1,6 @@
 """Segments of an array, such as the documents among the tokens of a spill, copied as blocks by Arrow.
 
-A gather of single values takes 20 times as long (docs/decisions.md).
+A gather of single values takes 7 to 16 times as long (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def as_segments(values: AnyArray, lengths: AnyArray) -> pa.LargeBinaryArray:
     """Return each segment as one binary value, without a copy.
 
     Args:
-        values: all segments, one after the other.
+        values: (sum of lengths,), all segments, one after the other; contiguous, or else it is copied.
         lengths: (n,) values in each segment.
     """
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * values.dtype.itemsize
@@ -26,7 +26,7 @@ def as_segments(values: AnyArray, lengths: AnyArray) -> pa.LargeBinaryArray:
 def take_segments(segments: pa.LargeBinaryArray, order: AnyArray, dtype: AnyDtype) -> AnyArray:
     """Return the values of the segments in `order`, joined.
 
-    Take a few MiB at a time, whose memory is used again and again; to touch fresh memory takes as long as the copy.
+    Take a few MiB at a time: the allocator reuses their memory. Touching fresh memory takes as long as the copy.
 
     Args:
         segments: from as_segments.

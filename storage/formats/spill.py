@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -139,27 +139,19 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
     """Write a spill; return its length and the checksum of its header."""
     table, tokens = _table(documents, order), documents.tokens
     body_bytes = table.nbytes + tokens.nbytes + documents.ids.nbytes
-    block = canonical_json(info)
-    sampled = np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
-    checksum_bytes = 8 * -(-body_bytes // _BLOCK_BYTES)
-    header_bytes = _FIXED.size + len(block) + len(sampled) + checksum_bytes + _CHECKSUM_BYTES
+    block, sampled = canonical_json(info), np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
+    num_blocks = -(-body_bytes // _BLOCK_BYTES)
+    header_bytes = _FIXED.size + len(block) + len(sampled) + 8 * num_blocks + _CHECKSUM_BYTES
+    file_bytes = header_bytes + body_bytes
+    fixed = (SPILL_FORMAT, header_bytes, len(block), tokens.itemsize, len(table), len(tokens), file_bytes)
     local_files.write_all(file, bytes(header_bytes))  # it holds the checksums of what follows
     checksums = _write_body(file, table, documents, order)
-    fixed = _FIXED.pack(
-        MAGIC,
-        SPILL_FORMAT,
-        header_bytes,
-        len(block),
-        tokens.dtype.itemsize,
-        len(table),
-        len(tokens),
-        header_bytes + body_bytes,
-    )
-    head = fixed + block + sampled + checksums
+    head = _FIXED.pack(MAGIC, *fixed) + block + sampled + checksums
     digest = xxhash.xxh3_128_digest(head)
+    assert len(head) + len(digest) == header_bytes  # else it would overwrite the table, or leave a gap
     file.seek(0)
     local_files.write_all(file, head + digest)
-    return header_bytes + body_bytes, digest.hex()
+    return file_bytes, digest.hex()
 
 
 def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> bytes:
@@ -266,12 +258,13 @@ class Spill:
         return rows[first_row:last_row]
 
     def tokens(self, start: int, end: int) -> Iterator[AnyArray]:
-        """Yield the tokens [start, end) of the spill, of its stored type, in parts."""
+        """Yield the tokens [start, end) of the spill, of its stored type: in parts of 4 MiB if it is local."""
         width = self.dtype.itemsize
-        first, last = self._tokens_start + start * width, self._tokens_start + end * width
-        step = _READ_BYTES if self._store.is_local else max(1, last)  # elsewhere, each part would be a request
-        bounds = [first, *range((first // step + 1) * step, last, step), last]
-        for part_start, part_end in pairwise(bounds):  # between whole blocks
+        start_byte, end_byte = self._tokens_start + start * width, self._tokens_start + end * width
+        cuts: Iterable[int] = ()
+        if self._store.is_local:  # elsewhere, each part would be a request
+            cuts = range((start_byte // _READ_BYTES + 1) * _READ_BYTES, end_byte, _READ_BYTES)  # between blocks
+        for part_start, part_end in pairwise([start_byte, *cuts, end_byte]):
             yield np.frombuffer(self._read(part_start, part_end), self.dtype)
 
     def ids(self, rows: AnyArray) -> pa.Array:

@@ -8,11 +8,11 @@ import stat
 from pathlib import Path
 from typing import IO
 
-_WRITE_BYTES = 2**20  # for more at once, ext4 takes memory in 2 MB units, which a virtual machine may have to fetch
+_WRITE_BYTES = 2**20  # for more, ext4 allocates 2 MiB units, which a virtual machine may have to get from its host
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
-    """Write all of `data`; call it as `local_files.write_all`, so that tests can make any write fail.
+    """Write all of `data`, contiguous; call it as `local_files.write_all`, so that tests can make any write fail.
 
     Arrow alone writes to a store without it: the document tables.
     """

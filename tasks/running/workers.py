@@ -85,7 +85,7 @@ class _Worker:
             if call is not None:
                 self._connection.send(call)
             message: tuple[str, Any] = self._connection.recv()
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError) as error:  # OSError also for a socket that `release` has closed
             raise WorkerLost(f"a worker process ended while {self._activity}: {self._why()}") from error
         return message
 
@@ -205,18 +205,19 @@ class WorkerPool:
         self._free.put(worker)
 
     def release(self) -> None:
-        """Let all children end, and take no more calls; does not wait, as `close` does."""
+        """Let idle children end, without waiting for that as `close` does; from now on, calls raise WorkerLost."""
         with self._lock:
             self.closed = True
             for worker in self._started:
-                worker.hang_up()
+                if not worker.is_busy:
+                    worker.hang_up()
 
     def close(self, *, now: bool = False) -> None:
         """End all children; `now` kills the busy ones, whose callers get WorkerLost."""
         if not now:
             self.release()  # all at once: the system takes 20 ms to free the memory of each
         with self._lock:
-            self.closed = True
+            self.closed = True  # also with `now`
             workers = list(self._started)
             self._started.clear()
         for worker in workers:

@@ -59,7 +59,8 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     path = write_jsonl(tmp_path / "a.jsonl", [f"document {i} " * (1 + i % 40) for i in range(900)])
     monkeypatch.setattr("tokenloom.tasks.sources.rows.records.BATCH_BYTES", 1000)
     built = []
-    for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):  # tokens of 2 bytes grow beyond the first room
+    for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
+        monkeypatch.setattr("tokenloom.tasks.tokenization._ROOM_BYTES", 3_000)  # the tokens outgrow it
         monkeypatch.setattr("tokenloom.tasks.tokenization._SPILL_TEXT_BYTES", spill_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version

@@ -54,6 +54,11 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def sleep_and_double(number: int) -> int:
+    time.sleep(0.5)
+    return 2 * number
+
+
 def raise_error(error: BaseException) -> NoReturn:
     raise error
 
@@ -346,6 +351,16 @@ def test_children_that_are_released_end_and_take_no_calls() -> None:
             time.sleep(0.01)
         with pytest.raises(WorkerLost, match="the build is ending"):
             one.call(process_id, None)
+
+
+def test_a_child_that_is_busy_when_others_are_released_returns_its_result() -> None:
+    with WorkerPool(2) as two, ThreadPoolExecutor(1) as thread:
+        two.call(double, 1)
+        busy = thread.submit(two.call, sleep_and_double, 4)
+        while not any(worker.is_busy for worker in two._started):
+            time.sleep(0.01)
+        two.release()
+        assert busy.result() == 8
 
 
 def test_what_is_preloaded_is_there_in_every_child() -> None:

@@ -98,9 +98,9 @@ def text_bytes(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def with_boundary_ids(ids: Sequence[NDArray[Any]], bos_ids: list[int], eot_id: int, dtype: np.dtype[Any]) -> Encoded:
-    """Return documents, each with `bos_ids` before and `eot_id` after its ids; all `ids` are of one type."""
-    kind = ids[0].dtype if len(ids) else dtype  # of all parts, so that joining them only copies
-    between = np.array([eot_id, *bos_ids], kind)
+    """Return n >= 0 documents, each with `bos_ids` before and `eot_id` after its `ids`, (num_ids,) of one type."""
+    ids_dtype = ids[0].dtype if len(ids) else dtype
+    between = np.array([eot_id, *bos_ids], ids_dtype)  # so that joining them only copies
     bos = between[1:]
     tokens = np.concatenate([bos, *(part for document in ids for part in (document, between))])
     num_tokens = np.array(list(map(len, ids)), np.uint32) + np.uint32(len(between))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +111,12 @@ def _parse(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePai
         return _parse_tekken(_parse_json(files[TEKKEN_JSON], "it"))
     ranks = _parse_ranks(files[RANKS])
     return _llama_3(ranks) if named_format(definition) == LLAMA_3 else BytePairs(ranks)
+
+
+def ranks_file(ranks: Mapping[bytes, int]) -> bytes:
+    """Return a .tiktoken file of tokens and their ranks."""
+    lines = [b"%b %d\n" % (b2a_base64(token, newline=False), rank) for token, rank in ranks.items()]
+    return b"".join(lines)
 
 
 def _parse_ranks(data: bytes) -> dict[bytes, int]:

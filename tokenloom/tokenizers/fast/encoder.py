@@ -21,7 +21,7 @@ class FastEncoder:
 
     Attributes:
         library: its name and version.
-        encode_texts: returns the ids of each text, uint32; texts are UTF-8.
+        encode_texts: returns the ids of each text, (num_ids,) uint32; the texts are UTF-8.
         spellings: texts that it may find where the reference does not; it must not get a text with one.
         bos_ids: the ids before each document.
         eot_id: the id after each document.

@@ -12,7 +12,6 @@ import json
 import resource
 import tempfile
 import unicodedata
-from binascii import b2a_base64
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -38,13 +37,14 @@ from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 if TYPE_CHECKING:  # its module imports sentencepiece, which other kinds do without
     from tokenloom.tokenizers.sentencepiece_model import SentencePieceTokenizer
 
 NAME = f"gigatoken {version('gigatoken')}"
 _MAX_GROWTH = 256_000_000
-_MAX_LENGTH = 32_000_000  # bytes, where the system does not tell how large a process is
+_MAX_NUM_BYTES = 32_000_000  # where the system does not tell how large a process is
 _PATTERNS = {
     openai_public.r50k_pat_str: "gpt2",
     GPT_2: "gpt2",
@@ -82,8 +82,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
         return _for_tokenizer_json(tokenizer)
     check_parts(tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)
-    lines = [b"%b %d\n" % (b2a_base64(token, newline=False), rank) for token, rank in tokenizer.ranks.items()]
-    pattern, ranks = _PATTERNS[tokenizer.pattern], b"".join(lines)
+    pattern, ranks = _PATTERNS[tokenizer.pattern], ranks_file(tokenizer.ranks)
     encoder = _Encoder(lambda: _from_ranks(ranks, pattern))
     return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 
@@ -143,20 +142,20 @@ class _Encoder:
         """See FastEncoder.encode_texts."""
         if self._is_full():
             self._renew()
-        self._length += sum(map(len, texts))
+        self._num_bytes += sum(map(len, texts))
         return list(map(self._tokenizer.encode, texts))
 
     def _is_full(self) -> bool:
         resident = _resident_bytes()
         if resident is None:
-            return self._length > _MAX_LENGTH
+            return self._num_bytes > _MAX_NUM_BYTES
         return resident > self._max_resident
 
     def _renew(self) -> None:
         self._tokenizer: Any = None  # frees the memory of the one before
         with refusals("gigatoken"):
             self._tokenizer = self._make()
-        self._length = 0
+        self._num_bytes = 0
         self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH
 
 

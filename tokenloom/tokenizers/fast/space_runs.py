@@ -55,11 +55,10 @@ class SpaceRuns:
         places, lengths = _cut_runs(starts, ends - starts, self._longest)
         marked = data.copy()
         marked[places], marked[places + 1] = MARKER.encode()
-        removed = lengths - _MARKER_BYTES  # after each marker
-        edges = np.column_stack([places + _MARKER_BYTES, places + lengths]).ravel()
-        segments = as_segments(marked, np.diff(edges, prepend=0, append=len(data)))
-        kept = take_segments(segments, np.arange(0, len(edges) + 1, 2), marked.dtype).tobytes()
-        num_removed = np.cumsum(np.append(0, removed))
+        cuts = np.column_stack([places + _MARKER_BYTES, places + lengths]).ravel()  # what is removed: after markers
+        segments = as_segments(marked, np.diff(cuts, prepend=0, append=len(data)))
+        kept = take_segments(segments, np.arange(0, len(cuts) + 1, 2), marked.dtype).tobytes()
+        num_removed = np.cumsum(np.append(0, lengths - _MARKER_BYTES))
         bounds = (offsets - num_removed[np.searchsorted(places, offsets)]).tolist()
         return [kept[start:end] for start, end in pairwise(bounds)], self._ids[lengths]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from importlib.metadata import version
@@ -25,6 +24,7 @@ from tokenloom.tokenizers.fast.known_parts import (
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 NAME = f"splintr-rs {version('splintr-rs')}"
 # The patterns that splintr-rs has under names of its own, as tiktoken and others spell them. It takes no pattern with
@@ -68,7 +68,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
 
 
 def _by_text(encoder: splintr.Tokenizer | splintr.AnyTokenizer) -> Callable[[list[bytes]], list[NDArray[np.uint32]]]:
-    """Return what encodes texts with `encoder`, see FastEncoder.encode_texts."""
+    """Return an `encode_texts` for FastEncoder that calls `encoder`."""
 
     def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
         flat, offsets = encoder.encode_batch_flat([text.decode() for text in texts])
@@ -89,9 +89,8 @@ def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
     """Return an encoder that knows no special tokens."""
     check_parts(tokenizer)
     pattern = _known_pattern(tokenizer)
-    lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in tokenizer.ranks.items())
     with refusals("splintr-rs"):
-        return splintr.Tokenizer.from_bytes(lines, pattern)
+        return splintr.Tokenizer.from_bytes(ranks_file(tokenizer.ranks), pattern)
 
 
 def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:

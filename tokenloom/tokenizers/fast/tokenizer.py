@@ -149,7 +149,7 @@ def _choose(offsets: NDArray[np.int64], num_bytes: float) -> NDArray[np.int64]:
     """Return the indices of texts of at least `num_bytes` bytes in total, spread over all texts."""
     if num_bytes <= 0:
         return np.empty(0, np.int64)
-    # A random order without numpy.random, whose import takes 10 ms.
+    # A pseudo-random order without numpy.random, whose import takes 10 ms.
     order = np.argsort(finalise(np.arange(len(offsets) - 1, dtype=np.uint64) + np.uint64(offsets[-1])))
     lengths = np.diff(offsets)[order]
     order, lengths = order[lengths <= _MAX_CHECKED_TEXT], lengths[lengths <= _MAX_CHECKED_TEXT]
