@@ -83,7 +83,7 @@ class _Pending:
         }
         documents = SpillDocuments(tokens=self._tokens[: self._num_tokens], **joined)
         self.parts, self.text_bytes, self._num_tokens = [], 0, 0
-        if len(self._tokens) > _SPILL_TEXT_BYTES:  # a document was larger than that; its memory is not kept
+        if self._tokens.nbytes > 4 * _SPILL_TEXT_BYTES:  # for a huge document; its memory is not kept
             self._tokens = np.empty(_ROOM_BYTES // self._tokens.itemsize, self._tokens.dtype)
         return documents
 
