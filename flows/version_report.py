@@ -88,6 +88,8 @@ def _write(store: Store, version: str, collect: Callable[[], VersionFigures]) ->
         why = f"it needs the package {error.name!r}: pip install 'tokenloom[build]'"
     except (TokenloomError, OSError) as error:
         why = message_of(error)
+    except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)
+        why = f"{type(error).__name__}: {message_of(error)}"
     next_step = f"run `tokenloom report {store.root}@{version}` later, or set `report: false` in the spec"
     progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
     return None

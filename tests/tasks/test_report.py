@@ -391,6 +391,23 @@ def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypa
     assert ["No space left on device; run `tokenloom report" in message for message in messages] == [True]
 
 
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), MemoryError("no memory")], ids=lambda error: type(error).__name__
+)
+def test_a_fault_of_the_drawing_fails_no_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(figures: VersionFigures) -> str:
+        raise error
+
+    monkeypatch.setattr("tokenloom.tasks.report.page.render_page", fail)
+    result, (message,) = _observed_build(small_spec(tmp_path, report=True))
+    assert (result.published, result.report) == (True, None)
+    assert (
+        f"no report was written: {type(error).__name__}: {error}; run `tokenloom report {result.reference}`" in message
+    )
+
+
 def test_workers_are_released_before_the_report_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     release = WorkerPool.release
