@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tokenloom.errors import StoreError, of_source
 from tokenloom.storage.formats.documents import SCHEMA
-from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.work.assignment import SplitTotals
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.tasks.assign import cut_split

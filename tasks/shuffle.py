@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.blocks import blocks_name, encode_blocks
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.shard import open_shard, token_dtype
+from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import refuse_distrusted

@@ -15,8 +15,8 @@ import numpy as np
 from tokenloom.errors import of_source
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.tasks.encoders import ANY_ENCODER, EncodingRules, encoding

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
@@ -19,6 +22,8 @@ def default_cache_folder() -> Path:
 
     Raises StoreError if the home folder is unknown, as for a user whom the system does not list.
     """
+    from pathlib import Path  # late: its import takes 5 ms of the reader's 25
+
     try:
         return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
     except RuntimeError as error:

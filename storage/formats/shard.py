@@ -19,6 +19,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
+from tokenloom.storage.formats.token_types import TOKEN_DTYPES
 from tokenloom.storage.stores.local_files import check_regular
 from tokenloom.storage.stores.store import Store
 
@@ -28,7 +29,6 @@ ALIGNMENT = 4096  # tokens start at a multiple of it
 OFFSETS_START = 48  # where the header says where the document offsets start
 _FIXED = struct.Struct("<8sIIIIQQQQQ16s16s")
 _CHECKSUM_BYTES = 16
-_DTYPES: dict[int, AnyDtype] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _MAX_HEADER_BYTES = 2**24
 
 
@@ -52,15 +52,7 @@ class ShardHeader:
     @property
     def dtype(self) -> AnyDtype:
         """The stored type of a token: little-endian uint8, uint16 or uint32."""
-        return _DTYPES[self.token_bytes]
-
-
-def token_dtype(vocab_size: int) -> AnyDtype:
-    """Return the narrowest stored type for ids in [0, vocab_size); raises ValueError above 2**32."""
-    for width, dtype in _DTYPES.items():
-        if 0 < vocab_size <= 2 ** (8 * width):
-            return dtype
-    raise ValueError(f"a vocabulary has 1 to 2**32 ids, not {vocab_size}")
+        return TOKEN_DTYPES[self.token_bytes]
 
 
 def pack_header(header: ShardHeader) -> bytes:
@@ -140,7 +132,7 @@ def _fits(header: ShardHeader) -> bool:
     """Return whether the sections follow each other as counts and width require."""
     tokens_end = header.tokens_start + header.num_tokens * header.token_bytes
     return (
-        header.token_bytes in _DTYPES
+        header.token_bytes in TOKEN_DTYPES
         and header.tokens_start > 0
         and header.tokens_start % ALIGNMENT == 0
         and header.offsets_start == -(-tokens_end // 8) * 8

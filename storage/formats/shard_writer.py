@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, hash_blocks
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header, token_dtype
+from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores import local_files
 
 

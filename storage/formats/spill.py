@@ -31,7 +31,7 @@ from tokenloom.storage.formats.arrays import AnyArray, runs_of
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.segments import as_segments, take_segments
-from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store

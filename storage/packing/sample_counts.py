@@ -7,7 +7,7 @@ no tokens.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tokenloom.storage.formats.shard_entries import Shards
 from tokenloom.storage.packing.plans import check_packing, num_concat_samples, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def sample_counts(

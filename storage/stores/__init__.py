@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
 
-__all__ = ["LocalStore", "Store", "open_store"]
+__all__ = ["Store", "open_store"]
 
 
 def open_store(root: str) -> Store:
@@ -15,10 +12,13 @@ def open_store(root: str) -> Store:
 
     Raises StoreError for a URL that contains a secret or names no folder.
     """
-    if "://" not in root:
-        return LocalStore(Path(root).expanduser().absolute())
-    if root.startswith("file://"):
-        return LocalStore(root)
-    from tokenloom.storage.stores.remote import RemoteStore  # its libraries take longer to import than a local store
+    # Each kind is imported when it is needed: the libraries of remote stores take long, and the rest tells in a reader.
+    if "://" not in root or root.startswith("file://"):
+        from pathlib import Path
+
+        from tokenloom.storage.stores.local import LocalStore
+
+        return LocalStore(root if "://" in root else Path(root).expanduser().absolute())
+    from tokenloom.storage.stores.remote import RemoteStore
 
     return RemoteStore(root)

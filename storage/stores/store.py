@@ -10,8 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
-from typing import IO, ClassVar, NamedTuple
+from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
 

@@ -8,11 +8,11 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, Manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:
+    from tokenloom.storage.formats.shard import ShardHeader
     from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
 
 REPORTS = "reports"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.storage.formats.keys import content_hashes
-from tokenloom.storage.formats.shard import token_dtype
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running import progress

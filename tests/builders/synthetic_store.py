@@ -16,8 +16,9 @@ from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, sign
 from tokenloom.storage.formats.records import fields_of
-from tokenloom.storage.formats.shard import ShardHeader, token_dtype
+from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.formats.token_types import token_dtype
 
 EOT = 0
 

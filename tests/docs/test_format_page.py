@@ -18,8 +18,8 @@ from tests.builders.datasets import build, local_store, make_spec, manifest_json
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.blocks import BLOCK_BYTES
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.formats.shard import token_dtype
 from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.versions.published import version_path
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"

@@ -14,11 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.reader.shards.partial_bytes import TokenBytes, fetch_all
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+    from tokenloom.reader.shards.one_shard import OpenShard
 
 
 class OpenShards:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard import ShardHeader, token_dtype
+from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenloom.reader.shards.one_shard import OpenShard
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
+    from tokenloom.storage.formats.shard import ShardHeader
     from tokenloom.storage.versions.leases import Lease
 
 _OPEN_ATTEMPTS = 10
@@ -64,7 +66,9 @@ class ShardFiles:
     @property
     def folder(self) -> Path:
         """The local folder that holds the shards: the store's, or that of the cache."""
-        return self.cache.folder if self.cache is not None else Path(self.store.root)
+        folder = self.cache.folder if self.cache is not None else self.store.local("")
+        assert folder is not None
+        return folder
 
     def open(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
         """Open a shard, at once if its blocks can be downloaded as they are needed.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from tokenloom.errors import FormatError
 from tokenloom.reader.arrays import Integers
 from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
@@ -24,8 +22,10 @@ from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
 
     from tokenloom.reader.decoding import Decoder
+    from tokenloom.reader.shards.one_shard import OpenShard
     from tokenloom.reader.state import SamplesFingerprint
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.shares import PackingShares
@@ -193,6 +193,8 @@ class SplitSamples:
         needs_offsets, firsts = self._needs_offsets, self._ends - self.counts
 
         def open_path(index: int, path: Path, blocks: PartialShard | None) -> OpenShard:
+            from tokenloom.reader.shards.one_shard import OpenShard  # opening a dataset reads no shard
+
             shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks, int(firsts[index]))
             if needs_offsets:
                 _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
