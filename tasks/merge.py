@@ -25,7 +25,7 @@ from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**20
-_GAP_BYTES = 2**20  # a spill is read in blocks of this size, so reading a smaller gap costs nothing
+_GAP_BYTES = 2**20  # to read a smaller gap takes less time than another read of a remote store
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,11 @@ def merge_documents(
 
 
 def _open(store: Store, entry: SpillEntry) -> Spill:
-    """Return a spill. Where reading is a request, a process reads each header once for all its shards."""
-    if store.is_local:
-        return Spill(store, entry.name, entry.index, entry.num_bytes, entry.checksum)
-    return _open_remote(str(store.root), entry)
+    return _open_once(str(store.root), entry)
 
 
-@lru_cache(maxsize=2**16)  # headers of about 1 KB: all of a build, because each shard needs all
-def _open_remote(root: str, entry: SpillEntry) -> Spill:
+@lru_cache(maxsize=2**14)  # headers of 5 to 10 KB: all of a build of 1 TB, because each piece of a shard needs all
+def _open_once(root: str, entry: SpillEntry) -> Spill:
     return Spill(open_store(root), entry.name, entry.index, entry.num_bytes, entry.checksum)
 
 

@@ -30,7 +30,8 @@ from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import Sampler
 
-_PIECE_TOKEN_BYTES = 2**27
+# Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
+_MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
 _PIECE_DOCUMENTS = 1_000_000
 
 
@@ -85,7 +86,7 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
         table_file = stack.enter_context(store.writing(f"{path}.docs"))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
         table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
-        for start_key, end_key in _pieces(shard, job.vocab_size, job.has_ids):
+        for start_key, end_key in _pieces(shard, len(assignment.spills), job.vocab_size, job.has_ids):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, assignment.spills, table)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
@@ -106,10 +107,11 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
     return measured.record(shard, written, table.sha256, tuple(assignment.encoders))
 
 
-def _pieces(shard: ShardRange, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
+def _pieces(shard: ShardRange, num_spills: int, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
     token_bytes = shard.num_tokens * token_dtype(vocab_size).itemsize
+    piece_bytes = min(max(_MIN_PIECE_BYTES, num_spills * _SPILL_PIECE_BYTES), _MAX_PIECE_BYTES)
     max_documents = _PIECE_DOCUMENTS // 8 if has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
-    count = max(1, -(-token_bytes // _PIECE_TOKEN_BYTES), -(-shard.num_documents // max(1, max_documents)))
+    count = max(1, -(-token_bytes // piece_bytes), -(-shard.num_documents // max(1, max_documents)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
 

@@ -1,8 +1,8 @@
 """The spill: documents, tokens and ids of up to 64 MB of a partition's text, sorted by (split, key, content, row).
 
 Read in ranges: the header holds the document counts of the splits, the key of every 1,024th document and a
-checksum of every 1 MiB block of the body, so a key range costs one read of the document table and one of the tokens,
-both checked. It holds neither source nor path: the same file under two names shares its spills.
+checksum of every 128 KiB block of the body, so a key range costs one read of the document table and one of the
+tokens, both checked. It holds neither source nor path: the same file under two names shares its spills.
 
     header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
     body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
@@ -36,7 +36,7 @@ from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 
-SPILL_FORMAT = 2
+SPILL_FORMAT = 3
 MAGIC = b"TOKSPIL\0"
 FOLDER = "work/spills"
 TABLE_DTYPE = np.dtype(
@@ -53,7 +53,7 @@ TABLE_DTYPE = np.dtype(
 )
 # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
 _FIXED = struct.Struct("<8sIIIIQQQ")
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = 2**17  # a key range reads parts of two more blocks than it needs; of 100 GB, it is 80 KB of a spill
 _PIECE_BYTES = 2**20  # of tokens that are written at once
 _READ_BYTES = 2**22  # of tokens that are read at once from a local spill
 _SAMPLE_ROWS = 1024
@@ -286,5 +286,5 @@ class Spill:
         for block in range(first, last):
             piece = data[(block - first) * _BLOCK_BYTES : (block - first + 1) * _BLOCK_BYTES]
             if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):
-                raise self._error(f"block {block} (of 1 MiB) is damaged")
+                raise self._error(f"block {block} (of {_BLOCK_BYTES // 1024} KiB) is damaged")
         return data[start - first * _BLOCK_BYTES : end - first * _BLOCK_BYTES]

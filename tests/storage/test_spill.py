@@ -177,7 +177,7 @@ def test_requested_documents_are_returned_in_the_requested_order() -> None:
 
 
 def big_documents() -> SpillDocuments:
-    """Documents whose table and tokens take several blocks of 1 MiB each."""
+    """Documents whose table and tokens take several blocks of 128 KiB each."""
     random = np.random.default_rng(5)
     num_documents = 60_000
     num_tokens = random.integers(1, 60, num_documents).astype(np.uint32)
@@ -249,7 +249,7 @@ def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Pa
 
 
 def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None:
-    # A checksum covers 1 MiB, so a range costs only the blocks it touches.
+    # A checksum covers 128 KiB, so a range costs only the blocks it touches.
     store = write(tmp_path, big_documents())
     path = store.local(spill_path(NAME, 0))
     change(path, path.stat().st_size - 1)

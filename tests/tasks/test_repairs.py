@@ -35,7 +35,7 @@ def test_a_build_that_gives_up_on_a_spill_says_that_it_failed(
     assert isinstance(caught.value, StoreError) and not isinstance(caught.value, FormatError)
     assert report(caught.value) == 1
     printed = capsys.readouterr().err
-    assert "block 0 (of 1 MiB) is damaged" in printed
+    assert "block 0 (of 128 KiB) is damaged" in printed
     assert "The build failed and nothing was published: its partition was encoded again 2 times" in printed
     assert "check the disk of" in printed and "run the same command again" in printed
     assert "tokenloom verify" not in printed
