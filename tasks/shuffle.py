@@ -5,7 +5,7 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.packing.plans import num_samples, sample_key
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.published import version_path
@@ -33,6 +34,7 @@ from tokenloom.tasks.verification.sampling import Sampler
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
 _PIECE_DOCUMENTS = 1_000_000
+_PARTS_AHEAD = 4  # of 2 to 8 MB
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, assignment.spills, table)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
-            for part, num_tokens in gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size)):
+            gathered = gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size))
+            for part, num_tokens in gathered:
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
                 progress.report(
@@ -98,7 +101,8 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
                         num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
                     )
                 )
-        written = tokens.finish()
+        with local_files.syncing(token_file) if store.is_local else nullcontext():
+            written = tokens.finish()
         measured.read_samples(token_file.name)
         # Once more, before the files get their names.
         refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))

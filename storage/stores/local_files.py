@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +27,17 @@ def sync(file: IO[bytes]) -> None:
     """Flush `file` and wait until its bytes are on the device."""
     file.flush()
     os.fsync(file.fileno())
+
+
+@contextmanager
+def syncing(file: IO[bytes]) -> Iterator[None]:
+    """Write the bytes of `file` to the device while the block runs; raises OSError at its end if that fails."""
+    from concurrent.futures import ThreadPoolExecutor  # a reader writes no file
+
+    with ThreadPoolExecutor(1) as thread:
+        synced = thread.submit(sync, file)
+        yield
+        synced.result()
 
 
 def sync_folder(folder: Path) -> None:
