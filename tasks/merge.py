@@ -7,6 +7,7 @@ documents that are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.segments import as_segments, take_segments
-from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill
+from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, spill_path
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
@@ -103,11 +104,23 @@ def merge_documents(
 
 
 def _open(store: Store, entry: SpillEntry) -> Spill:
-    return _open_once(str(store.root), entry)
+    """Return a spill; its header is read again only if a local file was replaced or changed."""
+    return _open_once(str(store.root), entry, _stamp(store, entry))
+
+
+def _stamp(store: Store, entry: SpillEntry) -> tuple[int, int, int] | None:
+    """Return what changes with a local file; None for an object, or if there is no file, which reading it reports."""
+    path = store.local(spill_path(entry.name, entry.index))
+    if path is None:
+        return None
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
 
 
 @lru_cache(maxsize=2**14)  # headers of 5 to 10 KB: all of a build of 1 TB, because each piece of a shard needs all
-def _open_once(root: str, entry: SpillEntry) -> Spill:
+def _open_once(root: str, entry: SpillEntry, stamp: tuple[int, int, int] | None) -> Spill:
     return Spill(open_store(root), entry.name, entry.index, entry.num_bytes, entry.checksum)
 
 

@@ -36,7 +36,7 @@ from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 
-SPILL_FORMAT = 3
+SPILL_FORMAT = 2
 MAGIC = b"TOKSPIL\0"
 FOLDER = "work/spills"
 TABLE_DTYPE = np.dtype(
@@ -54,6 +54,7 @@ TABLE_DTYPE = np.dtype(
 # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
 _FIXED = struct.Struct("<8sIIIIQQQ")
 _BLOCK_BYTES = 2**17  # a key range reads parts of two more blocks than it needs; of 100 GB, it is 80 KB of a spill
+_EARLIER_BLOCK_BYTES = 2**20  # of spills whose header does not name the length
 _PIECE_BYTES = 2**20  # of tokens that are written at once
 _READ_BYTES = 2**22  # of tokens that are read at once from a local spill
 _SAMPLE_ROWS = 1024
@@ -116,7 +117,7 @@ def write_spill(
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes, checksum = _write(file, documents, order, info | counts)
+        num_bytes, checksum = _write(file, documents, order, info | counts | {"block_bytes": _BLOCK_BYTES})
     return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
@@ -222,6 +223,7 @@ class Spill:
             raise self._error("another build has replaced it by one with other contents")
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
+        self._block_bytes: int = self.info.get("block_bytes", _EARLIER_BLOCK_BYTES)
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
         self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
@@ -280,11 +282,12 @@ class Spill:
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of the body; checks every block that they touch."""
-        first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
-        block_start, block_end = first * _BLOCK_BYTES, min(last * _BLOCK_BYTES, self._body_bytes)
+        length = self._block_bytes
+        first, last = start // length, -(-end // length)
+        block_start, block_end = first * length, min(last * length, self._body_bytes)
         data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))
         for block in range(first, last):
-            piece = data[(block - first) * _BLOCK_BYTES : (block - first + 1) * _BLOCK_BYTES]
+            piece = data[(block - first) * length : (block - first + 1) * length]
             if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):
-                raise self._error(f"block {block} (of {_BLOCK_BYTES // 1024} KiB) is damaged")
-        return data[start - first * _BLOCK_BYTES : end - first * _BLOCK_BYTES]
+                raise self._error(f"block {block} (of {length // 1024} KiB) is damaged")
+        return data[start - first * length : end - first * length]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-_WRITE_BYTES = 2**20  # for more, ext4 allocates 2 MiB units, which a virtual machine may have to get from its host
+_WRITE_BYTES = 2**18  # for larger writes, a virtual machine may have to get memory from its host: docs/decisions.md
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:

@@ -32,6 +32,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAYON_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "NUMPY_MADVISE_HUGEPAGE": "0",  # a virtual machine may have to get huge pages from its host: docs/decisions.md
     "MIMALLOC_ARENA_EAGER_COMMIT": "0",  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from tests.counts import FULL, count
 from tokenloom.errors import WorkError
+from tokenloom.storage.formats import spill as spill_format
+from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.segments import as_segments, take_segments
 from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, write_spill
 from tokenloom.storage.stores.local import LocalStore
@@ -257,6 +259,26 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     assert len(tokens_of(spill, 0, 100)) == 100
     assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
     with pytest.raises(WorkError, match="block"):
+        read_all(store)
+
+
+def test_a_spill_with_blocks_of_1_mib_whose_header_does_not_say_so_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first release wrote such spills; a rebuild reuses them.
+    with monkeypatch.context() as patch:
+        patch.setattr(spill_format, "_BLOCK_BYTES", 2**20)
+        patch.setattr(
+            spill_format,
+            "canonical_json",
+            lambda info: canonical_json({name: info[name] for name in info if name != "block_bytes"}),
+        )
+        store = write(tmp_path, big_documents())
+    path = store.local(spill_path(NAME, 0))
+    assert "block_bytes" not in open_spill(store).info
+    read_all(store)
+    change(path, path.stat().st_size - 1)
+    with pytest.raises(WorkError, match=r"of 1024 KiB\) is damaged"):
         read_all(store)
 
 
