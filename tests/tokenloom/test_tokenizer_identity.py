@@ -18,7 +18,7 @@ from tokenloom.errors import TokenizerError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tokenizers import identity, load_tokenizer
+from tokenloom.tokenizers import identity, load_tokenizer, machine_records
 from tokenloom.tokenizers.identity import TokenizerIdentity, identify
 from tokenloom.tokenizers.machine_records import write_machine_record
 
@@ -114,7 +114,7 @@ def test_another_release_of_the_library_or_of_our_modules_loads_it_again(
         folder = Path(shutil.copytree(Path(identity.__file__).parent, tmp_path / "modules"))
         with (folder / "base.py").open("a", encoding="utf-8") as file:
             file.write("# another release\n")
-        monkeypatch.setattr(identity, "__file__", str(folder / "identity.py"))
+        monkeypatch.setattr(machine_records, "__file__", str(folder / "machine_records.py"))
     identify(ranks)
     identify(ranks)
     assert len(loads.definitions) == 2

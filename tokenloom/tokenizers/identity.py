@@ -9,19 +9,22 @@ does not rely on it either: each worker loads the tokenizer, and compares its fi
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import StoreError, TokenizerError
-from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.machine_records import find_machine_record, machine_record_path, write_machine_record
+from tokenloom.tokenizers.machine_records import (
+    find_machine_record,
+    installed_code,
+    machine_record_path,
+    write_machine_record,
+)
 
-_FORMAT = 1  # of the records
+_FORMAT = 2  # of the records
 _LIBRARIES = {"tiktoken": "tiktoken", "huggingface": "tokenizers", "sentencepiece": "sentencepiece"}
 _FILES = {"huggingface": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # of a definition that has a path
 
@@ -84,20 +87,16 @@ def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
 
 def _record_path(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> Path | None:
     """Return where the record of a tokenizer is; None if not all that decides it is known, or there is no cache."""
-    try:
-        library = distribution(_LIBRARIES[definition["kind"]]).read_text("RECORD")
-        modules = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-        decides = {
-            "format": _FORMAT,
-            "definition": dict(definition),
-            "files": {name: _sha256(data) for name, data in files.items()},
-            "library": library,
-            "modules": [_sha256(data) for data in modules],
-        }
-        return machine_record_path(canonical_json(decides).decode()) if library and modules else None
-    except (PackageNotFoundError, OSError, StoreError):
+    code = installed_code(_LIBRARIES[definition["kind"]])
+    if code is None:
         return None
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    decides = {
+        "format": _FORMAT,
+        "definition": dict(definition),
+        "files": {name: sha256_of_bytes(data) for name, data in files.items()},
+        "code": code,
+    }
+    try:
+        return machine_record_path(canonical_json(decides).decode())
+    except StoreError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,25 @@ def machine_record_path(decides: str) -> Path:
     Args:
         decides: all that decides the record, as text.
     """
-    return default_cache_folder() / "tokenizers" / f"{hashlib.sha256(decides.encode()).hexdigest()[:32]}.json"
+    return named_record_path(hashlib.sha256(decides.encode()).hexdigest()[:32])
+
+
+def named_record_path(name: str) -> Path:
+    """Return where a record with a name of its own is kept; raises StoreError without a home folder."""
+    return default_cache_folder() / "tokenizers" / f"{name}.json"
+
+
+def installed_code(package: str) -> list[str] | None:
+    """Return checksums of all code that makes a tokenizer: of a package, as it lists its files, and of our modules.
+
+    None if the package has no such list, or our modules are not files.
+    """
+    try:
+        files = distribution(package).read_text("RECORD")
+        modules = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    except (PackageNotFoundError, OSError):
+        return None
+    return [hashlib.sha256(data).hexdigest() for data in (files.encode(), *modules)] if files and modules else None
 
 
 def find_machine_record(path: Path, kind: type[Record]) -> Record | None:

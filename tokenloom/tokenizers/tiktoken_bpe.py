@@ -9,7 +9,6 @@ regular expression engine gives up (a million spaces followed by a letter).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +31,7 @@ from tokenloom.tokenizers.base import (
     text_bytes,
 )
 from tokenloom.tokenizers.file_formats import refuse_other_format
+from tokenloom.tokenizers.named_encodings import Ranks, load_named
 from tokenloom.tokenizers.tiktoken_files import (
     LLAMA_3,
     MAX_ID,
@@ -55,6 +55,7 @@ class TiktokenTokenizer:
         eot: the end-of-text token as text, a special token of the encoding.
         bos: a token to put before each document, as text; None for none.
         files: the files that the encoding was read from, by fixed names.
+        ranks: its ordinary tokens.
     """
 
     kind = "tiktoken"
@@ -62,12 +63,19 @@ class TiktokenTokenizer:
     max_text_bytes = 2**31 - 1
 
     def __init__(
-        self, encoding: tiktoken.Encoding, name: str, eot: str, bos: str | None, files: dict[str, bytes]
+        self,
+        encoding: tiktoken.Encoding,
+        name: str,
+        eot: str,
+        bos: str | None,
+        files: dict[str, bytes],
+        ranks: Ranks,
     ) -> None:
         self.name = name
         self.files = files
         self.vocab_size = encoding.n_vocab
         self._encoding = encoding
+        self.ranks = ranks
         self.eot, self._bos = eot, bos or ""
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
@@ -79,12 +87,7 @@ class TiktokenTokenizer:
             raise TokenizerError(
                 f"tokenizer {name}: its pattern drops text; give the pattern that belongs to its vocabulary"
             )
-        self.fingerprint = fingerprint(_definition(encoding) | {"eot": eot, "bos": bos}, probe_ids)
-
-    @property
-    def ranks(self) -> dict[bytes, int]:
-        """The ordinary tokens and their ids."""
-        return self._encoding._mergeable_ranks
+        self.fingerprint = fingerprint(_definition(encoding, self.ranks) | {"eot": eot, "bos": bos}, probe_ids)
 
     @property
     def pattern(self) -> str:
@@ -169,13 +172,11 @@ def _overlap(a: str, b: str) -> bool:
     return any(a[-i:] == b[:i] for i in range(1, min(len(a), len(b)))) or (a != b and a in b)
 
 
-def _definition(encoding: tiktoken.Encoding) -> dict[str, Any]:
-    ranks = sorted((rank, token) for token, rank in encoding._mergeable_ranks.items())
-    spelled = b"".join([b"%d %d %b" % (rank, len(token), token) for rank, token in ranks])
+def _definition(encoding: tiktoken.Encoding, ranks: Ranks) -> dict[str, Any]:
     return {
         "kind": "tiktoken",
         "pattern": encoding._pat_str,
-        "ranks": hashlib.sha256(spelled).hexdigest(),
+        "ranks": ranks.sha256,
         "special_tokens": encoding._special_tokens,
         "vocab_size": encoding.n_vocab,
     }
@@ -186,7 +187,11 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     from_files = files or definition.get("ranks")
     name = str(definition.get("name") or "tiktoken")
     contents = dict(files) if files else _read_files(definition)
-    encoding, known_eot = _from_files(definition, contents) if from_files else (_by_name(name), END_OF_TEXT)
+    if from_files:
+        encoding, known_eot = _from_files(definition, contents)
+        ranks = Ranks(encoding._mergeable_ranks)
+    else:
+        (encoding, ranks), known_eot = _by_name(name), END_OF_TEXT
     special = _by_id(encoding)
     if not special:
         raise TokenizerError(
@@ -198,7 +203,8 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
         raise TokenizerError(
             f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot; {special_tokens_hint(special)}"
         )
-    return TiktokenTokenizer(encoding, name, known_eot if eot is None else str(eot), definition.get("bos"), contents)
+    eot = known_eot if eot is None else str(eot)
+    return TiktokenTokenizer(encoding, name, eot, definition.get("bos"), contents, ranks)
 
 
 def deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
@@ -218,12 +224,12 @@ def _by_id(encoding: tiktoken.Encoding) -> list[str]:
     return sorted(encoding.special_tokens_set, key=encoding.encode_single_token)
 
 
-def _by_name(name: str) -> tiktoken.Encoding:
+def _by_name(name: str) -> tuple[tiktoken.Encoding, Ranks]:
     known = tiktoken.list_encoding_names()
     if name not in known:
         raise TokenizerError(f"tiktoken has no encoding {name!r}. {did_you_mean(name, sorted(known))}")
     try:
-        return tiktoken.get_encoding(name)
+        return load_named(name)
     except OSError as error:  # errors of requests are OSErrors
         raise TokenizerError(
             f"tokenizer {name}: its vocabulary is missing or damaged in TIKTOKEN_CACHE_DIR, and can't be fetched "
@@ -288,5 +294,5 @@ def _pattern(pattern: str) -> str:
     if pattern in ("gpt2", "r50k_base", "p50k_base"):
         return str(openai_public.r50k_pat_str)
     if pattern in tiktoken.list_encoding_names():
-        return _by_name(pattern)._pat_str
+        return _by_name(pattern)[0]._pat_str
     return pattern

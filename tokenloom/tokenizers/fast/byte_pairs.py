@@ -16,6 +16,7 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.huggingface_json import FILE
+from tokenloom.tokenizers.named_encodings import Ranks
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
 _NAME, _END = "byte pairs", "<|end of these pairs|>"
@@ -30,7 +31,7 @@ def with_byte_pairs(tokenizer: Tokenizer) -> Tokenizer:
         ranks = {token: rank for rank, token in enumerate(tokens)}
         special = {_END: _NUM_ORDINARY}
         encoding = tiktoken.Encoding(_NAME, pat_str=tokenizer.pattern, mergeable_ranks=ranks, special_tokens=special)
-        return TiktokenTokenizer(encoding, _NAME, _END, None, {})
+        return TiktokenTokenizer(encoding, _NAME, _END, None, {}, Ranks(ranks))
     content = _content(json.loads(tokenizer.files[FILE]))
     return load_tokenizer({"kind": tokenizer.kind, "eot": _END}, {FILE: json.dumps(content).encode()})
 

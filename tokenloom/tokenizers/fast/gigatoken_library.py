@@ -37,7 +37,6 @@ from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 if TYPE_CHECKING:  # its module imports sentencepiece, which other kinds do without
     from tokenloom.tokenizers.sentencepiece_model import SentencePieceTokenizer
@@ -59,7 +58,7 @@ def check_parts(tokenizer: Tokenizer) -> None:
     if isinstance(tokenizer, TiktokenTokenizer):
         if tokenizer.pattern not in _PATTERNS:
             raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4o or Qwen 2")
-        if sorted(tokenizer.ranks.values()) != list(range(len(tokenizer.ranks))):
+        if sorted(tokenizer.ranks.ids.values()) != list(range(len(tokenizer.ranks.ids))):
             raise Unproven("its ranks are not 0, 1, 2, ...")
     elif isinstance(tokenizer, HuggingFaceTokenizer):
         check_tokenizer_json(json.loads(tokenizer.files[FILE]))
@@ -82,7 +81,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
         return _for_tokenizer_json(tokenizer)
     check_parts(tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)
-    pattern, ranks = _PATTERNS[tokenizer.pattern], ranks_file(tokenizer.ranks)
+    pattern, ranks = _PATTERNS[tokenizer.pattern], tokenizer.ranks.file
     encoder = _Encoder(lambda: _from_ranks(ranks, pattern))
     return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 

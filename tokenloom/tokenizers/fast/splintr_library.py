@@ -24,7 +24,6 @@ from tokenloom.tokenizers.fast.known_parts import (
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 NAME = f"splintr-rs {version('splintr-rs')}"
 # The patterns that splintr-rs has under names of its own, as tiktoken and others spell them. It takes no pattern with
@@ -44,7 +43,7 @@ def check_parts(tokenizer: Tokenizer) -> None:
     """See Library.check_parts."""
     if isinstance(tokenizer, TiktokenTokenizer):
         _known_pattern(tokenizer)
-        check_ids(tokenizer.ranks.items())
+        check_ids(tokenizer.ranks.ids.items())
     elif isinstance(tokenizer, HuggingFaceTokenizer):
         check_tokenizer_json(json.loads(tokenizer.files[FILE]))
     else:
@@ -90,7 +89,7 @@ def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
     check_parts(tokenizer)
     pattern = _known_pattern(tokenizer)
     with refusals("splintr-rs"):
-        return splintr.Tokenizer.from_bytes(ranks_file(tokenizer.ranks), pattern)
+        return splintr.Tokenizer.from_bytes(tokenizer.ranks.file, pattern)
 
 
 def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:

@@ -32,7 +32,7 @@ class Vocabulary:
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """Return the parts of a tokenizer of a kind that make_encoder knows."""
     if isinstance(tokenizer, TiktokenTokenizer):
-        return Vocabulary(_texts(tokenizer.ranks), [], False)
+        return Vocabulary(_texts(tokenizer.ranks.ids), [], False)
     if tokenizer.kind == "sentencepiece":
         return _of_model(read_model(tokenizer.files[MODEL_FILE]))
     assert isinstance(tokenizer, HuggingFaceTokenizer)
