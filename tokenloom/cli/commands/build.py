@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_build_options, add_spec
-from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
 from tokenloom.wording import counted, fates
@@ -45,6 +44,8 @@ def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
         workers: worker processes; None for what the spec says.
         direct: run the steps in this process, not as a Prefect flow.
     """
+    from tokenloom.cli.display import showing_progress  # late: the workers' server starts before it is imported
+
     spec = spec.with_workers(workers)
     if direct:
         from tokenloom.flows.direct import build_from_spec
