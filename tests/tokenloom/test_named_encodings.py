@@ -16,7 +16,7 @@ from tiktoken_ext import openai_public
 
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.tokenizers import load_tokenizer, named_encodings
-from tokenloom.tokenizers.named_encodings import _Kept
+from tokenloom.tokenizers.named_encodings import _Encoding
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
 NAMES = ("gpt2", "cl100k_base", "o200k_base")
@@ -88,7 +88,7 @@ def test_other_code_loads_it_from_the_library(changed: str, machine: Machine, mo
     if changed == "library":
         monkeypatch.setattr(type(distribution("tiktoken")), "read_text", lambda self, name: "core.py,sha256=abc,9\n")
     else:
-        monkeypatch.setattr(named_encodings, "installed_code", lambda package: ["another release of ours"])
+        monkeypatch.setattr(named_encodings, "installed_code", lambda package: "another release of ours")
     load()
     load()
     assert machine.asked == ["gpt2", "gpt2"]  # and kept again
@@ -140,6 +140,6 @@ def test_a_kept_encoding_needs_no_vocabulary_of_tiktoken(
 def test_the_fingerprint_is_made_of_the_kept_checksum(machine: Machine) -> None:
     found = load()
     path = machine.record("gpt2")
-    kept = read_signed_record(path.read_bytes(), str(path), _Kept)
+    kept = read_signed_record(path.read_bytes(), str(path), _Encoding)
     path.write_bytes(sign_record(replace(kept, sha256="0" * 64)))
     assert load().fingerprint != found.fingerprint

@@ -7,7 +7,6 @@ the vocabulary, and our own.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from binascii import a2b_base64
 from collections.abc import Mapping
@@ -17,14 +16,7 @@ from functools import cached_property
 import tiktoken
 from tiktoken_ext import openai_public
 
-from tokenloom.errors import StoreError
-from tokenloom.storage.formats.canonical import sha256_of
-from tokenloom.tokenizers.machine_records import (
-    find_machine_record,
-    installed_code,
-    named_record_path,
-    write_machine_record,
-)
+from tokenloom.tokenizers.machine_records import KeptRecord, find_kept, installed_code, keep
 from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 
@@ -58,10 +50,9 @@ def _sha256_of(ids: Mapping[bytes, int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """An encoding as it is kept; see Ranks for `file` and `sha256`. `code` is the checksum of what made it."""
+class _Encoding(KeptRecord):
+    """An encoding as it is kept; see Ranks for `file` and `sha256`."""
 
-    code: str
     pattern: str
     special_tokens: dict[str, int]
     file: str
@@ -69,43 +60,27 @@ class _Kept:
 
 
 def load_named(name: str) -> tuple[tiktoken.Encoding, Ranks]:
-    """Return an encoding of tiktoken: as this machine keeps it, or else from the library, and try to keep it.
+    """Return an encoding of tiktoken: as this machine keeps it, or else from the library, and keep it.
 
     Args:
-        name: one of tiktoken.list_encoding_names().
+        name: one of tiktoken.list_encoding_names(). One of a plugin is not kept: it may change.
 
     Raises OSError if the vocabulary is neither in a cache nor can be fetched.
     """
-    code = _code(name)
-    if code is not None and (found := _find(name, code)):
-        return found
+    code = installed_code("tiktoken") if name in openai_public.ENCODING_CONSTRUCTORS else None
+    if kept := find_kept(name, code, _Encoding):
+        return _from_kept(name, kept)
     encoding = tiktoken.get_encoding(name)
     ranks = Ranks(encoding._mergeable_ranks)
     if code is not None:
-        _keep(name, _Kept(code, encoding._pat_str, encoding._special_tokens, ranks.file.decode(), ranks.sha256))
+        special_tokens = encoding._special_tokens
+        keep(name, _Encoding(code, encoding._pat_str, special_tokens, ranks.file.decode(), ranks.sha256))
     return encoding, ranks
 
 
-def _code(name: str) -> str | None:
-    """Return the checksum of the code that makes an encoding; None if it is unknown, as that of a plugin is."""
-    code = installed_code("tiktoken") if name in openai_public.ENCODING_CONSTRUCTORS else None
-    return None if code is None else sha256_of(code)
-
-
-def _find(name: str, code: str) -> tuple[tiktoken.Encoding, Ranks] | None:
-    try:
-        kept = find_machine_record(named_record_path(name), _Kept)
-    except StoreError:  # there is no cache
-        return None
-    if kept is None or kept.code != code:
-        return None
+def _from_kept(name: str, kept: _Encoding) -> tuple[tiktoken.Encoding, Ranks]:
     file = kept.file.encode()
     fields = file.split()
     ids = dict(zip(map(a2b_base64, fields[::2]), map(int, fields[1::2]), strict=True))
     encoding = tiktoken.Encoding(name, pat_str=kept.pattern, mergeable_ranks=ids, special_tokens=kept.special_tokens)
     return encoding, Ranks(ids, file, kept.sha256)
-
-
-def _keep(name: str, encoding: _Kept) -> None:
-    with contextlib.suppress(OSError, StoreError):  # the next process parses it again
-        write_machine_record(named_record_path(name), encoding)

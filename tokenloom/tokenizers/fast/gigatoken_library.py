@@ -24,16 +24,10 @@ from tiktoken_ext import openai_public
 
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import sentencepiece_parts
+from tokenloom.tokenizers.fast.bare_json import bare_json
 from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
-from tokenloom.tokenizers.fast.known_parts import (
-    Unproven,
-    bare_content,
-    check_tokenizer_json,
-    normalizes,
-    routed_spellings,
-)
+from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
-from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
@@ -87,22 +81,19 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
 
 
 def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
-    content = bare_content(tokenizer.files[FILE])  # checks its parts
-    spellings, has_normal_form = routed_spellings(content), normalizes(content)
-    runs, content = find_space_runs(content) or (None, content)
-    spellings = [*spellings, MARKER] if runs else spellings
-    data = json.dumps({**content, "normalizer": None}).encode()
+    bare = bare_json(tokenizer.files[FILE])
+    runs, data = bare.space_runs(), bare.content.encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
     def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
-        if has_normal_form:
+        if bare.normalizes:
             texts = list(map(_normal_form, texts))
         if runs is None:
             return encoder.encode_texts(texts)
         marked, ids = runs.mark(texts)
         return runs.restore(encoder.encode_texts(marked), ids)
 
-    return FastEncoder(NAME, encode_texts, spellings, tokenizer.bos_ids, tokenizer.eot_id)
+    return FastEncoder(NAME, encode_texts, bare.spellings, tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _normal_form(text: bytes) -> bytes:

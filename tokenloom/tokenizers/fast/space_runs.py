@@ -40,7 +40,8 @@ class SpaceRuns:
     """
 
     def __init__(self, ids: NDArray[np.uint32], marker_id: int) -> None:
-        self._ids, self._longest, self._marker_id = ids, len(ids) - 1, marker_id
+        self.ids, self.marker_id = ids, marker_id
+        self._longest = len(ids) - 1
 
     def mark(self, texts: list[bytes]) -> tuple[list[bytes], NDArray[np.uint32]]:
         """Return the texts, UTF-8, with markers for runs, and the ids of all runs in order.
@@ -60,7 +61,7 @@ class SpaceRuns:
         kept = take_segments(segments, np.arange(0, len(cuts) + 1, 2), marked.dtype).tobytes()
         num_removed = np.cumsum(np.append(0, lengths - _MARKER_BYTES))
         bounds = (offsets - num_removed[np.searchsorted(places, offsets)]).tolist()
-        return [kept[start:end] for start, end in pairwise(bounds)], self._ids[lengths]
+        return [kept[start:end] for start, end in pairwise(bounds)], self.ids[lengths]
 
     def restore(self, ids: list[NDArray[np.uint32]], runs: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
         """Return the ids of each text with those of the runs in place of markers.
@@ -68,7 +69,7 @@ class SpaceRuns:
         Raises ValueError if there are not as many markers as runs.
         """
         tokens = np.concatenate([np.empty(0, np.uint32), *ids])
-        places = np.flatnonzero(tokens == self._marker_id)
+        places = np.flatnonzero(tokens == self.marker_id)
         if len(places) != len(runs):
             raise ValueError(f"{len(runs)} runs of spaces became {len(places)} markers")
         tokens[places] = runs

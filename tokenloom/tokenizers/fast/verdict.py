@@ -18,7 +18,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.machine_records import find_machine_record, machine_record_path, write_machine_record
 
-_PROBE_FORMAT = 5  # of the verdicts, of the texts that the probe compares, and of how encoders are made
+_PROBE_FORMAT = 6  # of the verdicts, of the texts that the probe compares, and of how encoders are made
 
 _CHECKED_BYTES = 65_536  # a verdict has at most some thousand ranges
 
