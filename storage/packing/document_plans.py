@@ -106,32 +106,28 @@ def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> PiecePlan:
     dtype = starts.dtype.type
     sizes, counts = _count_sizes(lengths)  # full chunks, the largest items, get samples of their own
     filling = fill_bins(sizes[::-1], counts[::-1], seq_len + 1)
-    order = _stable_order(dtype(seq_len + 1) - lengths, seq_len)  # as packed: decreasing sizes, ties by position
-    bins = filling.bins(starts.dtype)
+    packed = _stable_order(dtype(seq_len + 1) - lengths, seq_len)  # decreasing sizes, ties by position
+    bin_of = np.empty(len(starts), dtype)
+    bin_of[packed] = filling.bins(starts.dtype)
     first_of_bin = np.full(filling.num_bins, len(starts), dtype)
-    np.minimum.at(first_of_bin, bins, order.astype(dtype))
+    np.minimum.at(first_of_bin, bin_of, np.arange(len(starts), dtype=dtype))
     # Samples are numbered by their first pieces, and have their pieces in the order of the shard.
-    by_first, order = _sorted_pairs(first_of_bin.take(bins), order)
-    row_offsets = np.append(np.flatnonzero(by_first == order), len(order)).astype(dtype)
+    first = first_of_bin.take(bin_of)
+    order = _stable_order(first, len(starts))
+    row_offsets = np.append(np.flatnonzero(first.take(order) == order), len(order)).astype(dtype)
     return PiecePlan(row_offsets, starts.take(order), lengths.take(order))
 
 
 def _stable_order(values: AnyArray, largest: int) -> Int64s:
-    """Return np.argsort(values, kind="stable") of (n,) values in [0, largest]; numpy sorts 16 bits by radix."""
-    if largest < 2**16:
-        return np.argsort(values.astype(np.uint16), kind="stable")
-    return _sorted_pairs(values, np.arange(len(values)))[1]
+    """Return np.argsort(values, kind="stable") of (n,) values in [0, largest], by radix.
 
-
-def _sorted_pairs(first: AnyArray, second: AnyArray) -> tuple[Int64s, Int64s]:
-    """Return n pairs of integers in [0, 2**32), sorted, as two arrays (n,).
-
-    numpy sorts 64 bits with vector instructions; argsort takes several times as long.
+    numpy sorts only 8 and 16 bits by radix; of more bits, its stable sort takes several times as long.
     """
-    pairs = first.astype(np.uint64) << np.uint64(32)
-    pairs |= second.astype(np.uint64)
-    pairs.sort()
-    return (pairs >> np.uint64(32)).view(np.int64), (pairs & np.uint64(2**32 - 1)).view(np.int64)
+    digit = np.uint8 if largest < 2**8 else np.uint16
+    order = np.argsort(values.astype(digit), kind="stable")
+    if largest < 2**16:
+        return order
+    return order.take(_stable_order((values >> values.dtype.type(16)).take(order), largest >> 16))
 
 
 def _compact(values: Int64s, largest: int) -> AnyArray:

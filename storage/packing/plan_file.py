@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import xxhash
@@ -25,6 +29,8 @@ from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.packing.document_plans import PiecePlan, plan_best_fit
 from tokenloom.storage.packing.kept_files import keep
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+
+Result = TypeVar("Result")
 
 _FORMAT_VERSION = 1  # another one for another layout, or other samples
 _LEAST_DOCUMENTS = 2**15  # of a shard whose plan is kept; a smaller one is planned in 10 ms
@@ -43,7 +49,6 @@ class PlanFile:
     """
 
     def __init__(self, cache_folder: Path, header: ShardHeader, seq_len: int) -> None:
-        self._cache_folder = cache_folder
         name = f"{header.offsets_checksum.hex()}-best_fit-{seq_len}"
         self.path = cache_folder / "plans" / name
         self._key = f"plan {_FORMAT_VERSION} {name} ".encode()
@@ -64,15 +69,12 @@ class PlanFile:
         row_offsets, pieces = np.split(values[1:], [num_samples + 1])
         return PiecePlan(row_offsets, *np.split(pieces, 2))
 
-    def write(self, plan: PiecePlan) -> bool:
-        """Keep the plan, and remove the least recently used plans that are over the limit; return whether it is kept.
-
-        Raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size.
-        """
+    def write(self, plan: PiecePlan, limit_bytes: int) -> bool:
+        """Keep the plan, and remove the least recently used plans over the limit; return whether it is kept."""
         arrays = [np.array([len(plan)], self._number), plan.row_offsets, plan.starts, plan.lengths]
         parts = [array.data.cast("B") for array in arrays]
         is_kept = keep(self.path, self._digest(*parts), *parts)
-        self._remove_oldest(default_limit(self._cache_folder) // _LIMIT_SHARE)
+        self._remove_oldest(limit_bytes)
         return is_kept
 
     def _digest(self, *parts: memoryview) -> bytes:
@@ -90,7 +92,14 @@ class PlanFile:
                     path.unlink(missing_ok=True)
 
 
-def kept_plan(cache_folder: Path, packing: str, seq_len: int, header: ShardHeader, offsets: UInt64s) -> ShardPlan:
+def kept_plan(
+    cache_folder: Path,
+    packing: str,
+    seq_len: int,
+    header: ShardHeader,
+    offsets: UInt64s,
+    later: Callable[[Callable[[], object]], object] | None = None,
+) -> ShardPlan:
     """Return where the samples of a shard are; a large plan of "best_fit" is made once on this machine.
 
     Args:
@@ -99,12 +108,33 @@ def kept_plan(cache_folder: Path, packing: str, seq_len: int, header: ShardHeade
         seq_len: T, in [1, 2**31).
         header: the shard's.
         offsets: (num_documents + 1,) of the shard, verified.
+        later: gets the function that writes the plan, to call it after other plans are made; None to write it now.
+
+    Raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size, and there is a plan to keep.
     """
     if packing != "best_fit" or header.num_documents < _LEAST_DOCUMENTS:
         return plan_shard(packing, seq_len, header.num_tokens, offsets)
     file = PlanFile(cache_folder, header, seq_len)
     plan = file.read()
     if plan is None:
-        plan = plan_best_fit(seq_len, offsets)
-        file.write(plan)
+        limit_bytes = default_limit(cache_folder) // _LIMIT_SHARE
+        plan = _in_turn(lambda: plan_best_fit(seq_len, offsets))
+        write = partial(file.write, plan, limit_bytes)
+        write() if later is None else later(lambda: _in_turn(write))
     return plan
+
+
+def _in_turn(function: Callable[[], Result]) -> Result:
+    """Call a function that keeps a core busy, at most one a core at a time: more would only use more memory."""
+    with _turns:
+        return function()
+
+
+def _new_turns() -> None:
+    global _turns
+    _turns = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+
+_turns: threading.BoundedSemaphore
+_new_turns()
+os.register_at_fork(after_in_child=_new_turns)  # threads of the parent that hold it do not exist in the child

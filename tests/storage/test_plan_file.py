@@ -5,6 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.packing import plan_file
@@ -60,7 +65,7 @@ def test_a_plan_that_is_read_equals_the_one_that_was_written(
     plan = plan_best_fit(seq_len, offsets)
     file = PlanFile(tmp_path_factory.mktemp("cache"), header_of(offsets), seq_len)
     assert file.read() is None
-    assert file.write(plan)
+    assert file.write(plan, 2**30)
     read = file.read()
     assert read is not None
     assert all_pieces(read) == all_pieces(plan)
@@ -165,3 +170,75 @@ def test_an_interrupted_write_leaves_nothing_that_is_read(
     offsets = offsets_of(LENGTHS)
     assert PlanFile(tmp_path, header_of(offsets), 8).read() is None
     assert made(tmp_path) == all_pieces(plan_best_fit(8, offsets))
+
+
+def test_a_plan_may_be_written_later(keeps_all: None, tmp_path: Path) -> None:
+    offsets, writes = offsets_of(LENGTHS), list[Callable[[], object]]()
+    file = PlanFile(tmp_path, header_of(offsets), 8)
+    plan = kept_plan(tmp_path, "best_fit", 8, header_of(offsets), offsets, writes.append)
+    assert all_pieces(plan) == all_pieces(plan_best_fit(8, offsets))
+    assert file.read() is None
+    (write,) = writes
+    write()
+    read = file.read()
+    assert read is not None
+    assert all_pieces(read) == all_pieces(plan)
+    kept_plan(tmp_path, "best_fit", 8, header_of(offsets), offsets, writes.append)
+    assert len(writes) == 1  # nothing to write
+
+
+def test_a_wrong_limit_is_an_error_before_the_plan_is_made(
+    keeps_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE_LIMIT", "much")
+    monkeypatch.setattr(plan_file, "plan_best_fit", None)
+    offsets = offsets_of(LENGTHS)
+    with pytest.raises(StoreError, match="TOKENLOOM_CACHE_LIMIT"):
+        kept_plan(tmp_path, "best_fit", 8, header_of(offsets), offsets, lambda write: None)
+
+
+def test_at_most_one_plan_a_core_is_made_at_a_time(
+    keeps_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def plan_slowly(seq_len: int, offsets: UInt64s) -> ShardPlan:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return plan_best_fit(seq_len, offsets)
+
+    monkeypatch.setattr(plan_file, "plan_best_fit", plan_slowly)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    plan_file._new_turns()
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda seq_len: made(tmp_path, LENGTHS, seq_len), range(4, 16)))
+    finally:
+        monkeypatch.undo()
+        plan_file._new_turns()
+    assert found == [all_pieces(plan_best_fit(seq_len, offsets_of(LENGTHS))) for seq_len in range(4, 16)]
+    assert most == 3
+
+
+def test_a_forked_process_makes_plans_while_its_parent_does(keeps_all: None, tmp_path: Path) -> None:
+    turns = plan_file._turns
+    num_turns = 0
+    while turns.acquire(blocking=False):
+        num_turns += 1
+    try:
+        if (child := os.fork()) == 0:
+            os._exit(made(tmp_path) != all_pieces(plan_best_fit(8, offsets_of(LENGTHS))))
+        deadline = time.monotonic() + 30
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if ended[0] == 0:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        assert ended == (child, 0)
+    finally:
+        turns.release(num_turns)

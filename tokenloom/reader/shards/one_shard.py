@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,11 +108,15 @@ class OpenShard:
     @property
     def plan(self) -> ShardPlan:
         """The samples of the shard, computed on first use."""
+        return self.make_plan()
+
+    def make_plan(self, later: Callable[[Callable[[], object]], object] | None = None) -> ShardPlan:
+        """Return `plan`; a large one is written to the cache now, or by a function that `later` gets."""
         if self._plan is None and self._packing == "concat":
             self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens)
         elif self._plan is None:
             from tokenloom.storage.packing.plan_file import kept_plan  # most readers need only "concat"
 
             folder, offsets = default_cache_folder(), self.document_offsets
-            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets)
+            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets, later)
         return self._plan

@@ -183,14 +183,18 @@ class OpenShards:
         """Open shards and compute their samples on the threads of `pool`; errors are raised when a shard is used."""
         for index in indices:
             if not self.is_known(index):
-                self._ahead[index] = pool.submit(self._open_and_plan, index)
+                self._ahead[index] = pool.submit(self._open_and_plan, index, pool)
                 if index in self._open:  # since it was looked up
                     self._ahead.pop(index, None)
                 self._close_surplus()
 
-    def _open_and_plan(self, index: int) -> OpenShard:
+    def _open_and_plan(self, index: int, pool: ThreadPoolExecutor) -> OpenShard:
+        def later(write: Callable[[], object]) -> None:
+            with suppress(RuntimeError):  # the loader ends: another process makes the plan again
+                pool.submit(write)
+
         shard = self._open_one(index)
-        _ = shard.plan
+        shard.make_plan(later)
         return shard
 
     def _take_or_open(self, index: int) -> OpenShard:
