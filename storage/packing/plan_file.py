@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import xxhash
@@ -29,8 +27,6 @@ from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.packing.document_plans import PiecePlan, plan_best_fit
 from tokenloom.storage.packing.kept_files import keep
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
-
-Result = TypeVar("Result")
 
 _FORMAT_VERSION = 1  # another one for another layout, or other samples
 _LEAST_DOCUMENTS = 2**15  # of a shard whose plan is kept; a smaller one is planned in 10 ms
@@ -118,23 +114,7 @@ def kept_plan(
     plan = file.read()
     if plan is None:
         limit_bytes = default_limit(cache_folder) // _LIMIT_SHARE
-        plan = _in_turn(lambda: plan_best_fit(seq_len, offsets))
+        plan = plan_best_fit(seq_len, offsets)
         write = partial(file.write, plan, limit_bytes)
-        write() if later is None else later(lambda: _in_turn(write))
+        write() if later is None else later(write)
     return plan
-
-
-def _in_turn(function: Callable[[], Result]) -> Result:
-    """Call a function that keeps a core busy, at most one a core at a time: more would only use more memory."""
-    with _turns:
-        return function()
-
-
-def _new_turns() -> None:
-    global _turns
-    _turns = threading.BoundedSemaphore(os.cpu_count() or 1)
-
-
-_turns: threading.BoundedSemaphore
-_new_turns()
-os.register_at_fork(after_in_child=_new_turns)  # threads of the parent that hold it do not exist in the child

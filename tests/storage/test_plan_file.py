@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -195,50 +192,3 @@ def test_a_wrong_limit_is_an_error_before_the_plan_is_made(
     offsets = offsets_of(LENGTHS)
     with pytest.raises(StoreError, match="TOKENLOOM_CACHE_LIMIT"):
         kept_plan(tmp_path, "best_fit", 8, header_of(offsets), offsets, lambda write: None)
-
-
-def test_at_most_one_plan_a_core_is_made_at_a_time(
-    keeps_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, running, most = threading.Lock(), 0, 0
-
-    def plan_slowly(seq_len: int, offsets: UInt64s) -> ShardPlan:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.02)
-        with lock:
-            running -= 1
-        return plan_best_fit(seq_len, offsets)
-
-    monkeypatch.setattr(plan_file, "plan_best_fit", plan_slowly)
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    plan_file._new_turns()
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(lambda seq_len: made(tmp_path, LENGTHS, seq_len), range(4, 16)))
-    finally:
-        monkeypatch.undo()
-        plan_file._new_turns()
-    assert found == [all_pieces(plan_best_fit(seq_len, offsets_of(LENGTHS))) for seq_len in range(4, 16)]
-    assert most == 3
-
-
-def test_a_forked_process_makes_plans_while_its_parent_does(keeps_all: None, tmp_path: Path) -> None:
-    turns = plan_file._turns
-    num_turns = 0
-    while turns.acquire(blocking=False):
-        num_turns += 1
-    try:
-        if (child := os.fork()) == 0:
-            os._exit(made(tmp_path) != all_pieces(plan_best_fit(8, offsets_of(LENGTHS))))
-        deadline = time.monotonic() + 30
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if ended[0] == 0:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-        assert ended == (child, 0)
-    finally:
-        turns.release(num_turns)
