@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import xxhash
@@ -27,6 +28,8 @@ from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.packing.document_plans import PiecePlan, plan_best_fit
 from tokenloom.storage.packing.kept_files import keep
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+
+Defer: TypeAlias = Callable[[Callable[[], object]], object]  # takes a call, to make it later
 
 _FORMAT_VERSION = 1  # another one for another layout, or other samples
 _LEAST_DOCUMENTS = 2**15  # of a shard whose plan is kept; a smaller one is planned in 10 ms
@@ -94,7 +97,7 @@ def kept_plan(
     seq_len: int,
     header: ShardHeader,
     offsets: UInt64s,
-    later: Callable[[Callable[[], object]], object] | None = None,
+    defer: Defer | None = None,
 ) -> ShardPlan:
     """Return where the samples of a shard are; a large plan of "best_fit" is made once on this machine.
 
@@ -104,7 +107,7 @@ def kept_plan(
         seq_len: T, in [1, 2**31).
         header: the shard's.
         offsets: (num_documents + 1,) of the shard, verified.
-        later: gets the function that writes the plan, to call it after other plans are made; None to write it now.
+        defer: is given the call that writes the plan, and makes it after other plans; None to write the plan at once.
 
     Raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size, and there is a plan to keep.
     """
@@ -116,5 +119,5 @@ def kept_plan(
         limit_bytes = default_limit(cache_folder) // _LIMIT_SHARE
         plan = plan_best_fit(seq_len, offsets)
         write = partial(file.write, plan, limit_bytes)
-        write() if later is None else later(write)
+        write() if defer is None else defer(write)
     return plan

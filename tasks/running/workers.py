@@ -8,17 +8,15 @@ parent, so they end when it ends, whatever ends it.
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tokenloom.cores import num_cores
 from tokenloom.errors import WorkerLost
 from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import progress
@@ -33,19 +31,7 @@ _CLOSE_SECONDS = 2.0
 
 def chosen_num_workers(asked: int | None) -> int:
     """Return how many worker processes a build uses: as asked, or else one for each core that this process may use."""
-    if asked is not None:
-        return asked
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _container_cores()))
-
-
-def _container_cores() -> int:
-    """Return the cores that a container's CPU limit allows, rounded up (cgroup v2); sys.maxsize without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return sys.maxsize
-    return sys.maxsize if quota == "max" else -(-int(quota) // int(period))
+    return num_cores() if asked is None else asked
 
 
 class _Worker:

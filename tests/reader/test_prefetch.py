@@ -26,6 +26,9 @@ from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.producer import Producer
 from tokenloom.reader.shards.one_shard import OpenShard
+from tokenloom.storage.packing import plan_file
+from tokenloom.storage.packing.document_plans import plan_best_fit
+from tokenloom.storage.packing.plan_file import PlanFile
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -195,11 +198,11 @@ def test_threads_can_share_a_dataset_with_more_shards_than_its_open_limit(tmp_pa
 def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference: str) -> None:
     shards = TokenDataset(reference, seq_len=8, packing="best_fit").shards
     open_one = shards._open_one
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as planners:
 
         def open_and_prepare(index: int) -> OpenShard:
             if threading.current_thread() is threading.main_thread():
-                shards.prepare([index], pool)
+                shards.prepare([index], pool, planners)
             return open_one(index)
 
         shards._open_one = open_and_prepare
@@ -214,9 +217,68 @@ def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference:
                 return super().submit(*arguments, **options)
 
         with OpeningPool(1) as opening:
-            shards.prepare([1], opening)
+            shards.prepare([1], opening, planners)
         assert shards.is_open(1)
         assert shards.room_ahead == room
+
+
+def test_plans_are_written_after_all_are_made(reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
+    monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
+    calls, write, opened = list[str](), PlanFile.write, threading.Barrier(3)
+
+    def plan_noted(seq_len: int, offsets: Any) -> Any:
+        calls.append("plan")
+        return plan_best_fit(seq_len, offsets)
+
+    def write_noted(file: PlanFile, *arguments: Any) -> bool:
+        calls.append("write")
+        return write(file, *arguments)
+
+    monkeypatch.setattr(plan_file, "plan_best_fit", plan_noted)
+    monkeypatch.setattr(PlanFile, "write", write_noted)
+    shards = TokenDataset(reference, seq_len=8, packing="best_fit").shards
+    open_one, begin = shards._open_one, threading.Event()
+
+    def open_together(index: int) -> OpenShard:
+        shard = open_one(index)
+        opened.wait(60)
+        return shard
+
+    shards._open_one = open_together
+    with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as planners:
+        blocked = planners.submit(begin.wait, 60)
+        while not blocked.running():
+            time.sleep(0.001)
+        shards.prepare(range(3), pool, planners)
+        while planners._work_queue.qsize() < 3:
+            time.sleep(0.001)
+        begin.set()
+        for future in list(shards._ahead.values()):
+            future.result(60)
+    assert calls == ["plan"] * 3 + ["write"] * 3
+
+
+def test_plans_that_were_made_are_written_when_the_loader_is_closed(
+    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
+    monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
+    write, closed = PlanFile.write, threading.Event()
+
+    def write_after_close(file: PlanFile, *arguments: Any) -> bool:
+        closed.wait(60)
+        return write(file, *arguments)
+
+    monkeypatch.setattr(PlanFile, "write", write_after_close)
+    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 4, prefetch=0)
+    next(loader)
+    assert loader._producer is not None
+    planners = loader._producer._planners
+    loader.close()
+    closed.set()
+    planners.shutdown(wait=True)
+    assert [*(tmp_path / "plans").iterdir()]
 
 
 _FORK_DURING_WINDOW = """

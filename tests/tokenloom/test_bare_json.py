@@ -12,6 +12,7 @@ import pytest
 from tokenizers import AddedToken, normalizers
 
 from tests.tokenloom.test_fast_encoders import train
+from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.tokenizers import huggingface_json, load_tokenizer
 from tokenloom.tokenizers.fast import bare_json as module
 from tokenloom.tokenizers.fast.bare_json import BareJson, bare_json
@@ -92,14 +93,14 @@ def test_another_file_has_a_record_of_its_own(machine: Machine) -> None:
 
 def test_other_code_makes_it_again_in_the_same_place(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     bare_json(PLAIN)
-    monkeypatch.setattr(module, "installed_code", lambda package: "another release")
+    monkeypatch.setattr(module, "installed_code", lambda: "another release")
     assert bare_json(PLAIN).code == bare_json(PLAIN).code == "another release"
     assert len(machine.parsed) == 2
     assert len(machine.records) == 1
 
 
 def test_code_that_is_unknown_keeps_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed_code", lambda package: None)
+    monkeypatch.setattr(module, "installed_code", lambda: "")
     assert bare_json(PLAIN) == bare_json(PLAIN)
     assert len(machine.parsed) == 2
     assert not machine.folder.exists()
@@ -127,10 +128,15 @@ def test_a_file_with_an_unknown_part_is_refused_each_time(machine: Machine) -> N
 def test_the_size_of_a_vocabulary_is_kept(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(NORMAL)
-    sizes = []
-    for code in ("one release", "one release", "another", None):
-        monkeypatch.setattr(huggingface_json, "installed_code", lambda package, code=code: code)
-        sizes.append(load_tokenizer({"kind": "huggingface", "path": str(path)}).vocab_size)
-    ids = [token["id"] for token in json.loads(NORMAL)["added_tokens"]]
-    assert sizes == [max(ids) + 1] * 4
-    assert len(list(machine.folder.glob("tokenizers/vocab-size-*.json"))) == 1
+
+    def size(code: str) -> int:
+        monkeypatch.setattr(huggingface_json, "installed_code", lambda package: code)
+        return load_tokenizer({"kind": "huggingface", "path": str(path)}).vocab_size
+
+    true = size("one release")
+    assert true == max(token["id"] for token in json.loads(NORMAL)["added_tokens"]) + 1
+    (record,) = machine.folder.glob("tokenizers/vocab-size-*.json")
+    record.write_bytes(sign_record(huggingface_json._VocabSize("one release", 7)))
+    assert size("one release") == 7  # the record is used
+    assert size("") == size("another") == true
+    assert size("another") == true

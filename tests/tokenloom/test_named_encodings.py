@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
@@ -34,7 +34,7 @@ class Machine(NamedTuple):
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> Iterator[Machine]:
     """Start with an empty cache."""
     machine = Machine(tmp_path / "cache", [])
     get_encoding: Callable[[str], tiktoken.Encoding] = tiktoken.get_encoding
@@ -45,10 +45,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Pat
 
     monkeypatch.setenv("TOKENLOOM_CACHE", str(machine.folder))
     monkeypatch.setattr(tiktoken, "get_encoding", ask)
-    return machine
+    yield machine
+    named_encodings.load_named.cache_clear()  # of what this test has kept
 
 
 def load(name: str = "gpt2") -> TiktokenTokenizer:
+    """Load an encoding as a new process does."""
+    named_encodings.load_named.cache_clear()
     tokenizer = load_tokenizer({"kind": "tiktoken", "name": name})
     assert isinstance(tokenizer, TiktokenTokenizer)
     return tokenizer
@@ -135,6 +138,20 @@ def test_a_kept_encoding_needs_no_vocabulary_of_tiktoken(
     found = load()
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
     assert load().fingerprint == found.fingerprint
+    assert machine.asked == ["gpt2"]
+
+
+def test_a_process_shares_an_encoding(machine: Machine) -> None:
+    assert load()._encoding is load_tokenizer({"kind": "tiktoken", "name": "gpt2", "bos": "<|endoftext|>"})._encoding  # type: ignore[attr-defined]
+
+
+def test_what_a_killed_process_left_is_removed(machine: Machine) -> None:
+    path = machine.record("gpt2")
+    path.parent.mkdir(parents=True)
+    left = path.with_name(f"{path.name}.0123456789abcdef")
+    left.write_bytes(b"half")
+    load()
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 
 def test_the_fingerprint_is_made_of_the_kept_checksum(machine: Machine) -> None:

@@ -102,7 +102,7 @@ def test_another_definition_is_another_tokenizer(ranks: dict[str, Any], loads: L
     assert len(loads.definitions) == 2
 
 
-@pytest.mark.parametrize("changed", ["library", "modules"])
+@pytest.mark.parametrize("changed", ["library", "base.py", "fast/known_parts.py"])
 def test_another_release_of_the_library_or_of_our_modules_loads_it_again(
     changed: str, ranks: dict[str, Any], loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +112,7 @@ def test_another_release_of_the_library_or_of_our_modules_loads_it_again(
         monkeypatch.setattr(type(distribution("tiktoken")), "read_text", lambda self, name: installed)
     else:
         folder = Path(shutil.copytree(Path(identity.__file__).parent, tmp_path / "modules"))
-        with (folder / "base.py").open("a", encoding="utf-8") as file:
+        with (folder / changed).open("a", encoding="utf-8") as file:
             file.write("# another release\n")
         monkeypatch.setattr(machine_records, "__file__", str(folder / "machine_records.py"))
     identify(ranks)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from tokenloom.cores import num_cores
 from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
@@ -35,7 +36,8 @@ class Producer:
         feed: makes the tensors.
         position: the position in the stream to start at.
         chunk_batches: how many batches are made at a time, at most.
-        io_threads: how many threads open shards ahead of need; at least one does.
+        io_threads: how many threads read ahead and open shards; at least one does. Some more plan the samples of
+            shards, at most as many and at most one for each core.
         times: adds up the seconds of each phase.
     """
 
@@ -55,8 +57,7 @@ class Producer:
         self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         # More threads than cores would plan no faster, and each touches 0.1 GB of its own.
-        num_planners = max(1, min(io_threads, os.cpu_count() or 1))
-        self._planners = ThreadPoolExecutor(num_planners, "tokenloom-plan")
+        self._planners = ThreadPoolExecutor(max(1, min(io_threads, num_cores())), "tokenloom-plan")
         self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
         self._window: RowWindow | None = None
         self._window_index = self._window_steps = self._taken_steps = 0
@@ -91,8 +92,8 @@ class Producer:
         """End the threads, and cancel their remaining work."""
         if self.is_mine:
             self._reads.cancel()
-            for pool in (self._pool, self._planners):
-                pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._planners.shutdown(wait=False)  # the plans that were made are still written
             for dataset in self._stream.datasets:
                 dataset.end_reading()
 
@@ -139,5 +140,4 @@ class Producer:
 
     def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:
         for dataset, indices in shards:
-            pool = self._pool if dataset.files.is_remote else self._planners
-            dataset.prepare_shards(indices, pool, waits=waits)
+            dataset.prepare_shards(indices, self._pool, self._planners, waits=waits)

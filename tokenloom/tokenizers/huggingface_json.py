@@ -42,7 +42,7 @@ from tokenloom.tokenizers.base import (
 from tokenloom.tokenizers.file_formats import refuse_other_format
 from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
-from tokenloom.tokenizers.machine_records import KeptRecord, find_kept, installed_code, keep
+from tokenloom.tokenizers.machine_records import KeptRecord, find_kept_record, installed_code, write_kept_record
 
 _RUN_BYTES = 250_000
 _MAX_WHOLE_BYTES = 2_000_000
@@ -131,18 +131,17 @@ class HuggingFaceTokenizer:
 
 
 def _vocab_size(library: tokenizers.Tokenizer, sha256: str) -> int:
-    """Return the highest id + 1, which this machine keeps: the library tells only all tokens, 0.1 s for 150,000.
+    """Return the highest id + 1, as this machine keeps it: the library only lists all tokens, 0.1 s for 150,000.
 
     Args:
         library: the tokenizer of the library.
         sha256: of its file.
     """
     name, code = f"vocab-size-{sha256[:32]}", installed_code("tokenizers")
-    if kept := find_kept(name, code, _VocabSize):
+    if kept := find_kept_record(name, code, _VocabSize):
         return kept.vocab_size
     vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
-    if code is not None:
-        keep(name, _VocabSize(code, vocab_size))
+    write_kept_record(name, _VocabSize(code, vocab_size))
     return vocab_size
 
 

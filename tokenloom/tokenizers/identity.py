@@ -24,7 +24,6 @@ from tokenloom.tokenizers.machine_records import (
     write_machine_record,
 )
 
-_FORMAT = 2  # of the records
 _LIBRARIES = {"tiktoken": "tiktoken", "huggingface": "tokenizers", "sentencepiece": "sentencepiece"}
 _FILES = {"huggingface": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # of a definition that has a path
 
@@ -88,10 +87,9 @@ def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
 def _record_path(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> Path | None:
     """Return where the record of a tokenizer is; None if not all that decides it is known, or there is no cache."""
     code = installed_code(_LIBRARIES[definition["kind"]])
-    if code is None:
+    if not code:
         return None
     decides = {
-        "format": _FORMAT,
         "definition": dict(definition),
         "files": {name: sha256_of_bytes(data) for name, data in files.items()},
         "code": code,

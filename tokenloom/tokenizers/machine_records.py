@@ -42,17 +42,18 @@ def _named_record_path(name: str) -> Path:
     return default_cache_folder() / "tokenizers" / f"{name}.json"
 
 
-def installed_code(package: str) -> str | None:
-    """Return the SHA-256 of the code that makes a tokenizer: of a package, as it lists its files, and of our modules.
+def installed_code(package: str | None = None) -> str:
+    """Return the SHA-256 of the code that makes tokenizers: our modules, and a package. Empty if that is unknown.
 
-    None if the package has no such list, or our modules are not files.
+    Args:
+        package: its name on PyPI; it must list its files with their checksums. None for our modules alone.
     """
     try:
-        files = distribution(package).read_text("RECORD")
+        files = "ours" if package is None else distribution(package).read_text("RECORD")
         modules = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
     except (PackageNotFoundError, OSError):
-        return None
-    return sha256_of([files, *map(sha256_of_bytes, modules)]) if files and modules else None
+        return ""
+    return sha256_of([files, *map(sha256_of_bytes, modules)]) if files and modules else ""
 
 
 def find_machine_record(path: Path, kind: type[Record]) -> Record | None:
@@ -64,7 +65,7 @@ def find_machine_record(path: Path, kind: type[Record]) -> Record | None:
 
 
 def write_machine_record(path: Path, record: DataclassInstance) -> None:
-    """Write a record atomically; raises OSError if the cache can't be written."""
+    """Write a record to a path atomically; raises OSError if the cache can't be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
@@ -74,9 +75,15 @@ def write_machine_record(path: Path, record: DataclassInstance) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def find_kept(name: str, code: str | None, kind: type[Kept]) -> Kept | None:
-    """Return what `keep` has kept under a name for this code; None if there is nothing, or the code is unknown."""
-    if code is None:
+def find_kept_record(name: str, code: str, kind: type[Kept]) -> Kept | None:
+    """Return the record that is kept under a name; None if there is none for this code.
+
+    Args:
+        name: its file's, without .json.
+        code: see installed_code.
+        kind: the record's class.
+    """
+    if not code:
         return None
     try:
         kept = find_machine_record(_named_record_path(name), kind)
@@ -85,7 +92,15 @@ def find_kept(name: str, code: str | None, kind: type[Kept]) -> Kept | None:
     return kept if kept is not None and kept.code == code else None
 
 
-def keep(name: str, record: KeptRecord) -> None:
-    """Keep a record under a name, in place of one for other code, if this machine has a cache that can be written."""
+def write_kept_record(name: str, record: KeptRecord) -> None:
+    """Keep a record under a name, in place of one for other code; do nothing if its code is unknown.
+
+    A cache that is missing or can't be written only costs the time to make the record again.
+    """
+    if not record.code:
+        return
     with contextlib.suppress(OSError, StoreError):
-        write_machine_record(_named_record_path(name), record)
+        path = _named_record_path(name)
+        write_machine_record(path, record)
+        for left in path.parent.glob(f"{path.name}.*"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)

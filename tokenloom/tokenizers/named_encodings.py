@@ -1,8 +1,8 @@
-"""Encodings that tiktoken knows by name, kept in the machine's cache in a form that loads in half the time.
+"""Encodings that tiktoken knows by name, kept in the machine's cache in a form that loads faster.
 
-tiktoken parses a vocabulary line by line. A record has it as a .tiktoken file, which a few calls parse, and with the
-checksum that a fingerprint needs. It holds for the code that made it: the library, which in turn has the checksum of
-the vocabulary, and our own.
+tiktoken parses a vocabulary line by line. A record holds it as a .tiktoken file, which a few calls parse, with the
+checksum that a fingerprint needs. It is valid only for the code that made it: the library, which has the SHA-256 of
+each vocabulary, and our modules.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import hashlib
 from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import tiktoken
 from tiktoken_ext import openai_public
 
-from tokenloom.tokenizers.machine_records import KeptRecord, find_kept, installed_code, keep
+from tokenloom.tokenizers.machine_records import (
+    KeptRecord,
+    find_kept_record,
+    installed_code,
+    write_kept_record,
+)
 from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 
 class Ranks:
-    """The ordinary tokens of an encoding, and what is made of all of them at most once.
+    """The ordinary tokens of an encoding, with their .tiktoken file and their checksum, each made on first use.
 
     Args:
         ids: the id of each token.
@@ -59,6 +64,7 @@ class _Encoding(KeptRecord):
     sha256: str
 
 
+@lru_cache(maxsize=4)  # as tiktoken does: the datasets of a process share it
 def load_named(name: str) -> tuple[tiktoken.Encoding, Ranks]:
     """Return an encoding of tiktoken: as this machine keeps it, or else from the library, and keep it.
 
@@ -67,14 +73,14 @@ def load_named(name: str) -> tuple[tiktoken.Encoding, Ranks]:
 
     Raises OSError if the vocabulary is neither in a cache nor can be fetched.
     """
-    code = installed_code("tiktoken") if name in openai_public.ENCODING_CONSTRUCTORS else None
-    if kept := find_kept(name, code, _Encoding):
+    code = installed_code("tiktoken") if name in openai_public.ENCODING_CONSTRUCTORS else ""
+    if kept := find_kept_record(name, code, _Encoding):
         return _from_kept(name, kept)
     encoding = tiktoken.get_encoding(name)
     ranks = Ranks(encoding._mergeable_ranks)
-    if code is not None:
-        special_tokens = encoding._special_tokens
-        keep(name, _Encoding(code, encoding._pat_str, special_tokens, ranks.file.decode(), ranks.sha256))
+    if code:  # else the file would be made for nothing
+        special_tokens, file = encoding._special_tokens, ranks.file.decode()
+        write_kept_record(name, _Encoding(code, encoding._pat_str, special_tokens, file, ranks.sha256))
     return encoding, ranks
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
 if TYPE_CHECKING:
     from tokenloom.storage.cache.partial_shard import PartialShard
+    from tokenloom.storage.packing.plan_file import Defer
 
 
 class OpenShard:
@@ -110,13 +110,13 @@ class OpenShard:
         """The samples of the shard, computed on first use."""
         return self.make_plan()
 
-    def make_plan(self, later: Callable[[Callable[[], object]], object] | None = None) -> ShardPlan:
-        """Return `plan`; a large one is written to the cache now, or by a function that `later` gets."""
+    def make_plan(self, defer: Defer | None = None) -> ShardPlan:
+        """Return `plan`, and write a large one to the cache: at once, or by a call that is given to `defer`."""
         if self._plan is None and self._packing == "concat":
             self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens)
         elif self._plan is None:
             from tokenloom.storage.packing.plan_file import kept_plan  # most readers need only "concat"
 
             folder, offsets = default_cache_folder(), self.document_offsets
-            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets, later)
+            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets, defer)
         return self._plan

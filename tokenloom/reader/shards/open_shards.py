@@ -11,6 +11,7 @@ import os
 import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
@@ -179,22 +180,26 @@ class OpenShards:
         """Return whether a shard is open or being opened."""
         return index in self._open or index in self._ahead
 
-    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor) -> None:
-        """Open shards and compute their samples on the threads of `pool`; errors are raised when a shard is used."""
+    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor, planners: ThreadPoolExecutor) -> None:
+        """Open shards on the threads of `pool`, and plan their samples on those of `planners`.
+
+        Errors are raised when a shard is used.
+        """
         for index in indices:
             if not self.is_known(index):
-                self._ahead[index] = pool.submit(self._open_and_plan, index, pool)
+                self._ahead[index] = pool.submit(self._open_and_plan, index, planners)
                 if index in self._open:  # since it was looked up
                     self._ahead.pop(index, None)
                 self._close_surplus()
 
-    def _open_and_plan(self, index: int, pool: ThreadPoolExecutor) -> OpenShard:
-        def later(write: Callable[[], object]) -> None:
-            with suppress(RuntimeError):  # the loader ends: another process makes the plan again
-                pool.submit(write)
-
+    def _open_and_plan(self, index: int, planners: ThreadPoolExecutor) -> OpenShard:
         shard = self._open_one(index)
-        shard.make_plan(later)
+        try:
+            planned = planners.submit(shard.make_plan, partial(_defer, planners))
+        except RuntimeError:  # the loader or the program ends
+            shard.make_plan()
+        else:
+            planned.result()
         return shard
 
     def _take_or_open(self, index: int) -> OpenShard:
@@ -234,3 +239,11 @@ class OpenShards:
             self.bytes.pop(index, None)
             if self._only_blocks:
                 self._partial.pop(index, None)
+
+
+def _defer(planners: ThreadPoolExecutor, call: Callable[[], object]) -> None:
+    """Make a call after the plans that `planners` were asked for, or now if they take no more."""
+    try:
+        planners.submit(call)
+    except RuntimeError:
+        call()

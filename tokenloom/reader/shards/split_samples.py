@@ -152,10 +152,13 @@ class SplitSamples:
             self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
-    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, *, waits: bool) -> None:
+    def prepare_shards(
+        self, indices: list[int], pool: ThreadPoolExecutor, planners: ThreadPoolExecutor, *, waits: bool
+    ) -> None:
         """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
 
-        `waits` says whether the shards are used now, and the caller would have to wait for the store anyway.
+        The threads of `pool` open them, those of `planners` plan their samples. `waits` says whether the shards are
+        used now, and the caller would have to wait for the store anyway.
         """
         if self.files.cache is not None:
             indices = self.files.fetch_ahead([index for index in indices if not self.shards.is_open(index)])
@@ -163,7 +166,7 @@ class SplitSamples:
         if self.files.cache is not None:
             unopened = self.files.begin(unopened, waits=waits, with_offsets=self._needs_offsets)
         if self.packing != "concat":
-            self.shards.prepare(unopened[: self.shards.room_ahead], pool)
+            self.shards.prepare(unopened[: self.shards.room_ahead], pool, planners)
 
     def end_reading(self) -> None:
         """Forget what a loader that ends has begun: shards opened ahead of use, and those that nobody completes."""

@@ -10,7 +10,7 @@ import numpy as np
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.tokenizers.fast.known_parts import bare_content, normalizes, routed_spellings
 from tokenloom.tokenizers.fast.space_runs import MARKER, SpaceRuns, find_space_runs
-from tokenloom.tokenizers.machine_records import KeptRecord, find_kept, installed_code, keep
+from tokenloom.tokenizers.machine_records import KeptRecord, find_kept_record, installed_code, write_kept_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +34,26 @@ class BareJson(KeptRecord):
 
 
 def bare_json(data: bytes) -> BareJson:
-    """Return a tokenizer.json as gigatoken gets it; raise Unproven as check_tokenizer_json.
+    """Return what gigatoken gets of a tokenizer.json: as this machine keeps it, or else made and kept.
 
     Args:
         data: content of the file.
+
+    Raises Unproven as check_tokenizer_json.
     """
-    name, code = f"bare-json-{sha256_of_bytes(data)[:32]}", installed_code("gigatoken")
-    if kept := find_kept(name, code, BareJson):
+    name, code = f"bare-json-{sha256_of_bytes(data)[:32]}", installed_code()
+    if kept := find_kept_record(name, code, BareJson):
         return kept
-    made = _make(data, code or "")
-    if code is not None:
-        keep(name, made)
+    made = _make(data, code)
+    write_kept_record(name, made)
     return made
 
 
 def _make(data: bytes, code: str) -> BareJson:
     content = bare_content(data)  # checks its parts
-    spellings, is_normalized = routed_spellings(content), normalizes(content)
-    run_ids, marker_id = [], 0
+    spellings, run_ids, marker_id = routed_spellings(content), list[int](), 0
     if found := find_space_runs(content):
         runs, content = found
-        run_ids, marker_id = runs.ids.tolist(), runs.marker_id
-        spellings = [*spellings, MARKER]
+        spellings, run_ids, marker_id = [*spellings, MARKER], runs.ids.tolist(), runs.marker_id
     text = json.dumps({**content, "normalizer": None}, ensure_ascii=False)
-    return BareJson(code, text, spellings, is_normalized, run_ids, marker_id)
+    return BareJson(code, text, spellings, normalizes(content), run_ids, marker_id)

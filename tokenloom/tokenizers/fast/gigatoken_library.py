@@ -75,18 +75,18 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
         return _for_tokenizer_json(tokenizer)
     check_parts(tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)
-    pattern, ranks = _PATTERNS[tokenizer.pattern], tokenizer.ranks.file
-    encoder = _Encoder(lambda: _from_ranks(ranks, pattern))
+    pattern, file = _PATTERNS[tokenizer.pattern], tokenizer.ranks.file
+    encoder = _Encoder(lambda: _from_file(file, pattern))
     return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 
 
 def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
     bare = bare_json(tokenizer.files[FILE])
-    runs, data = bare.space_runs(), bare.content.encode()
+    runs, normalizes, data = bare.space_runs(), bare.normalizes, bare.content.encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
 
     def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
-        if bare.normalizes:
+        if normalizes:  # not `bare.normalizes`: that would keep its content a second time
             texts = list(map(_normal_form, texts))
         if runs is None:
             return encoder.encode_texts(texts)
@@ -114,9 +114,9 @@ def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
     return FastEncoder(NAME, encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 
 
-def _from_ranks(ranks: bytes, pattern: str) -> gigatoken.Tokenizer:
+def _from_file(content: bytes, pattern: str) -> gigatoken.Tokenizer:
     with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
-        file.write(ranks)
+        file.write(content)
         file.flush()
         return gigatoken.Tokenizer.from_tiktoken(file.name, pattern, {})
 
