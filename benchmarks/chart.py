@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from build_tools import BARE, OURS, PEERS, REFERENCE
+from tokenloom.wording import counted
 
 ROOT = Path(__file__).parents[1]
 TITLES = {
@@ -106,8 +107,10 @@ def draw(results: list[dict[str, Any]]) -> str:
 
 def _caption(results: list[dict[str, Any]]) -> str:
     dates = sorted({result["date"] for result in results})
-    rounds, workers, cores = (min(result[key] for result in results) for key in ("rounds", "workers", "cores"))
-    what = f"Whole builds on {workers} processes and {cores} cores, median of {rounds} rounds"
+    workers, cores = (min(result[key] for result in results) for key in ("workers", "cores"))
+    least, most = (of(result["rounds"] for result in results) for of in (min, max))
+    rounds = f"{least} to {most} rounds" if least < most else counted(most, "round")
+    what = f"Whole builds on {workers} processes and {cores} cores, medians of {rounds}"
     return f"{what}, {' and '.join(dates)} (python benchmarks/build.py)"
 
 
