@@ -149,6 +149,9 @@ def switch_off(page: Page) -> None:
         due = FlowRunFilter(expected_start_time=FlowRunFilterExpectedStartTime(before_=soon))
         with get_client(sync_client=True) as client:
             runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, flow_run_filter=due, limit=200)
+            for run in runs:
+                if run.state is not None and run.state.is_scheduled():
+                    client.delete_flow_run(run.id)  # the scheduler may add runs while the switch is pressed
         return all(run.state is not None and run.state.is_final() for run in runs)
 
     wait_until(is_off)
