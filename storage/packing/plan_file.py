@@ -116,8 +116,16 @@ def kept_plan(
     file = PlanFile(cache_folder, header, seq_len)
     plan = file.read()
     if plan is None:
-        limit_bytes = default_limit(cache_folder) // _LIMIT_SHARE
+        limit_bytes = _limit_bytes(cache_folder)
         plan = plan_best_fit(seq_len, offsets)
         write = partial(file.write, plan, limit_bytes)
         write() if defer is None else defer(write)
     return plan
+
+
+def _limit_bytes(cache_folder: Path) -> int:
+    """Return how much the plans may take; 0 if the folder can't be read, and so can't be written."""
+    try:
+        return default_limit(cache_folder) // _LIMIT_SHARE
+    except PermissionError:
+        return 0

@@ -117,6 +117,13 @@ def test_a_damaged_record_is_replaced(machine: Machine) -> None:
         assert path.read_bytes() == good
 
 
+def test_the_record_of_another_file_is_not_used(machine: Machine) -> None:
+    plain, normal = bare_json(PLAIN), bare_json(NORMAL)
+    first, second = (machine.folder / "tokenizers" / f"{kept.name}.json" for kept in (plain, normal))
+    first.write_bytes(second.read_bytes())
+    assert bare_json(PLAIN) == plain
+
+
 def test_a_file_with_an_unknown_part_is_refused_each_time(machine: Machine) -> None:
     data = train(normalizers.Lowercase())
     for _ in range(2):
@@ -136,7 +143,7 @@ def test_the_size_of_a_vocabulary_is_kept(machine: Machine, tmp_path: Path, monk
     true = size("one release")
     assert true == max(token["id"] for token in json.loads(NORMAL)["added_tokens"]) + 1
     (record,) = machine.folder.glob("tokenizers/vocab-size-*.json")
-    record.write_bytes(sign_record(huggingface_json._VocabSize("one release", 7)))
+    record.write_bytes(sign_record(huggingface_json._VocabSize(record.stem, "one release", 7)))
     assert size("one release") == 7  # the record is used
     assert size("") == size("another") == true
     assert size("another") == true

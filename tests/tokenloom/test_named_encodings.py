@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import distribution
@@ -139,6 +140,21 @@ def test_a_kept_encoding_needs_no_vocabulary_of_tiktoken(
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
     assert load().fingerprint == found.fingerprint
     assert machine.asked == ["gpt2"]
+
+
+def test_the_record_of_another_encoding_is_not_used(machine: Machine) -> None:
+    found = load("gpt2")
+    load("r50k_base")
+    machine.record("gpt2").write_bytes(machine.record("r50k_base").read_bytes())
+    assert load("gpt2").fingerprint == found.fingerprint
+    assert machine.asked == ["gpt2", "r50k_base", "gpt2"]
+
+
+def test_a_pipe_in_place_of_a_record_is_not_read(machine: Machine) -> None:
+    machine.record("gpt2").parent.mkdir(parents=True)
+    os.mkfifo(machine.record("gpt2"))
+    load()
+    assert machine.record("gpt2").is_file()
 
 
 def test_a_process_shares_an_encoding(machine: Machine) -> None:

@@ -141,7 +141,7 @@ def _vocab_size(library: tokenizers.Tokenizer, sha256: str) -> int:
     if kept := find_kept_record(name, code, _VocabSize):
         return kept.vocab_size
     vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
-    write_kept_record(name, _VocabSize(code, vocab_size))
+    write_kept_record(_VocabSize(name, code, vocab_size))
     return vocab_size
 
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeptRecord:
-    """What is slow to make, valid for the `code` that made it: see installed_code."""
+    """What is slow to make: its `name`, and the `code` that made it, see installed_code."""
 
+    name: str
     code: str
 
 
@@ -59,9 +60,11 @@ def installed_code(package: str | None = None) -> str:
 def find_machine_record(path: Path, kind: type[Record]) -> Record | None:
     """Return the record in a file; None if it is missing, damaged or of another kind."""
     try:
-        return read_signed_record(path.read_bytes(), str(path), kind)
+        if path.is_file():  # reading a pipe would wait
+            return read_signed_record(path.read_bytes(), str(path), kind)
     except (OSError, FormatError):
-        return None
+        pass
+    return None
 
 
 def write_machine_record(path: Path, record: DataclassInstance) -> None:
@@ -76,7 +79,7 @@ def write_machine_record(path: Path, record: DataclassInstance) -> None:
 
 
 def find_kept_record(name: str, code: str, kind: type[Kept]) -> Kept | None:
-    """Return the record that is kept under a name; None if there is none for this code.
+    """Return the record that is kept under a name; None if there is none for this code, or its file was renamed.
 
     Args:
         name: its file's, without .json.
@@ -89,18 +92,18 @@ def find_kept_record(name: str, code: str, kind: type[Kept]) -> Kept | None:
         kept = find_machine_record(_named_record_path(name), kind)
     except StoreError:  # there is no cache
         return None
-    return kept if kept is not None and kept.code == code else None
+    return kept if kept is not None and (kept.name, kept.code) == (name, code) else None
 
 
-def write_kept_record(name: str, record: KeptRecord) -> None:
-    """Keep a record under a name, in place of one for other code; do nothing if its code is unknown.
+def write_kept_record(record: KeptRecord) -> None:
+    """Keep a record under its name, in place of one for other code; do nothing if its code is unknown.
 
     A cache that is missing or can't be written only costs the time to make the record again.
     """
     if not record.code:
         return
     with contextlib.suppress(OSError, StoreError):
-        path = _named_record_path(name)
+        path = _named_record_path(record.name)
         write_machine_record(path, record)
         for left in path.parent.glob(f"{path.name}.*"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)

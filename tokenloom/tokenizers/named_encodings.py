@@ -80,7 +80,7 @@ def load_named(name: str) -> tuple[tiktoken.Encoding, Ranks]:
     ranks = Ranks(encoding._mergeable_ranks)
     if code:  # else the file would be made for nothing
         special_tokens, file = encoding._special_tokens, ranks.file.decode()
-        write_kept_record(name, _Encoding(code, encoding._pat_str, special_tokens, file, ranks.sha256))
+        write_kept_record(_Encoding(name, code, encoding._pat_str, special_tokens, file, ranks.sha256))
     return encoding, ranks
 
 

@@ -44,16 +44,16 @@ def bare_json(data: bytes) -> BareJson:
     name, code = f"bare-json-{sha256_of_bytes(data)[:32]}", installed_code()
     if kept := find_kept_record(name, code, BareJson):
         return kept
-    made = _make(data, code)
-    write_kept_record(name, made)
+    made = _make(name, code, data)
+    write_kept_record(made)
     return made
 
 
-def _make(data: bytes, code: str) -> BareJson:
+def _make(name: str, code: str, data: bytes) -> BareJson:
     content = bare_content(data)  # checks its parts
     spellings, run_ids, marker_id = routed_spellings(content), list[int](), 0
     if found := find_space_runs(content):
         runs, content = found
         spellings, run_ids, marker_id = [*spellings, MARKER], runs.ids.tolist(), runs.marker_id
     text = json.dumps({**content, "normalizer": None}, ensure_ascii=False)
-    return BareJson(code, text, spellings, normalizes(content), run_ids, marker_id)
+    return BareJson(name, code, text, spellings, normalizes(content), run_ids, marker_id)

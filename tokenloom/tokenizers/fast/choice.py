@@ -57,7 +57,10 @@ class Choice:
 
 def is_probed(reference: Tokenizer, library: Library) -> bool:
     """Return whether this machine has a verdict on the fast encoder of a tokenizer that was pending."""
-    return verdict_path(reference, library.NAME).exists()
+    try:
+        return verdict_path(reference, library.NAME).exists()
+    except OSError:  # the cache can't be read
+        return False
 
 
 def is_proven(reference: Tokenizer, library: Library) -> bool:
