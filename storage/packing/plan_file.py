@@ -29,7 +29,7 @@ from tokenloom.storage.packing.document_plans import PiecePlan, plan_best_fit
 from tokenloom.storage.packing.kept_files import keep
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
-Defer: TypeAlias = Callable[[Callable[[], object]], object]  # takes a call, to make it later
+Defer: TypeAlias = Callable[[Callable[[], object]], object]  # schedules a call for later
 
 _FORMAT_VERSION = 1  # another one for another layout, or other samples
 _LEAST_DOCUMENTS = 2**15  # of a shard whose plan is kept; a smaller one is planned in 10 ms
@@ -69,7 +69,12 @@ class PlanFile:
         return PiecePlan(row_offsets, *np.split(pieces, 2))
 
     def write(self, plan: PiecePlan, limit_bytes: int) -> bool:
-        """Keep the plan, and remove the least recently used plans over the limit; return whether it is kept."""
+        """Keep the plan; return whether that succeeded.
+
+        Args:
+            plan: of the shard.
+            limit_bytes: what all plans of the folder may take; the least recently used are removed first.
+        """
         arrays = [np.array([len(plan)], self._number), plan.row_offsets, plan.starts, plan.lengths]
         parts = [array.data.cast("B") for array in arrays]
         is_kept = keep(self.path, self._digest(*parts), *parts)
@@ -107,7 +112,7 @@ def kept_plan(
         seq_len: T, in [1, 2**31).
         header: the shard's.
         offsets: (num_documents + 1,) of the shard, verified.
-        defer: is given the call that writes the plan, and makes it after other plans; None to write the plan at once.
+        defer: schedules the write of the plan after other plans are made; None writes it at once.
 
     Raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size, and there is a plan to keep.
     """

@@ -61,7 +61,7 @@ def test_it_is_the_file_without_what_the_caller_does(machine: Machine) -> None:
     found = json.loads(bare.content)
     assert found["normalizer"] is None
     assert bare.normalizes
-    assert found["added_tokens"] == []  # a marker stands for runs of spaces
+    assert found["added_tokens"] == []  # a marker replaces runs of spaces
     ids = {len(token["content"]): token["id"] for token in content["added_tokens"] if not token["special"]}
     assert bare.run_ids[2:] == [ids[length] for length in range(2, 9)]
     assert bare.marker_id not in content["model"]["vocab"].values()

@@ -134,7 +134,7 @@ def test_a_cache_that_can_not_be_written_is_named_before_a_probe(
 ) -> None:
     cache = tmp_path / "cache"
     if reason == "Not a directory":
-        shutil.rmtree(cache, ignore_errors=True)  # loading `reference` has kept a record
+        shutil.rmtree(cache, ignore_errors=True)  # it holds the record that loading `reference` wrote
         cache.write_text("a file")
     else:
         full: Any = Mock(side_effect=OSError(errno.ENOSPC, reason))

@@ -90,7 +90,7 @@ def find_kept_record(name: str, code: str, kind: type[Kept]) -> Kept | None:
         return None
     try:
         kept = find_machine_record(_named_record_path(name), kind)
-    except StoreError:  # there is no cache
+    except StoreError:  # this machine has no cache folder
         return None
     return kept if kept is not None and (kept.name, kept.code) == (name, code) else None
 

@@ -111,7 +111,7 @@ class OpenShard:
         return self.make_plan()
 
     def make_plan(self, defer: Defer | None = None) -> ShardPlan:
-        """Return `plan`, and write a large one to the cache: at once, or by a call that is given to `defer`."""
+        """Return `plan`, and write a large one to the cache: at once, or when `defer` schedules it."""
         if self._plan is None and self._packing == "concat":
             self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens)
         elif self._plan is None:
