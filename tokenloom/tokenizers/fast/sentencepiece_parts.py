@@ -138,6 +138,8 @@ def _check_settings(parts: dict[int, _Message]) -> None:
 
 def _check_pieces(by_type: dict[int, dict[str, tuple[int, float]]]) -> None:
     normal, defined = by_type[_Type.NORMAL], by_type[_Type.USER_DEFINED]
+    if unknown := sorted(by_type.keys() - set(_Type)):  # the library takes such a piece for a normal one
+        raise Unproven(f"its pieces have the unknown type {unknown[0]}")
     if unused := [*by_type[_Type.UNUSED]]:
         raise Unproven(f"its piece {unused[0]!r} is unused")
     if set(by_type[_Type.BYTE]) != {f"<0x{byte:02X}>" for byte in range(256)}:
@@ -197,6 +199,8 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     """Return an integer at a place, 7 bits a byte with the lowest first, and the place behind it."""
     value = shift = 0
     while True:
+        if at >= len(message):
+            raise Unproven("its file has a message that ends within a number")
         byte = message[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
