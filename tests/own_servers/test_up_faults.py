@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,8 @@ from tests.servers.running import (
 )
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
-from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
+from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
+from tokenloom.server.prefect_server import answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.tasks.outcome import CONTINUES
@@ -124,6 +127,20 @@ def started(asked: dict[str, Any]) -> FlowRun:
     spills = local_store(asked["spec"]["store"], asked["spec"]["dataset"]).local("work/spills")
     wait_until(lambda: list(spills.glob("*.json")))
     return flow_run(run.id)
+
+
+@contextmanager
+def started_by_command(asked: dict[str, Any], folder: Path, mark: str) -> Iterator[FlowRun]:
+    """Start a build with `tokenloom build`, as started does; its process must end during the block."""
+    spec = folder / f"{asked['spec']['dataset']}.yaml"
+    spec.write_text(json.dumps(asked["spec"]))
+    environment = os.environ | {"TOKENLOOM_TEST_MARK": mark, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    spills = local_store(asked["spec"]["store"], asked["spec"]["dataset"]).local("work/spills")
+    command = [sys.executable, "-m", "tokenloom", "build", str(spec)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL):
+        wait_until(lambda: list(spills.glob("*.json")))
+        with get_client(sync_client=True) as client:
+            yield max(client.read_flow_runs(), key=lambda run: str(run.created))
 
 
 def published(asked: dict[str, Any]) -> list[str]:
@@ -258,13 +275,16 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: RestartedUp) -> None:
     folder, mark = up.folder, up.mark
     install_crash_automation(heartbeat_seconds=8)  # as `up` does with 30: a shorter test
     run = started(waiting_parameters(folder, "died"))
-    os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would report to the server
-    for pid in processes_with(mark):  # everything it started, at once
-        if not re.search(r" up |tokenloom\.server\.server_process", command_line(pid)):
-            os.kill(pid, signal.SIGKILL)
+    with started_by_command(waiting_parameters(folder, "command"), folder, mark) as by_command:
+        os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would report to the server
+        for pid in processes_with(mark):  # everything it started, and the command, at once
+            if not re.search(r" up |tokenloom\.server\.server_process", command_line(pid)):
+                os.kill(pid, signal.SIGKILL)
     assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # the server does not know yet
     ended = wait_until_final(run.id)
-    assert_crash_is_reported(ended, "died", "no heartbeat for 24 s: its process or its machine died")
+    no_heartbeat = "no heartbeat for 24 s: its process or its machine died"
+    assert_crash_is_reported(ended, "died", no_heartbeat)
+    assert_crash_is_reported(wait_until_final(by_command.id), "command", no_heartbeat)
     install_crash_automation(HEARTBEAT_SECONDS)
 
 

@@ -37,8 +37,8 @@ from tests.servers.running import (
     wait_until_final,
     wait_until_gone,
 )
+from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.server.deployments import NAMES, deploy_all, deployment_pages
-from tokenloom.server.prefect_server import HEARTBEAT_SECONDS
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.wording import duration

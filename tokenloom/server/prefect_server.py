@@ -24,7 +24,6 @@ PRIVATE = {
 
 POOL = "tokenloom"  # the work pool
 WORKER = "up"  # name of the worker of `tokenloom up`
-HEARTBEAT_SECONDS = 30  # interval between the heartbeats of a run: the minimum that Prefect accepts
 
 _servers: list[subprocess.Popen[bytes]] = []  # referenced here so that their standard input stays open
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
+from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.server.prefect_home import ensure_prefect_home
-from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers, disable_telemetry, page_of, start_server
+from tokenloom.server.prefect_server import answers, disable_telemetry, page_of, start_server
 from tokenloom.server.up_folder import default_home, running_url
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.running import progress
@@ -39,8 +40,8 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     elif published := find_published(spec):
         return published.to_json()
     hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
-    # Our automation declares a run dead after three missing heartbeats of this interval.
-    settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS}
+    # The flow sends its own heartbeats: see flows/runs/heartbeat.py.
+    settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with temporary_settings(settings), tags(TAG):
         return dict(build_dataset.with_options(on_running=hooks)(spec))
 

@@ -20,7 +20,8 @@ from filelock import FileLock, Timeout
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
-from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, POOL, PRIVATE, WORKER, start_server, stop_server
+from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
+from tokenloom.server.prefect_server import POOL, PRIVATE, WORKER, start_server, stop_server
 from tokenloom.server.process_tree import (
     adopt_orphans,
     children,
