@@ -12,6 +12,8 @@ from tokenloom.storage.formats.arrays import AnyArray, Int64s
 
 _DECREASING = "the document offsets must not decrease"
 _BLOCK = 2**20  # documents at a time, which bounds the memory
+_COUNTED_BLOCK = 2**16  # sizes at a time; np.bincount converts them
+_COUNTED_SIZE = 2**20  # the largest size whose items are counted in an array of all sizes
 
 
 def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
@@ -61,14 +63,46 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
         raise ValueError(_DECREASING)
     bounds: AnyArray = offsets.astype(dtype)
     lengths: AnyArray = bounds[1:] - bounds[:-1]
+    starts = bounds[:-1]
     if not lengths.all():
-        lengths = lengths[lengths > 0]
-    num_full: AnyArray = (lengths - 1) // seq_len
-    counts: AnyArray = np.maximum(num_full + (lengths - num_full * seq_len > 1), 1)
-    last = np.cumsum(counts, dtype=np.int64) - 1  # of each document; its other pieces share a token with the next one
-    num_pieces = int(counts.sum(dtype=np.int64))
-    steps, sizes = np.full(num_pieces, seq_len, dtype), np.full(num_pieces, seq_len + 1, dtype)
-    steps[last] = sizes[last] = lengths - (counts - 1) * seq_len
-    starts: AnyArray = np.cumsum(steps, dtype=dtype)
-    starts -= steps
-    return starts, sizes
+        starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+    long = np.flatnonzero(lengths > seq_len + 1)
+    if not len(long):
+        return starts, lengths
+    num_full = (lengths[long].astype(np.int64) - 2) // seq_len  # before the last piece of each long document
+    cut = np.repeat(starts[long], num_full) + (_counted_from_0(num_full) * seq_len).astype(dtype)
+    skipped = (num_full * seq_len).astype(dtype)
+    starts[long] += skipped
+    lengths[long] -= skipped
+    return _with_pieces(starts, lengths, np.repeat(long, num_full), cut, seq_len + 1)
+
+
+def _with_pieces(
+    starts: AnyArray, lengths: AnyArray, before: Int64s, new_starts: AnyArray, new_length: int
+) -> tuple[AnyArray, AnyArray]:
+    """Insert pieces of one length before pieces at `before`, which ascend; np.insert would take twice as long."""
+    at = before + np.arange(len(before))
+    is_old = np.ones(len(starts) + len(at), bool)
+    is_old[at] = False
+    old = np.flatnonzero(is_old)  # faster than is_old, which is used twice
+    all_starts, all_lengths = np.empty(len(is_old), starts.dtype), np.full(len(is_old), new_length, lengths.dtype)
+    all_starts[at], all_starts[old] = new_starts, starts
+    all_lengths[old] = lengths
+    return all_starts, all_lengths
+
+
+def _counted_from_0(counts: Int64s) -> Int64s:
+    """Return 0, 1, ..., count - 1 for each count."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
+    """Return the different sizes of (n,) sizes, ascending, and how many there are of each."""
+    largest = int(sizes.max(initial=0))
+    if largest > _COUNTED_SIZE:
+        return np.unique(sizes, return_counts=True)
+    counts = np.zeros(largest + 1, np.int64)
+    for start in range(0, len(sizes), _COUNTED_BLOCK):
+        counts += np.bincount(sizes[start : start + _COUNTED_BLOCK], minlength=largest + 1)
+    different = np.flatnonzero(counts)
+    return different, counts[different]

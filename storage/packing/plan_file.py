@@ -15,17 +15,16 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import xxhash
 
-from tokenloom.storage.cache.cache_settings import default_limit
+from tokenloom.storage.cache.cache_settings import check_limit, default_limit
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.shard import ShardHeader
-from tokenloom.storage.packing.document_plans import PiecePlan, plan_best_fit
+from tokenloom.storage.packing.best_fit_plan import OrderedSamples, plan_best_fit
 from tokenloom.storage.packing.kept_files import keep
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
 
@@ -53,7 +52,7 @@ class PlanFile:
         self._key = f"plan {_FORMAT_VERSION} {name} ".encode()
         self._number = np.dtype("<u4" if header.num_tokens < 2**32 else "<i8")
 
-    def read(self) -> PiecePlan | None:
+    def read(self) -> OrderedSamples | None:
         """Return the plan; None if the file is missing, damaged or of another format."""
         try:
             values = np.fromfile(self.path, self._number)
@@ -66,9 +65,9 @@ class PlanFile:
             os.utime(self.path)  # the time of last use
         num_samples = int(values[0])
         row_offsets, pieces = np.split(values[1:], [num_samples + 1])
-        return PiecePlan(row_offsets, *np.split(pieces, 2))
+        return OrderedSamples(row_offsets, *np.split(pieces, 2))
 
-    def write(self, plan: PiecePlan, limit_bytes: int) -> bool:
+    def write(self, plan: OrderedSamples, limit_bytes: int) -> bool:
         """Keep the plan; return whether that succeeded.
 
         Args:
@@ -119,12 +118,15 @@ def kept_plan(
     if packing != "best_fit" or header.num_documents < _LEAST_DOCUMENTS:
         return plan_shard(packing, seq_len, header.num_tokens, offsets)
     file = PlanFile(cache_folder, header, seq_len)
-    plan = file.read()
-    if plan is None:
-        limit_bytes = _limit_bytes(cache_folder)
-        plan = plan_best_fit(seq_len, offsets)
-        write = partial(file.write, plan, limit_bytes)
-        write() if defer is None else defer(write)
+    if (kept := file.read()) is not None:
+        return kept
+    check_limit()  # now: a write that is deferred has no caller
+    plan = plan_best_fit(seq_len, offsets)
+
+    def write() -> None:
+        file.write(plan.ordered(), _limit_bytes(cache_folder))
+
+    write() if defer is None else defer(write)
     return plan
 
 

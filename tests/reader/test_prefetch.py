@@ -27,7 +27,7 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.producer import Producer
 from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.storage.packing import plan_file
-from tokenloom.storage.packing.document_plans import plan_best_fit
+from tokenloom.storage.packing.best_fit_plan import plan_best_fit
 from tokenloom.storage.packing.plan_file import PlanFile
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -256,6 +256,8 @@ def test_plans_are_written_after_all_are_made(reference: str, tmp_path: Path, mo
         begin.set()
         for future in list(shards._ahead.values()):
             future.result(60)
+    assert calls == ["plan"] * 3
+    shards.keep_plans()
     assert calls == ["plan"] * 3 + ["write"] * 3
 
 

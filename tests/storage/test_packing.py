@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
 from tokenloom.storage.packing.best_fit import fill_bins
-from tokenloom.storage.packing.document_plans import _stable_order
+from tokenloom.storage.packing.best_fit_plan import _stable_order, plan_best_fit
 from tokenloom.storage.packing.plans import PACKINGS, num_samples, plan_shard
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 
@@ -286,6 +286,17 @@ def test_the_spec_knows_every_packing() -> None:
 def test_the_fast_stable_order_is_numpys(values: list[int]) -> None:
     array, largest = np.array(values, dtype=np.uint32), max(values, default=0)
     assert _stable_order(array, largest).tolist() == np.argsort(array, kind="stable").tolist()
+
+
+@given(lengths=LENGTHS.filter(bool), seq_len=SEQ_LENS, data=st.data())
+def test_samples_have_the_same_pieces_before_their_pieces_are_ordered(
+    lengths: list[int], seq_len: int, data: st.DataObject
+) -> None:
+    filled = plan_best_fit(seq_len, offsets_of(lengths))
+    samples = data.draw(st.lists(st.integers(0, len(filled) - 1), max_size=20))
+    before = filled.pieces(np.array(samples, np.int64))
+    after = filled.ordered().pieces(np.array(samples, np.int64))
+    assert [array.tolist() for array in before] == [array.tolist() for array in after]
 
 
 def test_shards_of_over_two_to_the_32_tokens_are_planned_by_the_same_definition() -> None:

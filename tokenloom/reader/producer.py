@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from tokenloom.cores import num_cores
 from tokenloom.reader.feeding.feed import Feed, Made
@@ -93,6 +94,8 @@ class Producer:
         if self.is_mine:
             self._reads.cancel()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            with suppress(RuntimeError):  # the program ends
+                self._keep_plans()
             self._planners.shutdown(wait=False)  # the plans that were made are still written
             for dataset in self._stream.datasets:
                 dataset.end_reading()
@@ -121,6 +124,13 @@ class Producer:
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
         self._open_ahead()  # only now: the window's own shards come first
+        if self._window_index > 1:  # the plans that the first batches wait for are made
+            self._keep_plans()
+
+    def _keep_plans(self) -> None:
+        if self._stream.opens_slowly:
+            for dataset in self._stream.datasets:
+                self._planners.submit(dataset.keep_plans)
 
     def _open_ahead(self) -> None:
         """Begin to open the shards of the samples after the window, if opening shards is slow."""

@@ -11,7 +11,6 @@ import os
 import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
@@ -49,6 +48,7 @@ class OpenShards:
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
         self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
         self._partial: dict[int, OpenShard] = {}  # that were opened before all of their bytes were here
+        self._unkept: list[Callable[[], object]] = []  # each writes a plan to the machine's cache
         self._pid = os.getpid()
         #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
@@ -185,6 +185,8 @@ class OpenShards:
 
         Errors are raised when a shard is used.
         """
+        from tokenloom.storage.packing import plan_file  # noqa: F401  (several threads would import it slowly)
+
         for index in indices:
             if not self.is_known(index):
                 self._ahead[index] = pool.submit(self._open_and_plan, index, planners)
@@ -195,12 +197,18 @@ class OpenShards:
     def _open_and_plan(self, index: int, planners: ThreadPoolExecutor) -> OpenShard:
         shard = self._open_one(index)
         try:
-            planned = planners.submit(shard.make_plan, partial(_defer, planners))
+            planned = planners.submit(shard.make_plan, self._unkept.append)
         except RuntimeError:  # the loader or the program ends
             shard.make_plan()
         else:
             planned.result()
         return shard
+
+    def keep_plans(self) -> None:
+        """Write the plans that `prepare` made to the machine's cache, which takes as long as making them."""
+        with suppress(IndexError):
+            while True:
+                self._unkept.pop()()
 
     def _take_or_open(self, index: int) -> OpenShard:
         if future := self._ahead.pop(index, None):
@@ -239,11 +247,3 @@ class OpenShards:
             self.bytes.pop(index, None)
             if self._only_blocks:
                 self._partial.pop(index, None)
-
-
-def _defer(planners: ThreadPoolExecutor, call: Callable[[], object]) -> None:
-    """Make a call after the plans that `planners` were asked for, or now if they take no more."""
-    try:
-        planners.submit(call)
-    except RuntimeError:
-        call()

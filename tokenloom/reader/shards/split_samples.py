@@ -168,6 +168,10 @@ class SplitSamples:
         if self.packing != "concat":
             self.shards.prepare(unopened[: self.shards.room_ahead], pool, planners)
 
+    def keep_plans(self) -> None:
+        """Write the plans that were made ahead of use to the machine's cache."""
+        self.shards.keep_plans()
+
     def end_reading(self) -> None:
         """Forget what a loader that ends has begun: shards opened ahead of use, and those that nobody completes."""
         self.shards.forget_ahead()
