@@ -2,7 +2,7 @@
 
 Prefect's own sender looks only once a second whether its run has ended, and the run waits for it
 (prefect/flow_engine.py, _send_heartbeats). `tokenloom build` turns it off, to be done up to a second sooner. The
-functions import Prefect, because `tokenloom up` needs the interval before it may be imported.
+functions import Prefect, because `tokenloom up` reads the interval before it imports Prefect.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
+from typing import Any
 
 HEARTBEAT_SECONDS = 30  # the minimum that Prefect accepts as an interval
 
@@ -24,7 +26,8 @@ def heartbeats() -> Iterator[None]:
         yield
         return
     stopped = threading.Event()
-    thread = threading.Thread(target=copy_context().run, args=(_beat, stopped), name="heartbeat", daemon=True)
+    beat = partial(_beat, _heartbeat(), stopped)
+    thread = threading.Thread(target=copy_context().run, args=(beat,), name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -33,16 +36,24 @@ def heartbeats() -> Iterator[None]:
         thread.join()
 
 
-def _beat(stopped: threading.Event) -> None:
-    from prefect.events import emit_event
+def _heartbeat() -> dict[str, Any]:
+    """Return the event of this run."""
     from prefect.events.related import tags_as_related_resources
     from prefect.runtime import flow_run
 
-    resource = {
-        "prefect.resource.id": f"prefect.flow-run.{flow_run.get_id()}",
-        "prefect.resource.name": str(flow_run.get_name()),
+    return {
+        "event": "prefect.flow-run.heartbeat",
+        "resource": {
+            "prefect.resource.id": f"prefect.flow-run.{flow_run.get_id()}",
+            "prefect.resource.name": str(flow_run.get_name()),
+        },
+        "related": tags_as_related_resources(flow_run.get_tags()),
     }
-    tags = tags_as_related_resources(flow_run.get_tags())
+
+
+def _beat(event: dict[str, Any], stopped: threading.Event) -> None:
+    from prefect.events import emit_event
+
     while not stopped.is_set():
-        emit_event("prefect.flow-run.heartbeat", resource, related=tags)
+        emit_event(**event)  # puts it into a queue, and logs an error
         stopped.wait(HEARTBEAT_SECONDS)

@@ -1,6 +1,7 @@
 """The plan of a shard under "best_fit": which pieces of documents each sample has; plans.py defines them.
 
-A plan finds its first samples before its pieces are ordered by sample, which takes as long as all the rest.
+Ordering the pieces by sample takes as long as the rest of a plan, so it is done later. Until then, the pieces of a few
+samples are found among all.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class BestFitPlan:
         return len(self._samples)
 
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """See ShardPlan; takes 1 ms for 1,000,000 pieces until they are ordered."""
+        """See ShardPlan; until the pieces are ordered, this takes 2 ms for 1,000,000 of them."""
         return self._samples.pieces(samples)
 
     def ordered(self) -> OrderedSamples:
@@ -71,12 +72,12 @@ class FilledSamples:
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """See ShardPlan."""
         numbers = np.asarray(samples, dtype=np.int64)
-        is_wanted = np.zeros(len(self), bool)  # of samples, and of bins
-        is_wanted[numbers] = True
-        different = np.flatnonzero(is_wanted)
+        is_sample, is_bin = np.zeros((2, len(self)), bool)  # not np.unique, which imports numpy.ma
+        is_sample[numbers] = True
+        different = np.flatnonzero(is_sample)
         bins = self.bin_of[self.first_pieces[different]]
-        is_wanted[different], is_wanted[bins] = False, True
-        at = np.flatnonzero(is_wanted.take(self.bin_of))
+        is_bin[bins] = True
+        at = np.flatnonzero(is_bin.take(self.bin_of))
         return self._ordered(at, bins).pieces(np.searchsorted(different, numbers))
 
     def ordered(self) -> OrderedSamples:

@@ -79,8 +79,7 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np
 def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: NDArray[np.uint64] | None = None) -> ShardPlan:
     """Return where the samples of a shard are; see num_samples for arguments and errors.
 
-    Memory: "concat" none, "document" and "document_padded" 4 bytes a document, "best_fit" 4 a sample and 8 a piece;
-    until its pieces are ordered, 8 a sample and 12 a piece.
+    Memory: "concat" none, "document" and "document_padded" 4 bytes a document, "best_fit" 4 a sample and 8 a piece.
     """
     check_packing(packing, seq_len)
     if packing == "concat":

@@ -131,16 +131,19 @@ def started(asked: dict[str, Any]) -> FlowRun:
 
 @contextmanager
 def started_by_command(asked: dict[str, Any], folder: Path, mark: str) -> Iterator[FlowRun]:
-    """Start a build with `tokenloom build`, as started does; its process must end during the block."""
+    """Start a build with `tokenloom build`, as started does; end its process with the block, if it still runs."""
     spec = folder / f"{asked['spec']['dataset']}.yaml"
     spec.write_text(json.dumps(asked["spec"]))
     environment = os.environ | {"TOKENLOOM_TEST_MARK": mark, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
     spills = local_store(asked["spec"]["store"], asked["spec"]["dataset"]).local("work/spills")
     command = [sys.executable, "-m", "tokenloom", "build", str(spec)]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL):
-        wait_until(lambda: list(spills.glob("*.json")))
-        with get_client(sync_client=True) as client:
-            yield max(client.read_flow_runs(), key=lambda run: str(run.created))
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: list(spills.glob("*.json")))
+            with get_client(sync_client=True) as client:
+                yield max(client.read_flow_runs(), key=lambda run: str(run.created))
+        finally:
+            process.kill()
 
 
 def published(asked: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,9 @@ def test_plans_that_a_machine_keeps_change_no_batch(
     assert not (tmp_path / "plans").exists()  # the shards are small
     monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
     assert read() == expected
+    num_shards = len(TokenDataset(reference, seq_len=16).counts)
+    while len([*(tmp_path / "plans").glob("*-16")]) < num_shards:  # the loader does not wait for its last writes
+        time.sleep(0.01)
     monkeypatch.setattr(plan_file, "plan_best_fit", None)  # a plan that must be computed is an error
     assert read() == expected
 

@@ -142,7 +142,8 @@ def test_texts_have_the_ids_of_the_library(
         (lambda: train() + field(_NORMALIZER, field(7, 1)), "its normalizer_spec has the unknown field 7"),
         (lambda: train() + field(_TRAINER, bytes([0xC0, 0x03, 1])), "its trainer_spec has the unknown field 56"),
         (lambda: train() + field(6, b""), "its file has the unknown field 6"),
-        (lambda: train() + b"\x1d\x08\x80\x80\x80", "its file has a message that ends within a number"),
+        (lambda: train() + b"\x1d\x18\x00\x18\x00", "its file has a number in place of a message"),
+        (lambda: train() + field(_NORMALIZER, b"\x1d\0\0\0\0"), "its add_dummy_prefix is not a number"),
         (lambda: train() + piece("amx", -5e8, _UNUSED), "its piece 'amx' is unused"),
         (lambda: train() + piece("amx", -5e8, 10), "its pieces have the unknown type 10"),
         (lambda: train() + piece("\x07", 0, _CONTROL), r"its control piece '\\x07' is one character"),
@@ -157,6 +158,15 @@ def test_a_part_that_is_not_known_to_be_honoured_is_named(model: Any, message: s
     reference = loaded(model())
     with pytest.raises(Unproven, match=f"^{message}$"):
         make_encoder(reference)
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [(b"\x0a\x05ab", "a field"), (b"\x0a\x80", "a number"), (b"\x0a", "a number")],
+)
+def test_a_file_that_is_cut_is_refused(end: bytes, message: str) -> None:
+    with pytest.raises(Unproven, match=f"its file has a message that ends within {message}$"):
+        read_model(train() + end)
 
 
 def test_a_damaged_model_that_the_library_takes_is_refused_or_encoded_the_same() -> None:

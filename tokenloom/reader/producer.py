@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from tokenloom.cores import num_cores
 from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps
+from tokenloom.reader.shards.planners import Planners
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
@@ -58,7 +58,7 @@ class Producer:
         self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         # More threads than cores would plan no faster, and each touches 0.1 GB of its own.
-        self._planners = ThreadPoolExecutor(max(1, min(io_threads, num_cores())), "tokenloom-plan")
+        self._planners = Planners(max(1, min(io_threads, num_cores())))
         self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
         self._window: RowWindow | None = None
         self._window_index = self._window_steps = self._taken_steps = 0
@@ -94,9 +94,7 @@ class Producer:
         if self.is_mine:
             self._reads.cancel()
             self._pool.shutdown(wait=False, cancel_futures=True)
-            with suppress(RuntimeError):  # the program ends
-                self._keep_plans()
-            self._planners.shutdown(wait=False)  # the plans that were made are still written
+            self._planners.close()
             for dataset in self._stream.datasets:
                 dataset.end_reading()
 
@@ -125,12 +123,7 @@ class Producer:
         self._window_steps, self._taken_steps = num_steps, 0
         self._open_ahead()  # only now: the window's own shards come first
         if self._window_index > 1:  # the plans that the first batches wait for are made
-            self._keep_plans()
-
-    def _keep_plans(self) -> None:
-        if self._stream.opens_slowly:
-            for dataset in self._stream.datasets:
-                self._planners.submit(dataset.keep_plans)
+            self._planners.begin_writing()
 
     def _open_ahead(self) -> None:
         """Begin to open the shards of the samples after the window, if opening shards is slow."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.reader.shards.planners import Planners
 
 
 class OpenShards:
@@ -48,7 +49,6 @@ class OpenShards:
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
         self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
         self._partial: dict[int, OpenShard] = {}  # that were opened before all of their bytes were here
-        self._unkept: list[Callable[[], object]] = []  # each writes a plan to the machine's cache
         self._pid = os.getpid()
         #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
@@ -180,8 +180,8 @@ class OpenShards:
         """Return whether a shard is open or being opened."""
         return index in self._open or index in self._ahead
 
-    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor, planners: ThreadPoolExecutor) -> None:
-        """Open shards on the threads of `pool`, and plan their samples on those of `planners`.
+    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor, planners: Planners) -> None:
+        """Open shards on the threads of `pool`, and plan their samples.
 
         Errors are raised when a shard is used.
         """
@@ -194,21 +194,10 @@ class OpenShards:
                     self._ahead.pop(index, None)
                 self._close_surplus()
 
-    def _open_and_plan(self, index: int, planners: ThreadPoolExecutor) -> OpenShard:
+    def _open_and_plan(self, index: int, planners: Planners) -> OpenShard:
         shard = self._open_one(index)
-        try:
-            planned = planners.submit(shard.make_plan, self._unkept.append)
-        except RuntimeError:  # the loader or the program ends
-            shard.make_plan()
-        else:
-            planned.result()
+        planners.plan(shard)
         return shard
-
-    def keep_plans(self) -> None:
-        """Write the plans that `prepare` made to the machine's cache, which takes as long as making them."""
-        with suppress(IndexError):
-            while True:
-                self._unkept.pop()()
 
     def _take_or_open(self, index: int) -> OpenShard:
         if future := self._ahead.pop(index, None):

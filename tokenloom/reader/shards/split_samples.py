@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tokenloom.reader.decoding import Decoder
     from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.reader.shards.planners import Planners
     from tokenloom.reader.state import SamplesFingerprint
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.shares import PackingShares
@@ -152,12 +153,10 @@ class SplitSamples:
             self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
-    def prepare_shards(
-        self, indices: list[int], pool: ThreadPoolExecutor, planners: ThreadPoolExecutor, *, waits: bool
-    ) -> None:
+    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, planners: Planners, *, waits: bool) -> None:
         """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
 
-        The threads of `pool` open them, those of `planners` plan their samples. `waits` says whether the shards are
+        The threads of `pool` open them, `planners` plan their samples. `waits` says whether the shards are
         used now, and the caller would have to wait for the store anyway.
         """
         if self.files.cache is not None:
@@ -167,10 +166,6 @@ class SplitSamples:
             unopened = self.files.begin(unopened, waits=waits, with_offsets=self._needs_offsets)
         if self.packing != "concat":
             self.shards.prepare(unopened[: self.shards.room_ahead], pool, planners)
-
-    def keep_plans(self) -> None:
-        """Write the plans that were made ahead of use to the machine's cache."""
-        self.shards.keep_plans()
 
     def end_reading(self) -> None:
         """Forget what a loader that ends has begun: shards opened ahead of use, and those that nobody completes."""

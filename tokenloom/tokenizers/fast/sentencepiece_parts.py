@@ -23,7 +23,7 @@ from tokenloom.tokenizers.fast.known_parts import Unproven
 
 FILE = "tokenizer.model"
 SPACE_MARK = "\u2581"
-_Message = dict[int, int | bytes]  # the last value of each field
+_Message = dict[int, "_Value"]  # the last value of each field
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
 _LAST_TRAINER_FIELD = 55  # of sentencepiece 0.2.3
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
@@ -37,6 +37,13 @@ _NEEDED: list[tuple[int, int, int | bytes, int | bytes, str]] = [
     (_NORMALIZER, 5, 1, 1, "it has no escape_whitespaces"),
     (_NORMALIZER, 6, b"", b"", "it normalizes text: it has a normalization_rule_tsv"),
 ]
+
+
+class _Fixed(bytes):
+    """A value of 4 or 8 bytes, such as a float."""
+
+
+_Value = int | bytes | _Fixed
 
 
 class _Type(IntEnum):
@@ -121,7 +128,7 @@ def read_model(data: bytes) -> Model:
         scores={piece: score for piece, (_, score) in by_type[_Type.NORMAL].items()},
         user_defined={piece: i for piece, (i, _) in by_type[_Type.USER_DEFINED].items()},
         others=[*by_type[_Type.CONTROL], *by_type[_Type.UNKNOWN], *by_type[_Type.BYTE]],
-        adds_space=bool(parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1)),
+        adds_space=parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1) != 0,
     )
 
 
@@ -129,6 +136,8 @@ def _check_settings(parts: dict[int, _Message]) -> None:
     for part, number, default, needed, otherwise in _NEEDED:
         if parts[part].get(number, default) != needed:
             raise Unproven(otherwise)
+    if type(parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1)) is not int:
+        raise Unproven("its add_dummy_prefix is not a number")
     known = {_NORMALIZER_NAME, _ADD_DUMMY_PREFIX, *(number for part, number, *_ in _NEEDED if part == _NORMALIZER)}
     if unknown := sorted(parts[_NORMALIZER].keys() - known):
         raise Unproven(f"its normalizer_spec has the unknown field {unknown[0]}")
@@ -167,18 +176,21 @@ def _check_scores(scores: dict[str, float]) -> None:
 
 def _piece(message: _Message) -> tuple[str, float, int]:
     """Return the text, the score and the type of a piece."""
-    text, score, kind = message.get(1, b""), message.get(2, bytes(4)), message.get(3, int(_Type.NORMAL))
+    text, score, kind = message.get(1, b""), message.get(2, _Fixed(4)), message.get(3, int(_Type.NORMAL))
     try:
-        if isinstance(text, bytes) and isinstance(score, bytes) and isinstance(kind, int):
+        if type(text) is bytes and isinstance(score, _Fixed) and isinstance(kind, int):
             return text.decode(), struct.unpack("<f", score)[0], kind
     except (UnicodeDecodeError, struct.error):
         pass
     raise Unproven(f"its piece {text!r} is not text, a score and a type")
 
 
-def _fields(message: int | bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and the value of each field, see https://protobuf.dev/programming-guides/encoding."""
-    if isinstance(message, int):
+def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
+    """Yield the number and the value of each field, see https://protobuf.dev/programming-guides/encoding.
+
+    The library ignores a field whose value has another type than its definition says, so callers refuse it.
+    """
+    if type(message) is not bytes:
         raise Unproven("its file has a number in place of a message")
     at = 0
     while at < len(message):
@@ -191,7 +203,10 @@ def _fields(message: int | bytes) -> Iterator[tuple[int, int | bytes]]:
         if wire_type not in (1, 2, 5):
             raise Unproven(f"its file has a field of the type {wire_type}")
         length, at = _varint(message, at) if wire_type == 2 else (8 if wire_type == 1 else 4, at)
-        yield number, message[at : at + length]
+        data = message[at : at + length]
+        if len(data) < length:
+            raise Unproven("its file has a message that ends within a field")
+        yield number, data if wire_type == 2 else _Fixed(data)
         at += length
 
 
