@@ -162,10 +162,16 @@ def test_a_part_that_is_not_known_to_be_honoured_is_named(model: Any, message: s
 
 @pytest.mark.parametrize(
     ("end", "message"),
-    [(b"\x0a\x05ab", "a field"), (b"\x0a\x80", "a number"), (b"\x0a", "a number")],
+    [
+        (b"\x0a\x05ab", "a message that ends within a field"),
+        (b"\x0a\x80", "a message that ends within a number"),
+        (b"\x0a", "a message that ends within a number"),
+        (b"\x98\x80\x80\x80\x10\x03", "a field whose number is too large"),  # the library drops what is over 32 bits
+        (field(_NORMALIZER, b"\x18" + b"\x80" * 9 + b"\x02"), "a number of over 64 bits"),  # here, what is over 64
+    ],
 )
-def test_a_file_that_is_cut_is_refused(end: bytes, message: str) -> None:
-    with pytest.raises(Unproven, match=f"its file has a message that ends within {message}$"):
+def test_a_file_with_a_part_that_is_not_whole_is_refused(end: bytes, message: str) -> None:
+    with pytest.raises(Unproven, match=f"its file has {message}$"):
         read_model(train() + end)
 
 

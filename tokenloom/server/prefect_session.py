@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from tokenloom.console import print_status
-from tokenloom.errors import TokenloomError
+from tokenloom.errors import TokenloomError, message_of
 from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.server.prefect_server import answers, disable_telemetry, page_of, start_server
@@ -41,9 +43,26 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
         return published.to_json()
     hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
     # The flow sends its own heartbeats: see flows/runs/heartbeat.py.
-    settings = {PREFECT_API_URL: url or _temporary_url(), PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-    with temporary_settings(settings), tags(TAG):
+    server = url or _temporary_url()
+    settings = {PREFECT_API_URL: server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with temporary_settings(settings), tags(TAG), _naming_lost_server(server):
         return dict(build_dataset.with_options(on_running=hooks)(spec))
+
+
+@contextmanager
+def _naming_lost_server(url: str) -> Iterator[None]:
+    """Raise TokenloomError for a request that fails in the block because the server is gone."""
+    from httpx import TransportError  # comes with Prefect
+
+    try:
+        yield
+    except TransportError as error:
+        if answers(url):
+            raise
+        raise TokenloomError(
+            f"the Prefect server {url} stopped answering: {message_of(error)}; start it and run the same command "
+            "again, which continues; --direct builds without a server"
+        ) from error
 
 
 def _print_page(url: str, flow: Any, run: Any, state: Any) -> None:

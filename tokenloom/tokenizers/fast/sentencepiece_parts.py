@@ -195,6 +195,8 @@ def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
+        if key >= 2**32:
+            raise Unproven("its file has a field whose number is too large")
         number, wire_type = divmod(key, 8)
         if wire_type == 0:
             value, at = _varint(message, at)
@@ -219,5 +221,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         byte = message[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
+        if value >= 2**64:
+            raise Unproven("its file has a number of over 64 bits")
         if byte < 0x80:
             return value, at
