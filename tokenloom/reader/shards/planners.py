@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tokenloom.reader.shards.one_shard import OpenShard
 
-_WAIT_SECONDS = 0.3
+_WAIT_SECONDS = 0.7
 _log = logging.getLogger("tokenloom")
 
 
@@ -19,7 +19,7 @@ class Planners:
     """Threads that plan shards, and one that writes the plans.
 
     A write takes as long as a plan, so it waits until the first batches are made: until `begin_writing` or `close`, and
-    no longer than 0.3 s, because a loader that is dropped calls neither.
+    no longer than 0.7 s, because a loader that is dropped calls neither.
 
     Args:
         num_threads: how many shards are planned at a time.
