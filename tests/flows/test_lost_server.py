@@ -62,5 +62,4 @@ def test_the_command_names_a_server_that_died_and_continues_without_it(migrated:
     assert building.returncode == 1
     assert f"tokenloom: the Prefect server {url} stopped answering: " in errors
     done = subprocess.run([*command, "--direct", "--json"], env=environment, capture_output=True, text=True, check=True)
-    result = json.loads(done.stdout)
-    assert result["published"] and result["partitions_reused"] >= 1
+    assert json.loads(done.stdout)["documents"] == 400  # whether or not the first run published them before it ended
