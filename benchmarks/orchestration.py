@@ -7,7 +7,7 @@
 parallel (the deployment's limit is raised accordingly). The memory of worker and server is read after each turn.
 
 `partitions`: one build of many files with a few rows each, alternately with `--direct` and through the flow against a
-running server. A flow also has a fixed cost: the import of Prefect, the wait for its heartbeat to end, artifacts.
+running server. A flow also has a fixed cost: the import of Prefect, and artifacts.
 A build of one file, run both ways, measures this cost. `orchestration` is what the flow adds without it, `all that the
 flow adds` is with it. Processor time covers the process and its workers; the server's time counts as the flow's.
 """

@@ -1,4 +1,4 @@
-"""Types of arrays, and runs of neighbouring items.
+"""Types of arrays, runs of neighbouring items, and ranges.
 
 AnyArray is for items of varying type, as token ids are stored as uint8, uint16 or uint32.
 """
@@ -33,3 +33,8 @@ def runs_of(offsets: Int64s, max_size: int) -> list[tuple[int, int]]:
         runs.append((start, end))
         start = end
     return runs
+
+
+def ranges_of(counts: Int64s) -> Int64s:
+    """Return 0 to count - 1 for each of (n,) counts, (sum(counts),): [2, 0, 3] -> [0, 1, 0, 1, 2]."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, ranges_of
 from tokenloom.storage.packing.best_fit import fill_bins
 from tokenloom.storage.packing.chunks import count_sizes, cut_documents
 
@@ -53,7 +53,7 @@ class OrderedSamples:
         first = self.row_offsets[numbers].astype(np.int64)
         counts = self.row_offsets[numbers + 1].astype(np.int64) - first
         row_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-        at = np.arange(row_offsets[-1]) + np.repeat(first - row_offsets[:-1], counts)
+        at = np.repeat(first, counts) + ranges_of(counts)
         return row_offsets, self.starts[at].astype(np.int64), self.lengths[at].astype(np.int64)
 
 
@@ -85,7 +85,7 @@ class FilledSamples:
         return self._ordered(np.arange(len(self.bin_of)), self.bin_of[self.first_pieces])
 
     def _ordered(self, at: Int64s, bins: AnyArray) -> OrderedSamples:
-        """Return some samples in order: `bins` are theirs, `at` are their pieces."""
+        """Return n samples in order: `bins`, (n,), are theirs, and `at`, ascending, are their pieces."""
         dtype = self.starts.dtype
         number = np.empty(len(self), dtype)  # of the samples of these bins
         number[bins] = np.arange(len(bins), dtype=dtype)
@@ -97,7 +97,12 @@ class FilledSamples:
 
 
 def plan_best_fit(seq_len: int, offsets: NDArray[np.uint64]) -> BestFitPlan:
-    """Return where the samples of a shard are under "best_fit"."""
+    """Return where the samples of a shard are under "best_fit".
+
+    Args:
+        seq_len: T, in [1, 2**31).
+        offsets: (num_documents + 1,) of the shard; raises ValueError if they decrease.
+    """
     starts, lengths = cut_documents(seq_len, offsets)
     dtype = starts.dtype.type
     sizes, counts = count_sizes(lengths)  # full chunks, the largest items, get samples of their own

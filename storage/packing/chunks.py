@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, ranges_of
 
 _DECREASING = "the document offsets must not decrease"
 _BLOCK = 2**20  # documents at a time, which bounds the memory
@@ -70,7 +70,7 @@ def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, 
     if not len(long):
         return starts, lengths
     num_full = (lengths[long].astype(np.int64) - 2) // seq_len  # before the last piece of each long document
-    cut = np.repeat(starts[long], num_full) + (_counted_from_0(num_full) * seq_len).astype(dtype)
+    cut = np.repeat(starts[long], num_full) + (ranges_of(num_full) * seq_len).astype(dtype)
     skipped = (num_full * seq_len).astype(dtype)
     starts[long] += skipped
     lengths[long] -= skipped
@@ -84,16 +84,11 @@ def _with_pieces(
     at = before + np.arange(len(before))
     is_old = np.ones(len(starts) + len(at), bool)
     is_old[at] = False
-    old = np.flatnonzero(is_old)  # faster than is_old, which is used twice
+    old = np.flatnonzero(is_old)  # used twice, and faster than the mask
     all_starts, all_lengths = np.empty(len(is_old), starts.dtype), np.full(len(is_old), new_length, lengths.dtype)
     all_starts[at], all_starts[old] = new_starts, starts
     all_lengths[old] = lengths
     return all_starts, all_lengths
-
-
-def _counted_from_0(counts: Int64s) -> Int64s:
-    """Return 0, 1, ..., count - 1 for each count."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:

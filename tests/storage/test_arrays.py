@@ -1,11 +1,13 @@
-"""Runs of neighbouring items."""
+"""Runs of neighbouring items, and ranges."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.storage.formats.arrays import ranges_of, runs_of
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -19,3 +21,8 @@ def test_a_run_takes_items_until_the_next_would_be_too_much(seed: int) -> None:
         expected[-1].append(index)
     runs = runs_of(np.cumsum([0, *sizes]), 6)
     assert [list(range(start, end)) for start, end in runs] == expected
+
+
+@given(counts=st.lists(st.integers(0, 5), max_size=20))
+def test_ranges_count_up_from_0(counts: list[int]) -> None:
+    assert ranges_of(np.array(counts, np.int64)).tolist() == [i for count in counts for i in range(count)]

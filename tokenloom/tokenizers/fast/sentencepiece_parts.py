@@ -23,7 +23,6 @@ from tokenloom.tokenizers.fast.known_parts import Unproven
 
 FILE = "tokenizer.model"
 SPACE_MARK = "\u2581"
-_Message = dict[int, "_Value"]  # the last value of each field
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
 _LAST_TRAINER_FIELD = 55  # of sentencepiece 0.2.3
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
@@ -44,6 +43,7 @@ class _Fixed(bytes):
 
 
 _Value = int | bytes | _Fixed
+_Message = dict[int, _Value]  # the last value of each field
 
 
 class _Type(IntEnum):

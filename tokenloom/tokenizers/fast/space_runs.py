@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int64s, ranges_of
 from tokenloom.storage.formats.segments import as_segments, take_segments
 from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.fast.known_parts import is_white_space
@@ -90,7 +90,7 @@ def _cut_runs(starts: Int64s, lengths: Int64s, longest: int) -> tuple[Int64s, In
     """Return starts and lengths of the tokens of n runs: as many of the longest as fit into each, one for the rest."""
     num_longest, rest = np.divmod(lengths, longest)
     num_tokens = num_longest + (rest > 1)
-    index = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)  # in its run
+    index = ranges_of(num_tokens)  # in its run
     is_longest = index < np.repeat(num_longest, num_tokens)
     return np.repeat(starts, num_tokens) + index * longest, np.where(is_longest, longest, np.repeat(rest, num_tokens))
 
