@@ -5,9 +5,10 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,7 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
         table_file = stack.enter_context(store.writing(f"{path}.docs"))
+        start_sync = stack.enter_context(_syncing(store, token_file))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
         table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
         for start_key, end_key in _pieces(shard, len(assignment.spills), job.vocab_size, job.has_ids):
@@ -101,14 +103,19 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
                         num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
                     )
                 )
-        with local_files.syncing(token_file) if store.is_local else nullcontext():
-            written = tokens.finish()
+            start_sync()
+        written = tokens.finish()
         measured.read_samples(token_file.name)
         # Once more, before the files get their names.
         refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
     assert tokens.blocks is not None  # the shard is complete
     store.replace(blocks_name(path), encode_blocks(tokens.blocks))
     return measured.record(shard, written, table.sha256, tuple(assignment.encoders))
+
+
+def _syncing(store: Store, file: IO[bytes]) -> AbstractContextManager[Callable[[], None]]:
+    """Yield what starts to write a file to the device while the next piece is merged; nothing for a remote store."""
+    return local_files.syncing(file) if store.is_local else nullcontext(lambda: None)
 
 
 def _pieces(shard: ShardRange, num_spills: int, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:

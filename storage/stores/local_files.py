@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _WRITE_BYTES = 2**18  # for larger writes, a virtual machine may have to get memory from its host: docs/decisions.md
 
@@ -30,14 +33,18 @@ def sync(file: IO[bytes]) -> None:
 
 
 @contextmanager
-def syncing(file: IO[bytes]) -> Iterator[None]:
-    """Write the bytes of `file` to the device while the block runs; raises OSError at its end if that fails."""
+def syncing(file: IO[bytes]) -> Iterator[Callable[[], None]]:
+    """Yield a function that starts to write what `file` holds so far to the device, while the block goes on.
+
+    The block ends when all that was started is written; raises OSError then if that fails.
+    """
     from concurrent.futures import ThreadPoolExecutor  # a reader writes no file
 
     with ThreadPoolExecutor(1) as thread:
-        synced = thread.submit(sync, file)
-        yield
-        synced.result()
+        started: list[Future[None]] = []
+        yield lambda: started.append(thread.submit(os.fsync, file.fileno()))
+        for future in started:
+            future.result()
 
 
 def sync_folder(folder: Path) -> None:
