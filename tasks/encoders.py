@@ -18,13 +18,15 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import distrust
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer
+from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer, provide_tokenizer
+from tokenloom.tasks.reference_process import RemoteTokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed, is_proven
 from tokenloom.tokenizers.fast.libraries import libraries, library_of
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import check_cache
+from tokenloom.tokenizers.identity import find_identity
 
 if TYPE_CHECKING:
     from tokenloom.tasks.plan import BuildPlan
@@ -119,10 +121,27 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
     if definition["kind"] == "huggingface" and definition.get("name"):
         return
     definition = {**definition, **pinned_fields(definition)}
-    tokenizer = preload_tokenizer(definition)
-    proven = next((library for library in libraries()[0] if is_proven(tokenizer, library)), None)
-    if proven and not proven.starts_thread(tokenizer):
+    tokenizer = _start_reference(definition) or preload_tokenizer(definition)
+    if _loads_without_thread(tokenizer):
         _choose(canonical_json(definition), tokenizer.fingerprint, frozenset())
+
+
+def _start_reference(definition: Mapping[str, Any]) -> Tokenizer | None:
+    """Start the process of a reference that workers need only for some texts; None if they need it for more."""
+    found = find_identity(definition) if definition["kind"] == "huggingface" else None
+    if found is None or backend_of(definition) == REFERENCE:
+        return None
+    tokenizer = RemoteTokenizer(definition, *found)
+    if not _loads_without_thread(tokenizer) or not tokenizer.start():
+        return None
+    provide_tokenizer(definition, tokenizer)
+    return tokenizer
+
+
+def _loads_without_thread(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer has a proven fast encoder that starts no thread."""
+    proven = next((library for library in libraries()[0] if is_proven(tokenizer, library)), None)
+    return proven is not None and not proven.starts_thread(tokenizer)
 
 
 def _choice(definition: dict[str, Any], fingerprint: str, rules: EncodingRules, check: Check) -> Choice:

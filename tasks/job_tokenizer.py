@@ -25,10 +25,11 @@ def load_job_tokenizer(
     Raises TokenizerError if the tokenizer can't be loaded or has another fingerprint.
     """
     key = canonical_json(definition), None if files is None else tuple(sorted(files.items()))
-    tokenizer = _load(*key)
+    tokenizer = (_provided.get(key[0]) if files is None else None) or _load(*key)
     if tokenizer.fingerprint != fingerprint:  # it was loaded for another build, or changed since
+        _provided.clear()
         _load.cache_clear()
-        tokenizer = _load(*key)
+        tokenizer = (_provided.get(key[0]) if files is None else None) or _load(*key)
     if tokenizer.fingerprint == fingerprint:
         return tokenizer
     if files is None:
@@ -45,6 +46,14 @@ def load_job_tokenizer(
 def preload_tokenizer(definition: Mapping[str, Any]) -> Tokenizer:
     """Load the tokenizer of jobs to come, see load_job_tokenizer; raises TokenizerError if it can't be loaded."""
     return _load(canonical_json(definition), None)
+
+
+def provide_tokenizer(definition: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    """Use a tokenizer for jobs to come with this definition."""
+    _provided[canonical_json(definition)] = tokenizer
+
+
+_provided: dict[bytes, Tokenizer] = {}
 
 
 @lru_cache(maxsize=2)

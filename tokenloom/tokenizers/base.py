@@ -45,6 +45,7 @@ class Tokenizer(Protocol):
     kind: str
     name: str
     vocab_size: int
+    bos_ids: list[int]  # before each document
     eot_id: int
     fingerprint: str  # SHA-256 of the whole definition and the ids of PROBE, in hexadecimal
     backend: str  # the library whose ids it gives, with its version

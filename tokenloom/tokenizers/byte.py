@@ -30,6 +30,7 @@ class ByteTokenizer:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.bos_ids: list[int] = []
         self.files: dict[str, bytes] = {}
         self.fingerprint = fingerprint({"kind": "byte", "eot": _EOT}, list(PROBE.encode()))
 

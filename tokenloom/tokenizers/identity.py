@@ -35,6 +35,7 @@ class TokenizerIdentity:
     kind: str
     name: str
     vocab_size: int
+    bos_ids: list[int]
     eot_id: int
     fingerprint: str
     backend: str
@@ -49,15 +50,15 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
 
     Raises TokenizerError as load_tokenizer.
     """
-    files = _deciding_files(definition)
-    path = None if files is None else _record_path(definition, files)
-    if path is not None and files is not None and (known := find_machine_record(path, TokenizerIdentity)):
-        return known, files
+    if found := find_identity(definition):
+        return found
+    files, path = _files_and_path(definition)
     tokenizer = load_tokenizer(definition)
     identity = TokenizerIdentity(
         kind=tokenizer.kind,
         name=tokenizer.name,
         vocab_size=tokenizer.vocab_size,
+        bos_ids=tokenizer.bos_ids,
         eot_id=tokenizer.eot_id,
         fingerprint=tokenizer.fingerprint,
         backend=tokenizer.backend,
@@ -67,6 +68,13 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
         with contextlib.suppress(OSError):  # the next plan loads it again
             write_machine_record(path, identity)
     return identity, tokenizer.files
+
+
+def find_identity(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str, bytes]] | None:
+    """Return what a tokenizer is, and its files, if this machine remembers it; see identify."""
+    files, path = _files_and_path(definition)
+    known = None if path is None else find_machine_record(path, TokenizerIdentity)
+    return None if known is None or files is None else (known, files)
 
 
 def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
@@ -82,6 +90,12 @@ def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
     except (TokenizerError, OSError, ImportError):  # load_tokenizer raises it, with the next step
         pass
     return None
+
+
+def _files_and_path(definition: Mapping[str, Any]) -> tuple[dict[str, bytes] | None, Path | None]:
+    """Return the files that decide what a tokenizer is, and where its record is; None for what is not known."""
+    files = _deciding_files(definition)
+    return files, None if files is None else _record_path(definition, files)
 
 
 def _record_path(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> Path | None:

@@ -28,7 +28,7 @@ from tokenloom.tokenizers.fast.bare_json import bare_json
 from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
 from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
-from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
+from tokenloom.tokenizers.huggingface_json import FILE
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
@@ -54,7 +54,7 @@ def check_parts(tokenizer: Tokenizer) -> None:
             raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4o or Qwen 2")
         if sorted(tokenizer.ranks.ids.values()) != list(range(len(tokenizer.ranks.ids))):
             raise Unproven("its ranks are not 0, 1, 2, ...")
-    elif isinstance(tokenizer, HuggingFaceTokenizer):
+    elif tokenizer.kind == "huggingface":
         check_tokenizer_json(json.loads(tokenizer.files[FILE]))
     elif tokenizer.kind == "sentencepiece":
         read_model(tokenizer.files[sentencepiece_parts.FILE])
@@ -71,7 +71,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """See Library.make_encoder."""
     if tokenizer.kind == "sentencepiece":
         return _for_sentencepiece(cast("SentencePieceTokenizer", tokenizer))
-    if isinstance(tokenizer, HuggingFaceTokenizer):
+    if tokenizer.kind == "huggingface":
         return _for_tokenizer_json(tokenizer)
     check_parts(tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)
@@ -80,7 +80,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
 
 
-def _for_tokenizer_json(tokenizer: HuggingFaceTokenizer) -> FastEncoder:
+def _for_tokenizer_json(tokenizer: Tokenizer) -> FastEncoder:
     bare = bare_json(tokenizer.files[FILE])
     runs, normalizes, data = bare.space_runs(), bare.normalizes, bare.content.encode()
     encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))

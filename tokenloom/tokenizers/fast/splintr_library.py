@@ -21,7 +21,7 @@ from tokenloom.tokenizers.fast.known_parts import (
     check_tokenizer_json,
     routed_spellings,
 )
-from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
+from tokenloom.tokenizers.huggingface_json import FILE
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
@@ -44,7 +44,7 @@ def check_parts(tokenizer: Tokenizer) -> None:
     if isinstance(tokenizer, TiktokenTokenizer):
         _known_pattern(tokenizer)
         check_ids(tokenizer.ranks.ids.items())
-    elif isinstance(tokenizer, HuggingFaceTokenizer):
+    elif tokenizer.kind == "huggingface":
         check_tokenizer_json(json.loads(tokenizer.files[FILE]))
     else:
         raise Unproven(f"splintr-rs does not encode the kind {tokenizer.kind}")
@@ -52,7 +52,7 @@ def check_parts(tokenizer: Tokenizer) -> None:
 
 def starts_thread(tokenizer: Tokenizer) -> bool:
     """See Library.starts_thread: it does when it reads a tokenizer.json."""
-    return isinstance(tokenizer, HuggingFaceTokenizer)
+    return tokenizer.kind == "huggingface"
 
 
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
@@ -60,7 +60,7 @@ def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     if isinstance(tokenizer, TiktokenTokenizer):
         encode_texts = _by_text(_for_tiktoken(tokenizer))
         return FastEncoder(NAME, encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
-    if isinstance(tokenizer, HuggingFaceTokenizer):
+    if tokenizer.kind == "huggingface":
         encoder, spellings = _for_tokenizer_json(tokenizer.files[FILE])
         return FastEncoder(NAME, _by_text(encoder), spellings, tokenizer.bos_ids, tokenizer.eot_id)
     raise Unproven(f"splintr-rs does not encode the kind {tokenizer.kind}")

@@ -65,6 +65,7 @@ class FastTokenizer:
 
     def __init__(self, reference: Tokenizer, encoder: FastEncoder, router: Router, check: Check = SAMPLE) -> None:
         self.kind, self.name, self.vocab_size = reference.kind, reference.name, reference.vocab_size
+        self.bos_ids = reference.bos_ids
         self.eot_id, self.fingerprint, self.files = reference.eot_id, reference.fingerprint, reference.files
         self.max_text_bytes = reference.max_text_bytes
         self.backend = reference.backend
