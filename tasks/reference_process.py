@@ -12,7 +12,8 @@ import ctypes
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -55,24 +56,7 @@ class RemoteTokenizer:
         """Start the reference's process; return False where this process can't."""
         self._requests, theirs = socket.socketpair()
         with theirs:
-            return fork_beside(lambda: self._serve(theirs))
-
-    def _serve(self, requests: socket.socket) -> NoReturn:
-        """Load the reference, and fork a process for each connection that comes; ends with its parent."""
-        global _reference
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also while it loads
-        if self._requests is not None:
-            self._requests.close()
-        _reference = self._load()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
-        while True:
-            _, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
-            if not descriptors:
-                os._exit(0)
-            if os.fork() == 0:
-                requests.close()
-                serve(descriptors[0])
-            os.close(descriptors[0])
+            return fork_beside(partial(_serve, self._load, theirs, self._requests))
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
@@ -115,6 +99,23 @@ class RemoteTokenizer:
         if tokenizer.fingerprint != self.fingerprint:
             raise TokenizerError(f"tokenizer {self.name}: its files changed since the build began; build again")
         return tokenizer
+
+
+def _serve(load: Callable[[], Tokenizer], requests: socket.socket, others_end: socket.socket) -> NoReturn:
+    """Load the reference, and fork a process for each connection that is sent; end with the workers' server."""
+    global _reference
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it may end while this loads
+    others_end.close()
+    _reference = load()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    while True:
+        descriptors = socket.recv_fds(requests, 1, 1)[1]
+        if not descriptors:
+            os._exit(0)
+        if os.fork() == 0:
+            requests.close()
+            serve(descriptors[0])
+        os.close(descriptors[0])
 
 
 def _answer(call: tuple[str, tuple[Any, ...]]) -> Any:

@@ -36,6 +36,9 @@ _ENVIRONMENT = {
     "MIMALLOC_ARENA_EAGER_COMMIT": "0",  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
+# Reference libraries allocate memory for each word: without bins that are joined again, and in huge pages, they need a
+# tenth less time (docs/performance.md).
+_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mxfast=0"}
 
 
 class ForkServer:
@@ -54,7 +57,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the caller's
                 pass_fds=[theirs.fileno()],
-                env=dict(environment) | _ENVIRONMENT,
+                env=_DEFAULTS | dict(environment) | _ENVIRONMENT,
             )
 
     def preload(self, function: Callable[..., object], *arguments: Any) -> None:
