@@ -122,23 +122,23 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
         return
     definition = {**definition, **pinned_fields(definition)}
     tokenizer = _start_reference(definition) or preload_tokenizer(definition)
-    if _loads_without_thread(tokenizer):
+    if _has_forkable_encoder(tokenizer):
         _choose(canonical_json(definition), tokenizer.fingerprint, frozenset())
 
 
 def _start_reference(definition: Mapping[str, Any]) -> Tokenizer | None:
-    """Start the process of a reference that workers need only for some texts; None if they need it for more."""
+    """Start the process of a reference that workers need for few texts; None if it encodes all, or can't be started."""
     found = find_identity(definition) if definition["kind"] == "huggingface" else None
     if found is None or backend_of(definition) == REFERENCE:
         return None
     tokenizer = RemoteTokenizer(definition, *found)
-    if not _loads_without_thread(tokenizer) or not tokenizer.start():
+    if not _has_forkable_encoder(tokenizer) or not tokenizer.start():
         return None
     provide_tokenizer(definition, tokenizer)
     return tokenizer
 
 
-def _loads_without_thread(tokenizer: Tokenizer) -> bool:
+def _has_forkable_encoder(tokenizer: Tokenizer) -> bool:
     """Return whether a tokenizer has a proven fast encoder that starts no thread."""
     proven = next((library for library in libraries()[0] if is_proven(tokenizer, library)), None)
     return proven is not None and not proven.starts_thread(tokenizer)

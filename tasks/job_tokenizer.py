@@ -11,6 +11,8 @@ from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
+_provided: dict[bytes, Tokenizer] = {}
+
 
 def load_job_tokenizer(
     definition: Mapping[str, Any], fingerprint: str, files: Mapping[str, bytes] | None = None
@@ -25,11 +27,13 @@ def load_job_tokenizer(
     Raises TokenizerError if the tokenizer can't be loaded or has another fingerprint.
     """
     key = canonical_json(definition), None if files is None else tuple(sorted(files.items()))
-    tokenizer = (_provided.get(key[0]) if files is None else None) or _load(*key)
+    provided = _provided.get(key[0])
+    if provided is not None and files is None and provided.fingerprint == fingerprint:
+        return provided
+    tokenizer = _load(*key)
     if tokenizer.fingerprint != fingerprint:  # it was loaded for another build, or changed since
-        _provided.clear()
         _load.cache_clear()
-        tokenizer = (_provided.get(key[0]) if files is None else None) or _load(*key)
+        tokenizer = _load(*key)
     if tokenizer.fingerprint == fingerprint:
         return tokenizer
     if files is None:
@@ -49,11 +53,8 @@ def preload_tokenizer(definition: Mapping[str, Any]) -> Tokenizer:
 
 
 def provide_tokenizer(definition: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    """Use a tokenizer for jobs to come with this definition."""
+    """Make load_job_tokenizer return a tokenizer for jobs with its definition and fingerprint."""
     _provided[canonical_json(definition)] = tokenizer
-
-
-_provided: dict[bytes, Tokenizer] = {}
 
 
 @lru_cache(maxsize=2)

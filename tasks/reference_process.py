@@ -41,12 +41,11 @@ class RemoteTokenizer:
         files: its files.
     """
 
-    max_text_bytes = 2_000_000  # see huggingface_json.py
-
     def __init__(self, definition: Mapping[str, Any], identity: TokenizerIdentity, files: dict[str, bytes]) -> None:
         self.kind, self.name, self.vocab_size = identity.kind, identity.name, identity.vocab_size
         self.bos_ids, self.eot_id = identity.bos_ids, identity.eot_id
         self.fingerprint, self.backend, self.files = identity.fingerprint, identity.backend, files
+        self.max_text_bytes = identity.max_text_bytes
         self._definition = definition
         self._requests: socket.socket | None = None
         self._connection: Connection | None = None
@@ -60,7 +59,8 @@ class RemoteTokenizer:
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
-        encoded: Encoded = self._call("encode", pa.array(texts.to_pylist(), pa.large_string()), dtype)
+        whole = pa.concat_arrays([texts])  # of a slice, pickle would send all texts
+        encoded: Encoded = self._call("encode", whole, dtype)
         return encoded
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
@@ -74,7 +74,7 @@ class RemoteTokenizer:
     def _call(self, method: str, *arguments: Any) -> Any:
         if self._loaded is None:
             try:
-                kind, value = self._exchange((_answer, (method, arguments)))
+                kind, value = self._exchange((_call_reference, (method, arguments)))
             except (EOFError, OSError):  # its process is gone, or could not load it
                 self._loaded = self._load()
             else:
@@ -84,15 +84,23 @@ class RemoteTokenizer:
         return getattr(self._loaded, method)(*arguments)
 
     def _exchange(self, call: tuple[Any, ...]) -> tuple[str, Any]:
-        if self._connection is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                assert self._requests is not None  # it was started
-                socket.send_fds(self._requests, [b"\0"], [theirs.fileno()])
-            self._connection = Connection(ours.detach())
-        self._connection.send(call)
-        message: tuple[str, Any] = self._connection.recv()
-        return message
+        """Send a call to this worker's fork; return "result" or "error", and the value."""
+        connection = self._connection = self._connection or self._connect()
+        try:
+            connection.send(call)
+            answer: tuple[str, Any] = connection.recv()
+        except BaseException:
+            connection.close()  # or the next call would get the answer to this one
+            self._connection = None
+            raise
+        return answer
+
+    def _connect(self) -> Connection:
+        assert self._requests is not None  # it was started
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._requests, [b"\0"], [theirs.fileno()])
+        return Connection(ours.detach())
 
     def _load(self) -> Tokenizer:
         tokenizer = load_tokenizer(self._definition)
@@ -118,6 +126,6 @@ def _serve(load: Callable[[], Tokenizer], requests: socket.socket, others_end: s
         os.close(descriptors[0])
 
 
-def _answer(call: tuple[str, tuple[Any, ...]]) -> Any:
+def _call_reference(call: tuple[str, tuple[Any, ...]]) -> Any:
     method, arguments = call
     return getattr(_reference, method)(*arguments)

@@ -9,15 +9,20 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.tasks.test_workers import _is_running
 from tests.tokenloom.test_fast_encoders import train
 from tokenloom.errors import TokenizerError
+from tokenloom.tasks import job_tokenizer
+from tokenloom.tasks.encoders import _start_reference
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.reference_process import RemoteTokenizer
@@ -60,7 +65,8 @@ def pool(definition: Definition) -> Iterator[WorkerPool]:
 def encode(job: tuple[Definition, str]) -> tuple[str, list[int], list[int]]:
     """Return which class encodes, and the tokens and their numbers."""
     tokenizer = load_job_tokenizer(*job)
-    encoded = tokenizer.encode(pa.array(_TEXTS, pa.large_string()), np.dtype(np.uint16))
+    texts = pa.array(["before", *_TEXTS, "after"], pa.large_string())[1:-1]
+    encoded = tokenizer.encode(texts, np.dtype(np.uint16))
     return type(tokenizer).__name__, encoded.tokens.tolist(), encoded.num_tokens.tolist()
 
 
@@ -72,6 +78,13 @@ def decode_and_take(job: tuple[Definition, str, list[int]]) -> tuple[str, bool]:
 
 def fail(job: tuple[Definition, str]) -> None:
     load_job_tokenizer(*job).decode(np.array([-1]))
+
+
+def encode_after_interruption(job: tuple[Definition, str]) -> tuple[str, list[int], list[int]]:
+    """Run out of memory between a call and its answer, then encode other texts."""
+    with patch.object(Connection, "recv", side_effect=MemoryError), pytest.raises(MemoryError):
+        load_job_tokenizer(*job).encode(pa.array(["another text"], pa.large_string()), np.dtype(np.uint16))
+    return encode(job)
 
 
 def process_and_parent(_: object) -> tuple[int, int]:
@@ -112,6 +125,9 @@ def test_another_process_returns_and_raises_what_the_reference_does(definition: 
     with pytest.raises(OverflowError, match=re.escape(str(here.value))):
         pool.call(fail, (definition, reference.fingerprint))
     assert len(helpers(pool)) == 2  # the connection is used again
+    # An interrupted call leaves no answer for the next.
+    job = (definition, reference.fingerprint)
+    assert pool.call(encode_after_interruption, job) == ("RemoteTokenizer", tokens, num_tokens)
 
 
 @pytest.mark.parametrize("is_used", [False, True])
@@ -157,20 +173,17 @@ def test_no_process_is_left_when_the_pool_is_closed_or_its_server_ends(definitio
                 os.kill(pool.call(process_and_parent, None)[1], signal.SIGKILL)
                 pool.call(encode, (definition, fingerprint))  # a worker outlives its server
         deadline = time.monotonic() + 20
-        while any(Path(f"/proc/{pid}").exists() for pid in found):
+        while any(map(_is_running, found)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("change", [{"backend": "reference"}, {"cache": "empty"}], ids=["not_asked_for", "not_known"])
-def test_a_reference_that_encodes_everything_stays_in_the_worker(
-    change: dict[str, str], definition: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_reference_that_encodes_everything_gets_no_process(
+    definition: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "cache" in change:
-        monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "empty"))
-    asked = definition | {name: value for name, value in change.items() if name != "cache"}
-    fingerprint = load_tokenizer(asked).fingerprint
-    with WorkerPool(1) as pool:
-        pool.preload(preload_build, asked)
-        assert pool.call(encode, (asked, fingerprint))[0] == "HuggingFaceTokenizer"
-        assert not helpers(pool)
+    monkeypatch.setattr(RemoteTokenizer, "start", lambda self: True)
+    monkeypatch.setattr(job_tokenizer, "_provided", {})
+    assert isinstance(_start_reference(definition), RemoteTokenizer)
+    assert _start_reference(definition | {"backend": "reference"}) is None
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "empty"))
+    assert _start_reference(definition) is None

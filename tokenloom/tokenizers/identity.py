@@ -39,6 +39,7 @@ class TokenizerIdentity:
     eot_id: int
     fingerprint: str
     backend: str
+    max_text_bytes: int
     eot: str | None
 
 
@@ -50,9 +51,9 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
 
     Raises TokenizerError as load_tokenizer.
     """
-    if found := find_identity(definition):
-        return found
     files, path = _files_and_path(definition)
+    if found := _find(files, path):
+        return found
     tokenizer = load_tokenizer(definition)
     identity = TokenizerIdentity(
         kind=tokenizer.kind,
@@ -62,6 +63,7 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
         eot_id=tokenizer.eot_id,
         fingerprint=tokenizer.fingerprint,
         backend=tokenizer.backend,
+        max_text_bytes=tokenizer.max_text_bytes,
         eot=tokenizer.eot,
     )
     if path is not None and tokenizer.files == files:  # they did not change in between
@@ -72,7 +74,10 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
 
 def find_identity(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str, bytes]] | None:
     """Return what a tokenizer is, and its files, if this machine remembers it; see identify."""
-    files, path = _files_and_path(definition)
+    return _find(*_files_and_path(definition))
+
+
+def _find(files: dict[str, bytes] | None, path: Path | None) -> tuple[TokenizerIdentity, dict[str, bytes]] | None:
     known = None if path is None else find_machine_record(path, TokenizerIdentity)
     return None if known is None or files is None else (known, files)
 
