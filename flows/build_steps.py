@@ -16,6 +16,7 @@ from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building,
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
+from tokenloom.tasks.check import check_partition, compare_with_shards
 from tokenloom.tasks.encoders import distrusting, probe_warnings
 from tokenloom.tasks.estimate import (
     Estimate,
@@ -37,18 +38,18 @@ from tokenloom.tasks.jobs import (
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import run_batches
+from tokenloom.tasks.running.batching import run_batches, run_batches_together
 from tokenloom.tasks.running.retries import MAX_REPAIRS
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
 from tokenloom.tasks.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.validate import check_encoding, validate_build
+from tokenloom.tasks.validate import validate_build
 
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
 # 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
-_WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.1), ("validate", 0.03), ("publish", 0.01))
+_WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.12), ("validate", 0.01), ("publish", 0.01))
 
 
 def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
@@ -188,16 +189,17 @@ def _encode_and_publish(
         encoded.update(part.spill_name for part in plan.missing)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
+    checks = check_batches(plan, assignment, num_workers)
     num_tokens = sum(total.tokens for total in assignment.totals.values())
+    num_tokens += sum(job.weight for _, batch in checks for job in batch)
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
-        jobs = shuffle_batches(plan, assignment, num_workers)
-        records = run_batches(run_each, "shuffle", shuffle_shard, jobs)
-    checks = check_batches(plan, assignment, records, num_workers)
-    num_chosen = sum(len(job.reencode.documents) for _, batch in checks for job in batch)
-    with _step("validate", seconds, num_chosen):
+        shards = shuffle_batches(plan, assignment, num_workers)
+        steps = ("shuffle", shuffle_shard, shards), ("check", check_partition, checks)
         with distrusting(plan.store, assignment.encoders, plan.tokenizer.fingerprint):
-            num_checked = sum(run_batches(run_each, "check", check_encoding, checks))
-        measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_chosen, num_checked))
+            records, encoded_again = run_batches_together(run_each, *steps)
+            num_checked = compare_with_shards(plan, records, encoded_again)
+    with _step("validate", seconds):
+        measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):
         lease.renew()  # it may have ended if this machine was suspended
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))

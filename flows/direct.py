@@ -19,7 +19,7 @@ from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import RunEach
+from tokenloom.tasks.running.steps import Call, RunEach
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 # Builds import pydantic in their functions: verifying a small version takes less time than that import.
@@ -128,13 +128,13 @@ def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) 
         yield RunEach(pool.call, submit, partial(pool.close, now=True), pool.release)
 
 
-def _call_all(name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
-    return [run_one_directly(name, call) for _, call in calls]
+def _call_all(calls: Sequence[Call]) -> list[Any]:
+    return [run_one_directly(call.name, call.run) for call in calls]
 
 
-def _submit_all(threads: ThreadPoolExecutor, name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
-    """Run each (label, call) in a thread; return the results in order, or raise the first failure at once."""
-    futures = [threads.submit(run_one_directly, name, call) for _, call in calls]
+def _submit_all(threads: ThreadPoolExecutor, calls: Sequence[Call]) -> list[Any]:
+    """Run each call in a thread; return the results in order, or raise the first failure at once."""
+    futures = [threads.submit(run_one_directly, call.name, call.run) for call in calls]
     try:
         for future in as_completed(futures):
             future.result()

@@ -30,7 +30,7 @@ from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import RunEach
+from tokenloom.tasks.running.steps import Call, RunEach
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
@@ -109,8 +109,8 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             ) from error
         num_workers = spec.workers or max(1, num_found)
 
-        def submit(name: str, calls: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
-            return [progress.replayed(outcome) for outcome in _submit_all(tasks, num_workers, name, calls)]
+        def submit(calls: Sequence[Call]) -> list[Any]:
+            return [progress.replayed(outcome) for outcome in _submit_all(tasks, num_workers, calls)]
 
         call = partial(_call_on_cluster, list(credentials))
         yield num_workers, RunEach(call, submit)  # the cluster ends with the block
@@ -145,17 +145,14 @@ def _call_on_cluster(
         return progress.recorded(partial(step, job))
 
 
-def _submit_all(
-    tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequence[tuple[str, Callable[[], Any]]]
-) -> list[Any]:
-    """Submit a task for each (label, call), `num_workers` at a time; return the results in order.
+def _submit_all(tasks: TaskRunner[Any], num_workers: int, calls: Sequence[Call]) -> list[Any]:
+    """Submit a task for each call, `num_workers` at a time; return the results in order.
 
     Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
     """
-    if name == REPORT_STEP:  # shown in no task run; see there
-        return [call() for _, call in calls]
-    name = step_label(name)
-    named = _run.with_options(name=name, task_run_name=name + " {label}")
+    if {call.name for call in calls} == {REPORT_STEP}:  # shown in no task run; see there
+        return [call.run() for call in calls]
+    named = {name: _named(step_label(name)) for name in {call.name for call in calls}}
     slots = threading.Semaphore(max(1, num_workers))
     failed = threading.Event()
 
@@ -170,17 +167,22 @@ def _submit_all(
             slots.release()
 
     futures = []
-    for label, call in calls:
+    for call in calls:
         slots.acquire()
         if failed.is_set():
             break
-        future = tasks.submit(named, {"label": label, "call": call})
+        future = tasks.submit(named[call.name], {"label": call.label, "call": call.run})
         future.add_done_callback(done)
         futures.append(future)
-    results = [_result_of(label, future) for (label, _), future in zip(calls, futures, strict=False)]
+    results = [_result_of(call.label, future) for call, future in zip(calls, futures, strict=False)]
     if len(results) != len(calls):
         raise WorkerLost(f"only {len(results)} of {len(calls)} tasks ran; run the same build again")
     return results
+
+
+def _named(name: str) -> Task[..., Any]:
+    """Return the task whose runs show the name of a step and the label of a job."""
+    return _run.with_options(name=name, task_run_name=name + " {label}")
 
 
 def _result_of(label: str, future: PrefectFuture[Any]) -> Any:

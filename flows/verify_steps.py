@@ -93,8 +93,8 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
     """Encode the chosen documents again."""
     from tokenloom.tasks.verification.verify_sources import verify_encoding
 
-    progress.report(progress.StepStarted("encode", sum(len(job.reencode.documents) for job in jobs)))
-    weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
+    progress.report(progress.StepStarted("encode", sum(len(job.documents) for job in jobs)))
+    weighted = [WeightedJob(job.file.path, job, len(job.documents)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
     return run_batches(run_each, "encode", verify_encoding, batches)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
@@ -19,8 +19,9 @@ from tokenloom.storage.work.assignment import (
     write_assignment,
 )
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
+from tokenloom.tasks.checked_rows import row_sample
 from tokenloom.tasks.documents_found import check_documents_found
-from tokenloom.tasks.plan import BuildPlan, Partition
+from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rows.exclusion import write_exclusions
 
 
@@ -34,14 +35,11 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     shares = plan.spec.split_shares()
     found = find_partition_records(plan.store, (partition.spill_name for partition in plan.partitions))
     records = []
-    spills = []
-    sources = plan.spec.source_names()
     for partition in plan.partitions:
         record = found.get(partition.spill_name)
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill_name} are missing", partition.spill_name)
         records.append(record)
-        spills += _spill_entries(partition, record, sources.index(plan.inputs[partition.input_index].source))
     encoders = _encoders(records)
     refuse_distrusted(plan.store, encoders, plan.tokenizer.fingerprint)
     totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
@@ -52,6 +50,8 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
     ]
     encoded = _encoded(plan, records)
+    sources = plan.spec.source_names()
+    spills = list(_spill_entries(plan, records, sources))
     assignment = Assignment(spills, shards, totals, _rows_read(records), encoders, sources, encoded)
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
@@ -59,11 +59,15 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     return assignment
 
 
-def _spill_entries(partition: Partition, record: PartitionRecord, source_index: int) -> list[SpillEntry]:
-    return [
-        SpillEntry(partition.spill_name, index, spill.bytes, spill.checksum, partition.input_index, source_index)
-        for index, spill in enumerate(record.spills)
-    ]
+def _spill_entries(plan: BuildPlan, records: Sequence[PartitionRecord], sources: list[str]) -> Iterator[SpillEntry]:
+    """Yield the spills of all partitions; `records` are those of the plan's partitions."""
+    num_documents = sum(sum(spill.documents) for record in records for spill in record.spills)
+    for part, record in zip(plan.partitions, records, strict=True):
+        source_index = sources.index(plan.inputs[part.input_index].source)
+        checked = row_sample(record, num_documents)
+        for index, spill in enumerate(record.spills):
+            place = (part.spill_name, index, spill.bytes, spill.checksum)
+            yield SpillEntry(*place, part.input_index, source_index, checked)
 
 
 def _encoded(plan: BuildPlan, records: Sequence[PartitionRecord]) -> dict[str, EncodedCounts]:

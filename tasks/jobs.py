@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from tokenloom.storage.work.assignment import Assignment, ShardRange
-from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry
+from tokenloom.tasks.check import CheckJob
+from tokenloom.tasks.checked_rows import NUM_CHECKED
 from tokenloom.tasks.encoders import EncodingRules, may_probe
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
@@ -14,12 +15,12 @@ from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
-from tokenloom.tasks.validate import CheckJob, reencode_jobs
-from tokenloom.tasks.verification.sampling import JOB_SAMPLES, num_proposed
 from tokenloom.tokenizers.fast.tokenizer import Check
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
+_CHECK_DOCUMENTS = 50  # of a task that checks some
+_DOCUMENT_TOKENS = 50_000  # that the shuffle moves in the time in which one document is checked
 
 
 def cut_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
@@ -94,15 +95,14 @@ def rules_job(plan: BuildPlan) -> RulesJob:
 
 def shuffle_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[ShuffleJob]]]:
     """Return the shards to make, for shuffle_shard."""
-    num_documents = sum(total.documents for total in assignment.totals.values())
     jobs = [
-        WeightedJob(shard.name, _shuffle_job(plan, shard, position, num_documents), max(shard.num_tokens, 1))
+        WeightedJob(shard.name, _shuffle_job(plan, shard, position), max(shard.num_tokens, 1))
         for position, shard in enumerate(assignment.shards)
     ]
     return batch_jobs(jobs, num_workers, 1)
 
 
-def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_documents: int) -> ShuffleJob:
+def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int) -> ShuffleJob:
     info = {
         "dataset": plan.spec.dataset,
         "eot_id": plan.tokenizer.eot_id,
@@ -123,16 +123,32 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int, num_document
         vocab_size=plan.tokenizer.vocab_size,
         eot_id=plan.tokenizer.eot_id,
         info=info,
-        num_samples=num_proposed(shard.num_documents, num_documents),
         packs=tuple(plan.spec.pack_pairs()),
     )
 
 
-def check_batches(
-    plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_workers: int
-) -> list[tuple[str, list[CheckJob]]]:
-    """Return the documents to encode again, for check_encoding."""
-    encoders = frozenset(assignment.encoders)
-    jobs = [CheckJob(job, encoding_rules(plan), encoders) for job in reencode_jobs(plan, records, max(1, num_workers))]
-    weighted = [WeightedJob(job.reencode.file.path, job, len(job.reencode.documents)) for job in jobs]
-    return batch_jobs(weighted, num_workers, JOB_SAMPLES, MAX_SMALL_TASKS)
+def check_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[CheckJob]]]:
+    """Return the partitions of which documents are encoded again, for check_partition."""
+    num_bytes = sum(entry.num_bytes for entry in assignment.spills)
+    num_checked = min(NUM_CHECKED, sum(total.documents for total in assignment.totals.values()))
+    jobs = []
+    for (input_index, _), entries in groupby(assignment.spills, lambda entry: (entry.input_index, entry.name)):
+        spills = tuple(entries)
+        weight = max(1, num_checked * sum(entry.num_bytes for entry in spills) // num_bytes)
+        job = _check_job(plan, assignment, spills, weight * _DOCUMENT_TOKENS)
+        jobs.append(WeightedJob(plan.inputs[input_index].path, job, weight))
+    return batch_jobs(jobs, num_workers, _CHECK_DOCUMENTS, MAX_SMALL_TASKS)
+
+
+def _check_job(plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], weight: int) -> CheckJob:
+    return CheckJob(
+        store=plan.store,
+        spills=spills,
+        file=plan.inputs[spills[0].input_index],
+        definition=plan.definition,
+        tokenizer_fingerprint=plan.tokenizer.fingerprint,
+        transform=plan.spec.documents.transform.function if plan.spec.documents.transform else None,
+        rules=encoding_rules(plan),
+        encoders=frozenset(assignment.encoders),
+        weight=weight,
+    )

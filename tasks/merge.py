@@ -81,7 +81,7 @@ def merge_documents(
     duplicates, excluded = Dropped(), Dropped()
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
     for entry in spills:
-        spill = _open(store, entry)
+        spill = open_spill(store, entry)
         rows = spill.documents(split_index, start_key, end_key)
         stays = _stays(rows, rules, excluded)
         duplicates.add(rows[stays])
@@ -103,7 +103,7 @@ def merge_documents(
     return Piece(rows, position, joined, duplicates, excluded)
 
 
-def _open(store: Store, entry: SpillEntry) -> Spill:
+def open_spill(store: Store, entry: SpillEntry) -> Spill:
     """Return a spill; its header is read again only if a local file was replaced or changed."""
     return _open_once(str(store.root), entry, _stamp(store, entry))
 
@@ -210,7 +210,7 @@ def gather_tokens(
     element = np.empty(len(piece.rows), np.int64)  # of each document among the gaps and documents in source
     filled = num_elements = 0
     for run in runs:
-        for tokens in _open(store, run.entry).tokens(run.start, run.end):
+        for tokens in open_spill(store, run.entry).tokens(run.start, run.end):
             source[filled : filled + len(tokens)] = tokens
             filled += len(tokens)
         element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))

@@ -8,7 +8,7 @@ from typing import Any
 
 def import_steps() -> None:
     """Import the steps that run in worker processes."""
-    from tokenloom.tasks import shuffle, tokenization, validate  # noqa: F401
+    from tokenloom.tasks import check, shuffle, tokenization  # noqa: F401
 
 
 def preload_build(definition: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.blocks import blocks_name, encode_blocks
 from tokenloom.storage.formats.documents import DocumentTableWriter
-from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.formats.keys import content_digits, equal_part
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
@@ -25,12 +25,18 @@ from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.published import version_path
-from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry, read_assignment
-from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record, write_shard_record
+from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
+from tokenloom.storage.work.shard_records import (
+    CheckedDocument,
+    ShardRecord,
+    find_shard_record,
+    write_shard_record,
+)
+from tokenloom.tasks.checked_rows import RowSamples
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.sampling import Sampler
+from tokenloom.tasks.verification.sampling import hash_of_ids
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
@@ -42,8 +48,7 @@ _PARTS_AHEAD = 4  # of 2 to 8 MB
 class ShuffleJob:
     """One shard to make.
 
-    `info` is the JSON block of its header. `num_samples` documents are proposed for validation. `packs` are the pairs
-    of packing and seq_len whose samples are counted.
+    `info` is the JSON block of its header. `packs` are the pairs of packing and seq_len whose samples are counted.
     """
 
     store: Store
@@ -55,7 +60,6 @@ class ShuffleJob:
     vocab_size: int
     eot_id: int
     info: dict[str, Any]
-    num_samples: int
     packs: tuple[tuple[str, int], ...] = ()
 
 
@@ -70,18 +74,20 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
     assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
     refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
-    if record := find_shard_record(job.store, job.version, shard.name, assignment.encoders):
+    samples = RowSamples([entry.checked for entry in assignment.spills])
+    record = find_shard_record(job.store, job.version, shard.name, assignment.encoders)
+    if record and record.sample == samples.digest:
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(job, assignment, shard)
+    record = _write_shard(job, assignment, shard, samples)
     write_shard_record(job.store, job.version, record)
     return record
 
 
-def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
+def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, samples: RowSamples) -> ShardRecord:
     store, path = job.store, version_path(job.version, shard.name)
-    measured = _Measured(job, assignment.sources)
+    measured = _Measured(job, assignment, samples)
     excluded = load_exclusions(store, job.version) if job.excludes else None
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
@@ -92,7 +98,7 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
         table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
         for start_key, end_key in _pieces(shard, len(assignment.spills), job.vocab_size, job.has_ids):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
-            measured.add_piece(piece, assignment.spills, table)
+            measured.add_piece(piece, table)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
             gathered = gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size))
             for part, num_tokens in gathered:
@@ -105,7 +111,7 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
                 )
             start_sync()
         written = tokens.finish()
-        measured.read_samples(token_file.name)
+        measured.read_checked(token_file.name)
         # Once more, before the files get their names.
         refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
     assert tokens.blocks is not None  # the shard is complete
@@ -129,34 +135,39 @@ def _pieces(shard: ShardRange, num_spills: int, vocab_size: int, has_ids: bool) 
 class _Measured:
     """Measures a shard while it is written, for the validation before publishing."""
 
-    def __init__(self, job: ShuffleJob, sources: list[str]) -> None:
+    def __init__(self, job: ShuffleJob, assignment: Assignment, samples: RowSamples) -> None:
+        spills = assignment.spills
         self._job = job
+        self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # of each spill
+        self._sources = np.array([entry.source_index for entry in spills], np.intp)
+        self._samples = samples
+        self._checked: list[CheckedDocument] = []
         self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
         self._max_id = -1
         self._num_tokens = 0
         self._first_key: int | None = None
         self._last_key: int | None = None
-        self._sampler = Sampler(job.num_samples)
-        self._documents = DocumentCounter(sources)
+        self._documents = DocumentCounter(assignment.sources)
         self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
 
-    def add_piece(self, piece: Piece, spills: list[SpillEntry], table: DocumentTableWriter) -> None:
-        """Count a piece, write its rows into the document table, and show its documents to the sampler."""
+    def add_piece(self, piece: Piece, table: DocumentTableWriter) -> None:
+        """Count a piece, write its rows into the document table, and note which documents are checked."""
         rows = piece.rows
         self._duplicates += piece.duplicates.num_documents
         self._excluded += piece.excluded.num_documents
         self._left_tokens += piece.duplicates.num_tokens + piece.excluded.num_tokens
         if not len(rows):
             return
-        inputs = np.array([entry.input_index for entry in spills], dtype=np.uint32)[piece.spill_position]
-        sources = np.array([entry.source_index for entry in spills], dtype=np.intp)[piece.spill_position]
-        self._documents.add(rows["num_tokens"], sources)
+        inputs = self._inputs[piece.spill_position]
+        self._documents.add(rows["num_tokens"], self._sources[piece.spill_position])
         content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
         table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids)
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
         self._last_key = int(rows["key"][-1])
         starts = np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"] + np.uint64(self._num_tokens)
-        self._sampler.take(content, input_index=inputs, row=rows["row"], start=starts, num_tokens=rows["num_tokens"])
+        for i in self._samples.find(rows, piece.spill_position).tolist():
+            place = int(inputs[i]), int(rows["row"][i]), content_digits(content[i])
+            self._checked.append(CheckedDocument(*place, int(starts[i]), int(rows["num_tokens"][i]), ids_hash=0))
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
         """Record the largest id of some documents, and whether each document ends with end-of-text."""
@@ -167,9 +178,13 @@ class _Measured:
         if self._job.packs:
             self._lengths.append(num_tokens)
 
-    def read_samples(self, path: str) -> None:
-        """Hash the ids of the chosen documents as the shard's own reader returns them; `path` is a local file."""
-        self._sampler.hash_ids(open_shard(path).tokens)
+    def read_checked(self, path: str) -> None:
+        """Hash the ids of checked documents as the shard's own reader returns them; `path` is a local file."""
+        tokens = open_shard(path).tokens
+        self._checked = [
+            replace(document, ids_hash=hash_of_ids(tokens[document.start : document.start + document.num_tokens]))
+            for document in self._checked
+        ]
 
     def record(
         self, shard: ShardRange, file: ShardFileRecord, docs_sha256: str, encoders: tuple[str, ...]
@@ -191,7 +206,8 @@ class _Measured:
             left_tokens=self._left_tokens,
             max_id=self._max_id,
             bad_ends=self._bad_ends,
-            sampled=self._sampler.rows(),
+            sample=self._samples.digest,
+            checked=tuple(self._checked),
             encoders=encoders,
             statistics=self._documents.statistics(),
         )

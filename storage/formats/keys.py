@@ -137,8 +137,18 @@ def split_indices(content: UInt64s, shares: Sequence[tuple[str, float]]) -> NDAr
 
 
 def sample_keys(content: UInt64s) -> UInt64s:
-    """Return the (n,) hashes that choose documents for the check before publishing."""
+    """Return the (n,) hashes that choose documents of a published version for a verification."""
     return mix64(Purpose.SAMPLE, 0, (content[:, 0], content[:, 1]))
+
+
+def row_sample_keys(content_high: UInt64s, rows: UInt64s) -> UInt64s:
+    """Return the (n,) hashes that choose rows for the check; those of copies of a text differ.
+
+    Args:
+        content_high: (n,) the high halves of content hashes.
+        rows: (n,) row numbers in their file.
+    """
+    return mix64(Purpose.SAMPLE, 0, (content_high, rows))
 
 
 def equal_part(index: int, count: int, start: int = 0, end: int = KEY_SPACE) -> tuple[int, int]:

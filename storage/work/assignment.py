@@ -19,11 +19,20 @@ _NAME = "assignment.json"
 
 
 @dataclass(frozen=True, slots=True)
+class RowSample:
+    """Which documents the check encodes again: those in [first_row, last_row] whose hash is at most `largest_key`."""
+
+    first_row: int
+    last_row: int
+    largest_key: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpillEntry:
     """One spill to read: its partition's name, its index there, length and checksum, and the index of its input.
 
-    `source_index` is the position of the input's source in Assignment.sources. Entries are in the total order of
-    inputs.
+    `source_index` is the position of the input's source in Assignment.sources; `checked` says which documents the check
+    encodes again. Entries are in the total order of inputs.
     """
 
     name: str
@@ -32,6 +41,7 @@ class SpillEntry:
     checksum: str | None
     input_index: int
     source_index: int
+    checked: RowSample
 
 
 @dataclass(frozen=True, slots=True)

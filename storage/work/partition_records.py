@@ -31,13 +31,22 @@ class QuarantineSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class RowWindow:
+    """Neighbouring rows of a partition: those in [first_row, end_row), which hold so many documents."""
+
+    first_row: int
+    end_row: int
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRecord:
     """What became of the rows of a partition.
 
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
-    bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8; None in
-    the record of an earlier release.
+    bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8. The
+    check takes documents from `window`, which is None if there are none. The record of an earlier release has neither.
     """
 
     read: int
@@ -49,6 +58,7 @@ class PartitionRecord:
     encoder: str | None = None
     compared: int = 0
     text_bytes: int | None = None
+    window: RowWindow | None = None
 
 
 def partition_record_path(spill_name: str) -> str:

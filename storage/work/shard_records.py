@@ -14,13 +14,25 @@ from tokenloom.storage.work.assignment import candidate_path
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedDocument:
+    """A document of a shard that the check encodes again: its row and content, and a hash of its ids in the shard."""
+
+    input_index: int
+    row: int
+    content: str  # 32 hexadecimal digits
+    start: int  # first token in the shard
+    num_tokens: int
+    ids_hash: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardRecord:
     """A shard as it was written; `name` is its path in the version without suffix, see ShardEntry for the first fields.
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
-    largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `sampled` are
-    documents to check, each the fields of a SampledDocument. `encoders` are the fast encoders that encoded
-    spills of the build. `statistics` describe its documents; None in a record of an earlier release.
+    largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
+    the fast encoders that encoded spills of the build. `statistics` describe its documents; None in a record of an
+    earlier release. `checked` are the documents that the check encodes again; `sample` is a digest of what chose them.
     """
 
     name: str
@@ -38,9 +50,10 @@ class ShardRecord:
     left_tokens: int
     max_id: int
     bad_ends: int
-    sampled: list[tuple[int, ...]]
     encoders: tuple[str, ...] = ()
     statistics: DocumentStatistics | None = None
+    sample: str = ""
+    checked: tuple[CheckedDocument, ...] = ()
 
     def entry(self) -> ShardEntry:
         """Return the shard's row of the manifest."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 from tokenloom.storage.formats.spill import SpillCounts
 from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary
+from tokenloom.tasks.rows.check_window import WindowChooser
 from tokenloom.tasks.sources import Rows
 
 _MESSAGE_CHARS = 500  # of the first bad row, for a message about many of them
@@ -14,11 +15,15 @@ _MESSAGE_CHARS = 500  # of the first bad row, for a message about many of them
 class PartitionTally:
     """Counts the rows of a partition: those read, filtered and not read, and the bad ones by reason.
 
+    Args:
+        name: of the partition's spills.
+
     Attributes:
         num_read: rows so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self._window = WindowChooser(name)
         self.num_read = self._num_filtered = self._num_not_read = self._text_bytes = 0
         self._unseen: tuple[str, ...] = ()
         self._reasons: Counter[str] = Counter()
@@ -30,6 +35,7 @@ class PartitionTally:
         self._num_filtered += rows.num_filtered
         self._num_not_read += rows.num_not_read
         self._unseen = rows.missing_keys
+        self._window.add(rows)
         for bad in rows.bad:
             self._reasons[bad.reason] += bad.num_rows
             self._first = self._first or str(bad)[:_MESSAGE_CHARS]
@@ -60,4 +66,5 @@ class PartitionTally:
                 first=self._first,
             ),
             text_bytes=self._text_bytes,
+            window=self._window.window(),
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tokenloom.tasks.running.steps import RunEach
+from tokenloom.tasks.running.steps import RunEach, StepJobs
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -65,8 +65,13 @@ def run_batches(
         step: the function that a worker calls for each job.
         batches: (label, jobs), see batch_jobs.
     """
-    results: list[list[Result]] = run_each(name, partial(_run_batch, step), batches)
-    return [result for batch in results for result in batch]
+    return run_batches_together(run_each, (name, step, batches))[0]
+
+
+def run_batches_together(run_each: RunEach, *steps: StepJobs) -> list[list[Any]]:
+    """Run steps that do not need each other, each (name, step, batches), see run_batches; return each one's results."""
+    batched = [(name, partial(_run_batch, step), batches) for name, step, batches in steps]
+    return [[result for batch in results for result in batch] for results in run_each.together(*batched)]
 
 
 def _run_batch(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:

@@ -19,8 +19,8 @@ _LABELS = {
 STEPS = {
     "tokenize": "text to spills of token ids",
     "assign": "where each document goes",
-    "shuffle": "spills to shards in their global order",
-    "validate": "counts, ids, and 1,000 documents encoded again",
+    "shuffle": "spills to shards in their global order; about 1,000 documents encoded again",
+    "validate": "counts and lengths",
     "publish": "manifest and tag",
 }
 

@@ -9,15 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from tokenloom.errors import WorkError
 
 # Runs a step once, in this process: (name, step) -> its result.
 RunOne = Callable[[str, Callable[[], Any]], Any]
 
-# Runs calls, several at once: (name of the step, [(label, call)]) -> results in order.
-Submit = Callable[[str, Sequence[tuple[str, Callable[[], Any]]]], list[Any]]
+
+class Call(NamedTuple):
+    """A call of the step `name` for one job; `label` says for which."""
+
+    name: str
+    label: str
+    run: Callable[[], Any]
+
+
+# Runs calls, several at once, and returns their results in order.
+Submit = Callable[[Sequence[Call]], list[Any]]
+
+# A step for each of many jobs: (name, step, [(label, job)]).
+StepJobs = tuple[str, Callable[[Any], Any], Sequence[tuple[str, Any]]]
 
 
 def _do_nothing() -> None:
@@ -43,10 +56,16 @@ class RunEach:
 
     def __call__(self, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
         """Run the step `name` for each (label, job); return the results in order."""
+        return self.together((name, step, jobs))[0]
+
+    def together(self, *steps: StepJobs) -> list[list[Any]]:
+        """Run steps that do not need each other, those named first as soon as possible; return the results of each."""
+        calls = [Call(name, label, partial(self.call, step, job)) for name, step, jobs in steps for label, job in jobs]
         try:
-            return self.submit(name, [(label, partial(self.call, step, job)) for label, job in jobs])
+            results = iter(self.submit(calls))
         except WorkError:
             raise
         except BaseException:
             self.stop()
             raise
+        return [list(islice(results, len(jobs))) for _, _, jobs in steps]

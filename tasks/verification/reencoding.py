@@ -1,16 +1,15 @@
-"""Read sampled documents from their source again, encode them, and compare them with what their shards hold."""
+"""Read documents from their source again, and encode them again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.storage.formats.keys import content_hashes
+from tokenloom.storage.formats.keys import content_digits, content_hashes
 from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
@@ -18,7 +17,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tasks.verification.sampling import SampledDocument, hash_of_ids
+from tokenloom.tasks.verification.sampling import hash_of_ids
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 
@@ -26,71 +25,43 @@ _CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 
 
 @dataclass(frozen=True)
-class ReencodeJob:
-    """Documents of one input to encode again, in the order of their rows.
+class EncodedAgain:
+    """A document that was read and encoded again; `place` names its row in a message.
 
-    `tokenizer_files` are those of a published version; None while it is built, see load_job_tokenizer.
+    `content` is its content hash as 32 hexadecimal digits, `ids_hash` that of its ids, see hash_of_ids.
     """
 
-    file: InputFile
-    definition: dict[str, Any]
-    tokenizer_fingerprint: str
-    tokenizer_files: dict[str, bytes] | None
-    transform: str | None
-    documents: list[SampledDocument]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How a document that was encoded again compares with its shard; `place` names its row in a message.
-
-    `has_same_ids` is False where the text differs.
-    """
-
-    document: SampledDocument
+    row: int
     place: str
-    has_same_text: bool
-    has_same_ids: bool
+    content: str
+    ids_hash: int
 
 
-def compare_with_source(
-    job: ReencodeJob, tokenizer: Tokenizer, stored_hash: Callable[[SampledDocument], int]
-) -> list[Comparison]:
-    """Encode documents again and return how each compares; leaves out those whose rows are gone.
+def encode_again(
+    file: InputFile, rows: Sequence[int], transform: str | None, tokenizer: Tokenizer
+) -> Iterator[EncodedAgain]:
+    """Yield the documents of rows of a file, encoded again; leaves out those that are gone.
 
     Args:
-        job: which documents.
-        tokenizer: the job's.
-        stored_hash: returns hash_of_ids of the tokens in the shard.
+        file: the input.
+        rows: sorted.
+        transform: applied to each text, as the build did.
+        tokenizer: the build's.
 
     Raises InputError if the input can't be read, or the transform fails.
     """
-    progress.report(progress.Working(f"reading documents of {job.file.url} again"))
-    wanted = {document.row: document for document in job.documents}
-    found: list[Comparison] = []
-    with sharing_files(_block_bytes(job.file.num_bytes, len(wanted))):
-        for texts, rows, place_of in read_rows(job.file, sorted(wanted), job.transform):
-            found += _compare(tokenizer, texts, [wanted[row] for row in rows], place_of, stored_hash)
-            progress.report(progress.Advanced(num_documents=len(rows), done=len(rows)))
-    return found
+    progress.report(progress.Working(f"reading documents of {file.url} again"))
+    with sharing_files(_block_bytes(file.num_bytes, len(rows))):
+        for texts, found, place_of in read_rows(file, rows, transform):
+            yield from _encode(tokenizer, texts.fill_null(""), found, place_of)
 
 
-def _compare(
-    tokenizer: Tokenizer,
-    texts: pa.Array,
-    documents: list[SampledDocument],
-    place_of: PlaceOf,
-    stored_hash: Callable[[SampledDocument], int],
-) -> Iterator[Comparison]:
-    """Encode texts and compare them with the documents, which are in the same order."""
-    texts = texts.fill_null("")
-    content = content_hashes(*text_bytes(texts)).tolist()
+def _encode(tokenizer: Tokenizer, texts: pa.Array, rows: list[int], place_of: PlaceOf) -> Iterator[EncodedAgain]:
+    content = content_hashes(*text_bytes(texts))
     encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
     ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
-    for document, hashes, new_ids in zip(documents, content, ids, strict=True):
-        same_text = hashes == [document.content_high, document.content_low]
-        same_ids = same_text and len(new_ids) == document.num_tokens and hash_of_ids(new_ids) == stored_hash(document)
-        yield Comparison(document, place_of(document.row), same_text, same_ids)
+    for row, hashes, new_ids in zip(rows, content, ids, strict=True):
+        yield EncodedAgain(row, place_of(row), content_digits(hashes), hash_of_ids(new_ids))
 
 
 def read_rows(

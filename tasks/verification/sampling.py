@@ -1,4 +1,4 @@
-"""Choose documents by hash, to encode them again: before a build publishes, and for `tokenloom verify --deep`.
+"""Choose documents of a published version by hash, for `tokenloom verify --deep` to encode them again.
 
 Each shard proposes the documents with its smallest hashes; the smallest of all are chosen. So the choice depends
 only on the contents, and no process has to see all documents.
@@ -7,7 +7,7 @@ only on the contents, and no process has to see all documents.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,34 +27,21 @@ _DTYPE = np.dtype(
         ("row", "<u8"),
         ("start", "<u8"),
         ("num_tokens", "<u4"),
-        ("ids_hash", "<u8"),
     ]
 )
 
 
 @dataclass(frozen=True, order=True)
 class SampledDocument:
-    """A document that was chosen: its hash and content, its place in the inputs, its tokens in a shard.
-
-    A shard's record holds all fields but `shard_name`, in this order. `ids_hash` is hash_of_ids of the tokens in the
-    shard; 0 where it is computed later.
-    """
+    """A document that was chosen: its hash and content, its place in the inputs, its tokens in a shard."""
 
     sample_key: int
-    content_high: int
-    content_low: int
+    content: str  # 32 hexadecimal digits
     input_index: int
     row: int
     start: int
     num_tokens: int
-    ids_hash: int
     shard_name: str
-
-    @classmethod
-    def from_row(cls, row: Sequence[int], shard_name: str) -> SampledDocument:
-        """Return the document of a row of a shard's record."""
-        key, high, low, input_index, number, start, num_tokens, ids_hash = row
-        return cls(key, high, low, input_index, number, start, num_tokens, ids_hash, shard_name)
 
 
 class Sampler:
@@ -91,15 +78,14 @@ class Sampler:
         both = np.concatenate([self._rows, rows])
         self._rows = both[np.argsort(both["sample_key"], kind="stable")][: self._num_samples]
 
-    def hash_ids(self, tokens: NDArray[np.unsignedinteger]) -> None:
-        """Note the hash of each kept document's ids; `tokens` are those of the whole shard."""
+    def documents(self, shard_name: str) -> list[SampledDocument]:
+        """Return the kept documents, which are those of a shard."""
+        found = []
         for row in self._rows:
-            start = int(row["start"])
-            row["ids_hash"] = hash_of_ids(tokens[start : start + int(row["num_tokens"])])
-
-    def rows(self) -> list[tuple[int, ...]]:
-        """Return the kept documents as a shard's record holds them."""
-        return [tuple(row.tolist()) for row in self._rows]
+            key, high, low, input_index, number, start, num_tokens = row.tolist()
+            content = f"{high:016x}{low:016x}"
+            found.append(SampledDocument(key, content, input_index, number, start, num_tokens, shard_name))
+        return found
 
 
 def num_proposed(num_documents: int, num_all_documents: int) -> int:

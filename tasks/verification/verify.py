@@ -97,8 +97,7 @@ class ShardJob:
         )
         damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
         damages += _damages(blocks.path, block_problems)
-        rows = sampler.rows() if sampler and not damages else []
-        proposed = [SampledDocument.from_row(row, claim.entry.name) for row in rows]
+        proposed = sampler.documents(claim.entry.name) if sampler and not damages else []
         return FileReport(2, counter.num_bytes, damages, proposed, num_written)
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.job_tokenizer import load_job_tokenizer
-from tokenloom.tasks.verification.reencoding import Comparison, ReencodeJob, compare_with_source
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.verification.reencoding import encode_again
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, SampledDocument, choose_documents, hash_of_ids
 from tokenloom.tasks.verification.verify import Subject
+from tokenloom.tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -33,11 +35,32 @@ _MAX_NAMED = 3  # documents of a shard
 
 @dataclass(frozen=True)
 class DeepJob:
-    """Documents of one input to encode again and to compare with the shards of a published version."""
+    """Documents of one input, in the order of its rows, to encode again and to compare with the shards of a version.
+
+    `tokenizer_files` are the version's.
+    """
 
     store: Store
     version: str
-    reencode: ReencodeJob
+    file: InputFile
+    definition: dict[str, Any]
+    tokenizer_fingerprint: str
+    tokenizer_files: dict[str, bytes]
+    transform: str | None
+    documents: list[SampledDocument]
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """How a document that was encoded again compares with its shard; `place` names its row in a message.
+
+    `has_same_ids` is False where the text differs.
+    """
+
+    document: SampledDocument
+    place: str
+    has_same_text: bool
+    has_same_ids: bool
 
 
 @dataclass(frozen=True)
@@ -85,30 +108,42 @@ def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[S
     transform = spec.documents.transform.function if spec.documents.transform else None
 
     def make_job(file: InputFile, documents: list[SampledDocument]) -> DeepJob:
-        reencode = ReencodeJob(file, definition, fingerprint, files, transform, documents)
-        return DeepJob(subject.store, version, reencode)
+        return DeepJob(subject.store, version, file, definition, fingerprint, files, transform, documents)
 
     return make_job
 
 
 def verify_encoding(job: DeepJob) -> EncodingReport:
     """Encode the documents of a job again and compare them with their shards; runs in a worker."""
-    reencode = job.reencode
     try:
-        tokenizer = load_job_tokenizer(reencode.definition, reencode.tokenizer_fingerprint, reencode.tokenizer_files)
-        found = compare_with_source(reencode, tokenizer, _stored_hash(job))
-        compared = [one for one in found if one.has_same_text or not reencode.transform]
+        tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint, job.tokenizer_files)
+        found = _compare(job, tokenizer)
+        compared = [one for one in found if one.has_same_text or not job.transform]
         damages = _damages(job, compared)
         if damages:
-            check_unchanged(reencode.file)  # since its fingerprint was compared
+            check_unchanged(job.file)  # since its fingerprint was compared
     except (InputError, TokenizerError) as error:
         return EncodingReport(0, [], [f"not compared: {error}"])
     warnings = []
-    if num_gone := len(reencode.documents) - len(found):
-        warnings.append(f"{reencode.file.url}: {num_gone} of its rows can no longer be read")
+    if num_gone := len(job.documents) - len(found):
+        warnings.append(f"{job.file.url}: {num_gone} of its rows can no longer be read")
     if num_other := len(found) - len(compared):
-        warnings.append(f"documents.transform {reencode.transform} gives different texts: {num_other:,} not compared")
+        warnings.append(f"documents.transform {job.transform} gives different texts: {num_other:,} not compared")
     return EncodingReport(len(compared), damages, warnings)
+
+
+def _compare(job: DeepJob, tokenizer: Tokenizer) -> list[_Comparison]:
+    """Encode the documents of a job again and return how each compares; leaves out those whose rows are gone."""
+    wanted = {document.row: document for document in job.documents}
+    stored_hash = _stored_hash(job)
+    found = []
+    for again in encode_again(job.file, sorted(wanted), job.transform, tokenizer):
+        document = wanted[again.row]
+        has_same_text = again.content == document.content
+        has_same_ids = has_same_text and again.ids_hash == stored_hash(document)
+        found.append(_Comparison(document, again.place, has_same_text, has_same_ids))
+        progress.report(progress.Advanced(num_documents=1, done=1))
+    return found
 
 
 def _stored_hash(job: DeepJob) -> Callable[[SampledDocument], int]:
@@ -128,7 +163,7 @@ def _stored_hash(job: DeepJob) -> Callable[[SampledDocument], int]:
     return stored_hash
 
 
-def _damages(job: DeepJob, found: Iterable[Comparison]) -> list[Damage]:
+def _damages(job: DeepJob, found: Iterable[_Comparison]) -> list[Damage]:
     """Return the shards whose documents differ, with the first of them."""
     problems: defaultdict[str, list[str]] = defaultdict(list)
     for one in found:

@@ -510,7 +510,7 @@ def test_a_tryout_lists_the_bad_rows_it_read(limit: int, tmp_path: Path) -> None
 
 # Interrupted builds and damaged work
 
-STEPS = ("assign_shards", "shuffle_shard", "check_encoding", "validate_build", "publish_version")
+STEPS = ("assign_shards", "shuffle_shard", "check_partition", "validate_build", "publish_version")
 
 
 @contextmanager

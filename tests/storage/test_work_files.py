@@ -17,6 +17,7 @@ from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCoun
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
+    RowSample,
     RowsRead,
     ShardRange,
     SpillEntry,
@@ -29,17 +30,24 @@ from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory
 from tokenloom.storage.work.partition_records import (
     PartitionRecord,
     QuarantineSummary,
+    RowWindow,
     find_partition_record,
     find_partition_records,
     partition_record_path,
     quarantine_path,
     write_partition_record,
 )
-from tokenloom.storage.work.shard_records import ShardRecord, find_shard_record, shard_record_path, write_shard_record
+from tokenloom.storage.work.shard_records import (
+    CheckedDocument,
+    ShardRecord,
+    find_shard_record,
+    shard_record_path,
+    write_shard_record,
+)
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
-    [SpillEntry(SPILL, 0, 10, None, 0, 0)],
+    [SpillEntry(SPILL, 0, 10, None, 0, 0, RowSample(0, 2**64 - 1, 2**63))],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": SplitTotals(1, 5)},
     RowsRead(1, 0, 0, 0),
@@ -48,7 +56,13 @@ ASSIGNMENT = Assignment(
     {"books": EncodedCounts(1, 5, 17)},
 )
 RECORD = PartitionRecord(
-    3, 1, 0, ["id"], [SpillCounts(4, [1, 0], [5, 0])], QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row")
+    3,
+    1,
+    0,
+    ["id"],
+    [SpillCounts(4, [1, 0], [5, 0])],
+    QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row"),
+    window=RowWindow(0, 2**64, 1),
 )
 SHARD = ShardRecord(
     "train/000000",
@@ -66,9 +80,10 @@ SHARD = ShardRecord(
     0,
     4,
     0,
-    [(1, 2), (3, 4)],
     (),
     DocumentStatistics([0, 1], {"books": SourceCounts(1, 5)}),
+    "f" * 32,
+    (CheckedDocument(0, 7, "0" * 32, 0, 5, 2**64 - 1),),
 )
 
 

@@ -127,15 +127,6 @@ def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeyp
     assert max(merged) == 201
 
 
-def test_1000_documents_are_checked_however_uneven_the_splits(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(5000)])
-    splits = {"train": 0.996, "a": 0.001, "b": 0.001, "c": 0.001, "d": 0.001}
-    spec = make_spec(tmp_path / "store", [jsonl(path)], splits=splits)
-    version = build(spec).version
-    store = local_store(spec.store, spec.dataset)
-    assert b'"documents_encoded_again":1000' in store.read(f"versions/{version}/build.json")
-
-
 def test_every_spill_damaged_at_once_is_encoded_again(tmp_path: Path) -> None:
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", [f"document {i} {j}" for j in range(20)]) for i in range(6)]
     wanted = make_spec(tmp_path / "wanted", [jsonl(tmp_path / "*.jsonl")])

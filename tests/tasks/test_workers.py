@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
+from tokenloom.tasks.check import check_partition
 from tokenloom.tasks.plan import cut_file
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
@@ -28,7 +29,6 @@ from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffle import shuffle_shard
 from tokenloom.tasks.tokenization import tokenize_partition
-from tokenloom.tasks.validate import check_encoding
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -446,7 +446,7 @@ def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
 
 
 def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool: WorkerPool) -> None:
-    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_encoding]
+    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_partition]
     for step in steps:
         with pytest.raises(AttributeError):  # the job is missing, but the step's modules are loaded now
             pool.call(step, None)

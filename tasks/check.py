@@ -1,0 +1,136 @@
+"""Check: read about 1,000 documents from their sources again, encode them again, and compare them with the shards.
+
+They are encoded while the shards are written, because both choose the same documents (checked_rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokenloom.errors import CheckError, EncoderMismatch, ReencodingMismatch, of_source
+from tokenloom.storage.formats.keys import KEY_SPACE
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.assignment import SpillEntry
+from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
+from tokenloom.tasks.checked_rows import RowSamples
+from tokenloom.tasks.encoders import EncodingRules, encoding_again
+from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.merge import open_spill
+from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
+from tokenloom.tokenizers import Tokenizer
+
+_CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
+_UNSTEADY = (
+    "nothing was published; documents.transform returned another text for the same row: make it depend only on "
+    "the text, change its version, and build again"
+)
+NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
+
+
+@dataclass(frozen=True)
+class CheckJob:
+    """Documents of a partition to encode again; see encoding_again for `rules` and `encoders`.
+
+    `weight` is what the job counts in the progress of the shuffle, in tokens.
+    """
+
+    store: Store
+    spills: tuple[SpillEntry, ...]
+    file: InputFile
+    definition: dict[str, Any]
+    tokenizer_fingerprint: str
+    transform: str | None
+    rules: EncodingRules
+    encoders: frozenset[str]
+    weight: int
+
+
+@dataclass(frozen=True)
+class PartitionCheck:
+    """The documents of a partition that were encoded again; `input_index` is that of its file."""
+
+    input_index: int
+    documents: list[EncodedAgain]
+
+
+def check_partition(job: CheckJob) -> PartitionCheck:
+    """Encode the documents of a partition that are checked again.
+
+    Raises:
+        CheckError: a row no longer exists.
+        WorkError: a spill is missing or damaged; its partition must be encoded again.
+        ReencodingMismatch: a fast encoder gives other ids than the reference.
+    """
+    rows = _checked_rows(job)
+    documents: list[EncodedAgain] = []
+    if rows:
+        with of_source(job.file.source), _encoding_again(job) as tokenizer:
+            documents = list(encode_again(job.file, rows, job.transform, tokenizer))
+    if num_gone := len(rows) - len(documents):
+        check_unchanged(job.file)
+        raise CheckError(f"{job.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")
+    progress.report(progress.Advanced(done=job.weight))
+    return PartitionCheck(job.spills[0].input_index, documents)
+
+
+def _checked_rows(job: CheckJob) -> list[int]:
+    """Return the rows to encode again, sorted."""
+    found: list[int] = []
+    for entry in job.spills:
+        spill, samples = open_spill(job.store, entry), RowSamples([entry.checked])
+        for split_index in range(len(spill.num_documents)):
+            rows = spill.documents(split_index, 0, KEY_SPACE)
+            found += rows["row"][samples.find(rows, np.zeros(len(rows), np.uint32))].tolist()
+    return sorted(found)
+
+
+@contextmanager
+def _encoding_again(job: CheckJob) -> Iterator[Tokenizer]:
+    first = job.spills[0]
+    name = f"again-{first.input_index}-{first.name}"
+    try:
+        with encoding_again(job.definition, job.tokenizer_fingerprint, job.rules, job.encoders, name) as tokenizer:
+            yield tokenizer
+    except EncoderMismatch as error:
+        raise ReencodingMismatch(str(error), NEXT_STEP) from error
+
+
+def compare_with_shards(plan: BuildPlan, records: Sequence[ShardRecord], checks: Iterable[PartitionCheck]) -> int:
+    """Compare documents that were encoded again with the shards; return how many.
+
+    Args:
+        plan: the build's plan.
+        records: the records of all shards.
+        checks: of all partitions.
+
+    Raises:
+        CheckError: a text differs, or a document was not encoded again.
+        ReencodingMismatch: ids differ.
+    """
+    again = {(check.input_index, document.row): document for check in checks for document in check.documents}
+    num_compared = 0
+    for record in records:
+        for document in record.checked:
+            found = again.get((document.input_index, document.row))
+            _compare(plan, f"shard {record.name} at token {document.start}", document, found)
+            num_compared += 1
+    return num_compared
+
+
+def _compare(plan: BuildPlan, where: str, document: CheckedDocument, again: EncodedAgain | None) -> None:
+    if again is None:
+        url = plan.inputs[document.input_index].url
+        raise CheckError(f"{where}: its row {document.row} of {url} was not encoded again; {NEXT_STEP}")
+    if again.content != document.content:
+        check_unchanged(plan.inputs[document.input_index])
+        why = _CHANGED if plan.spec.documents.transform is None else _UNSTEADY
+        raise CheckError(f"{again.place}: its text differs from {where}; {why}")
+    if again.ids_hash != document.ids_hash:
+        raise ReencodingMismatch(f"{again.place}: encoded again, its ids differ from {where}", NEXT_STEP)
