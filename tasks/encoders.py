@@ -24,7 +24,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed, is_proven
 from tokenloom.tokenizers.fast.libraries import libraries, library_of
-from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, SAMPLE, Check, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.verdict import check_cache
 from tokenloom.tokenizers.identity import find_identity
 
@@ -92,9 +92,9 @@ def encoding_again(
     Args:
         definition: see load_tokenizer.
         fingerprint: of the tokenizer of the build.
-        rules: how the build may encode.
-        encoders: the fast encoders that encoded some of the build. They encode all of the documents, the reference
-            library only the first ones: it might take as long as the rest of the build.
+        rules: how the build may encode; the reference library encodes only what `rules.check` says, because it might
+            take as long as the rest of the build.
+        encoders: the fast encoders that encoded some of the build. They encode all of the documents.
         name: of these documents, for a file name.
 
     Raises:
@@ -102,7 +102,7 @@ def encoding_again(
         EncoderMismatch: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
-    choice = _choice(definition, fingerprint, rules, FIRST_TEXTS)
+    choice = _choice(definition, fingerprint, rules, rules.check)
     fastest = choice.tokenizer if choice.encoder in encoders else reference
     with _unless_left(fastest, reference, name) as tokenizer:
         yield tokenizer

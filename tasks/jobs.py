@@ -15,10 +15,11 @@ from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffle import ShuffleJob
 from tokenloom.tasks.tokenization import TokenizeJob
-from tokenloom.tokenizers.fast.tokenizer import Check
+from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, Check
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
+_SAMPLE_BYTES = 1_100_000  # that both libraries encode, at least
 _CHECK_DOCUMENTS = 50  # of a task that checks some
 _DOCUMENT_TOKENS = 50_000  # that the shuffle moves in the time in which one document is checked
 
@@ -75,7 +76,7 @@ def encoding_rules(plan: BuildPlan) -> EncodingRules:
 
 def sample_share(plan: BuildPlan) -> float:
     """Return the share of the text that both libraries encode: 0.1 %, or about 1 MB of a small input."""
-    return min(1.0, max(0.001, 1_100_000 / max(1, plan.missing_bytes)))
+    return min(1.0, max(0.001, _SAMPLE_BYTES / max(1, plan.missing_bytes)))
 
 
 def rules_job(plan: BuildPlan) -> RulesJob:
@@ -140,6 +141,12 @@ def check_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> 
     return batch_jobs(jobs, num_workers, _CHECK_DOCUMENTS, MAX_SMALL_TASKS)
 
 
+def _check_rules(plan: BuildPlan) -> EncodingRules:
+    """Return how the check encodes: without the reference if a full sample of this build's text was compared before."""
+    has_sample = plan.missing_bytes >= _SAMPLE_BYTES
+    return replace(encoding_rules(plan), check=NO_CHECK if has_sample else FIRST_TEXTS)
+
+
 def _check_job(plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], weight: int) -> CheckJob:
     return CheckJob(
         store=plan.store,
@@ -148,7 +155,7 @@ def _check_job(plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer.fingerprint,
         transform=plan.spec.documents.transform.function if plan.spec.documents.transform else None,
-        rules=encoding_rules(plan),
+        rules=_check_rules(plan),
         encoders=frozenset(assignment.encoders),
         weight=weight,
     )
