@@ -195,8 +195,8 @@ def _encode_and_publish(
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         shards = shuffle_batches(plan, assignment, num_workers)
         steps = ("shuffle", shuffle_shard, shards), ("check", check_partition, checks)
+        records, encoded_again = run_batches_together(run_each, *steps)
         with distrusting(plan.store, assignment.encoders, plan.tokenizer.fingerprint):
-            records, encoded_again = run_batches_together(run_each, *steps)
             num_checked = compare_with_shards(plan, records, encoded_again)
     with _step("validate", seconds):
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))

@@ -1,1 +1,1 @@
-"""One step of a build each, as plain functions: plan, tokenize, assign, shuffle, validate, publish."""
+"""One step of a build each, as plain functions: plan, tokenize, assign, shuffle, check, validate, publish."""

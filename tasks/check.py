@@ -18,7 +18,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
 from tokenloom.tasks.checked_rows import RowSamples
-from tokenloom.tasks.encoders import EncodingRules, encoding_again
+from tokenloom.tasks.encoders import EncodingRules, distrusting, encoding_again
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.merge import open_spill
 from tokenloom.tasks.plan import BuildPlan
@@ -38,7 +38,8 @@ NEXT_STEP = "nothing was published; please report this, with build.json of a ver
 class CheckJob:
     """Documents of a partition to encode again; see encoding_again for `rules` and `encoders`.
 
-    `weight` is what the job counts in the progress of the shuffle, in tokens.
+    `weight` is what the job counts in the progress of the shuffle, in tokens. The documents are in about `near_bytes`
+    of the file.
     """
 
     store: Store
@@ -50,6 +51,7 @@ class CheckJob:
     rules: EncodingRules
     encoders: frozenset[str]
     weight: int
+    near_bytes: int
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,19 @@ class PartitionCheck:
 
 
 def check_partition(job: CheckJob) -> PartitionCheck:
-    """Encode the documents of a partition that are checked again.
+    """Encode the checked documents of a partition a second time.
 
     Raises:
         CheckError: a row no longer exists.
         WorkError: a spill is missing or damaged; its partition must be encoded again.
-        ReencodingMismatch: a fast encoder gives other ids than the reference.
+        DistrustedEncoder: a fast encoder gives other ids than the reference.
     """
     rows = _checked_rows(job)
     documents: list[EncodedAgain] = []
     if rows:
-        with of_source(job.file.source), _encoding_again(job) as tokenizer:
-            documents = list(encode_again(job.file, rows, job.transform, tokenizer))
+        distrusts = distrusting(job.store, job.encoders, job.tokenizer_fingerprint)
+        with of_source(job.file.source), distrusts, _encoding_again(job) as tokenizer:
+            documents = list(encode_again(job.file, rows, job.transform, tokenizer, job.near_bytes))
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")

@@ -1,5 +1,6 @@
-"""Which documents the check encodes again: about 1,000 of a build, chosen by hash.
+"""Which documents the check encodes again: about 1,000 of those in the spills, chosen by hash.
 
+Those that the shuffle drops, as duplicates or because they are excluded, are compared with nothing.
 Each partition gives its share, from a window of its rows (rows/check_window.py). What is chosen depends only on the
 records of the partitions, so shards and check choose the same documents at the same time, each for itself.
 """

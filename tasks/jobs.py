@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 
@@ -11,6 +12,7 @@ from tokenloom.tasks.checked_rows import NUM_CHECKED
 from tokenloom.tasks.encoders import EncodingRules, may_probe
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.rows.check_window import WINDOW_SHARE
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffle import ShuffleJob
@@ -131,12 +133,14 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int) -> ShuffleJo
 def check_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[CheckJob]]]:
     """Return the partitions of which documents are encoded again, for check_partition."""
     num_bytes = sum(entry.num_bytes for entry in assignment.spills)
+    counts = Counter(partition.input_index for partition in plan.partitions)
     num_checked = min(NUM_CHECKED, sum(total.documents for total in assignment.totals.values()))
     jobs = []
     for (input_index, _), entries in groupby(assignment.spills, lambda entry: (entry.input_index, entry.name)):
         spills = tuple(entries)
         weight = max(1, num_checked * sum(entry.num_bytes for entry in spills) // num_bytes)
-        job = _check_job(plan, assignment, spills, weight * _DOCUMENT_TOKENS)
+        part_bytes = plan.inputs[input_index].num_bytes // counts[input_index]
+        job = _check_job(plan, assignment, spills, weight * _DOCUMENT_TOKENS, part_bytes // WINDOW_SHARE)
         jobs.append(WeightedJob(plan.inputs[input_index].path, job, weight))
     return batch_jobs(jobs, num_workers, _CHECK_DOCUMENTS, MAX_SMALL_TASKS)
 
@@ -147,7 +151,9 @@ def _check_rules(plan: BuildPlan) -> EncodingRules:
     return replace(encoding_rules(plan), check=NO_CHECK if has_sample else FIRST_TEXTS)
 
 
-def _check_job(plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], weight: int) -> CheckJob:
+def _check_job(
+    plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], weight: int, near_bytes: int
+) -> CheckJob:
     return CheckJob(
         store=plan.store,
         spills=spills,
@@ -158,4 +164,5 @@ def _check_job(plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry
         rules=_check_rules(plan),
         encoders=frozenset(assignment.encoders),
         weight=weight,
+        near_bytes=near_bytes,
     )

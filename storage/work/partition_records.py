@@ -32,7 +32,7 @@ class QuarantineSummary:
 
 @dataclass(frozen=True, slots=True)
 class RowWindow:
-    """Neighbouring rows of a partition: those in [first_row, end_row), which hold so many documents."""
+    """Neighbouring rows of a partition: those in [first_row, end_row), `documents` is how many they hold."""
 
     first_row: int
     end_row: int
@@ -46,7 +46,8 @@ class PartitionRecord:
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
     bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8. The
-    check takes documents from `window`, which is None if there are none. The record of an earlier release has neither.
+    check takes documents from `window`, which is None if there are none. The record of an earlier release has neither
+    `text_bytes` nor `window`.
     """
 
     read: int

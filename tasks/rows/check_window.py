@@ -6,6 +6,7 @@ and decompress all of the partition again.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import accumulate
 
 import xxhash
@@ -14,11 +15,14 @@ from tokenloom.storage.formats.keys import KEY_SPACE
 from tokenloom.storage.work.partition_records import RowWindow
 from tokenloom.tasks.sources import Rows
 
-_SHARE = 8  # a window holds the documents of a partition divided by this, or more
+WINDOW_SHARE = 8  # a window holds the documents of a partition divided by this, or more
 
 
 class WindowChooser:
-    """Chooses a window by the hash of a name; its bounds are those of batches, so all it keeps is two numbers of each.
+    """Chooses a window by the hash of a name; windows begin and end with batches, so it keeps two numbers of each.
+
+    Windows are tiles of the partition, chosen in proportion to their documents, of which a larger tile gives a smaller
+    share: so every document is equally likely to be checked.
 
     Args:
         name: of the partition's spills.
@@ -37,11 +41,23 @@ class WindowChooser:
         """Return the window; None if the partition has no document."""
         if not self._batches:
             return None
-        ends = list(accumulate(count for _, count in self._batches))
-        wanted = -(-ends[-1] // _SHARE)
-        start = (ends[-1] - wanted) * xxhash.xxh3_64_intdigest(self._name.encode()) // KEY_SPACE
-        first = next(i for i, end in enumerate(ends) if end > start)
-        last = next(i for i, end in enumerate(ends) if end >= start + wanted)
-        before = ends[first] - self._batches[first][1]
-        end_row = self._batches[last + 1][0] if last + 1 < len(ends) else KEY_SPACE
-        return RowWindow(self._batches[first][0], end_row, ends[last] - before)
+        num_documents = sum(count for _, count in self._batches)
+        tiles = _tiles(self._batches, -(-num_documents // WINDOW_SHARE))
+        chosen = num_documents * xxhash.xxh3_64_intdigest(self._name.encode()) // KEY_SPACE
+        i = bisect_right(list(accumulate(count for _, count in tiles)), chosen)
+        return RowWindow(tiles[i][0], tiles[i + 1][0] if i + 1 < len(tiles) else KEY_SPACE, tiles[i][1])
+
+
+def _tiles(batches: list[tuple[int, int]], wanted: int) -> list[tuple[int, int]]:
+    """Join neighbouring batches to tiles of at least `wanted` documents, which is at most their sum."""
+    tiles: list[tuple[int, int]] = []
+    first, count = batches[0][0], 0
+    for first_row, num_documents in batches:
+        first, count = (first, count) if count else (first_row, 0)
+        count += num_documents
+        if count >= wanted:
+            tiles.append((first, count))
+            count = 0
+    if count:
+        tiles[-1] = (tiles[-1][0], tiles[-1][1] + count)
+    return tiles

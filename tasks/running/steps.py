@@ -59,7 +59,7 @@ class RunEach:
         return self.together((name, step, jobs))[0]
 
     def together(self, *steps: StepJobs) -> list[list[Any]]:
-        """Run steps that do not need each other, those named first as soon as possible; return the results of each."""
+        """Run independent steps, the calls of those named first before the others; return the results of each step."""
         calls = [Call(name, label, partial(self.call, step, job)) for name, step, jobs in steps for label, job in jobs]
         try:
             results = iter(self.submit(calls))

@@ -38,7 +38,7 @@ class EncodedAgain:
 
 
 def encode_again(
-    file: InputFile, rows: Sequence[int], transform: str | None, tokenizer: Tokenizer
+    file: InputFile, rows: Sequence[int], transform: str | None, tokenizer: Tokenizer, near_bytes: int
 ) -> Iterator[EncodedAgain]:
     """Yield the documents of rows of a file, encoded again; leaves out those that are gone.
 
@@ -47,11 +47,12 @@ def encode_again(
         rows: sorted.
         transform: applied to each text, as the build did.
         tokenizer: the build's.
+        near_bytes: the bytes of the file over which the rows are spread, about.
 
     Raises InputError if the input can't be read, or the transform fails.
     """
     progress.report(progress.Working(f"reading documents of {file.url} again"))
-    with sharing_files(_block_bytes(file.num_bytes, len(rows))):
+    with sharing_files(_block_bytes(near_bytes, len(rows))):
         for texts, found, place_of in read_rows(file, rows, transform):
             yield from _encode(tokenizer, texts.fill_null(""), found, place_of)
 

@@ -137,7 +137,7 @@ def _compare(job: DeepJob, tokenizer: Tokenizer) -> list[_Comparison]:
     wanted = {document.row: document for document in job.documents}
     stored_hash = _stored_hash(job)
     found = []
-    for again in encode_again(job.file, sorted(wanted), job.transform, tokenizer):
+    for again in encode_again(job.file, sorted(wanted), job.transform, tokenizer, job.file.num_bytes):
         document = wanted[again.row]
         has_same_text = again.content == document.content
         has_same_ids = has_same_text and again.ids_hash == stored_hash(document)
