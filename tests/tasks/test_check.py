@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -240,12 +239,10 @@ def test_a_job_that_finds_other_ids_distrusts_the_encoder_itself(
     monkeypatch.setattr("tokenloom.flows.build_steps.check_partition", keep)
     build(spec)
 
-    @contextmanager
-    def differing(*arguments: Any) -> Iterator[None]:
+    def differ(*arguments: Any) -> NoReturn:
         raise EncoderMismatch("fast 1.0 and byte give different ids for 'one'")
-        yield
 
-    monkeypatch.setattr(check, "encoding_again", differing)
+    monkeypatch.setattr(check, "encoding_again", differ)
     with pytest.raises(DistrustedEncoder, match=r"fast 1\.0 is not used for this dataset from now on"):
         check_partition(replace(jobs[0], encoders=frozenset(["fast 1.0"])))
     store = local_store(spec.store, spec.dataset)
