@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import CheckError, EncoderMismatch, ReencodingMismatch, of_source
-from tokenloom.storage.formats.keys import KEY_SPACE
+from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
@@ -31,6 +31,7 @@ _UNSTEADY = (
     "nothing was published; documents.transform returned another text for the same row: make it depend only on "
     "the text, change its version, and build again"
 )
+_PART_DOCUMENTS = 1_000_000  # whose rows are in memory at a time
 NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
@@ -88,9 +89,11 @@ def _checked_rows(job: CheckJob) -> list[int]:
     found: list[int] = []
     for entry in job.spills:
         spill, samples = open_spill(job.store, entry), RowSamples([entry.checked])
-        for split_index in range(len(spill.num_documents)):
-            rows = spill.documents(split_index, 0, KEY_SPACE)
-            found += rows["row"][samples.find(rows, np.zeros(len(rows), np.uint32))].tolist()
+        for split_index, num_documents in enumerate(spill.num_documents):
+            num_parts = -(-num_documents // _PART_DOCUMENTS)
+            for part in range(num_parts):
+                rows = spill.documents(split_index, *equal_part(part, num_parts))
+                found += rows["row"][samples.find(rows, np.zeros(len(rows), np.uint32))].tolist()
     return sorted(found)
 
 

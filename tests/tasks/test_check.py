@@ -61,7 +61,8 @@ def test_about_1000_documents_are_checked_however_uneven_the_splits(tmp_path: Pa
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_a_small_build_is_checked_whole(deduplicate: bool, tmp_path: Path) -> None:
+def test_a_small_build_is_checked_whole(deduplicate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_PART_DOCUMENTS", 100)
     texts = [f"document number {i % 700}" for i in range(NUM_CHECKED)]
     for name, half in (("a", texts[:500]), ("b", texts[500:])):
         write_jsonl(tmp_path / f"{name}.jsonl", half)
