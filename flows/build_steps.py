@@ -191,8 +191,8 @@ def _encode_and_publish(
         assignment = run_one("assign", lambda: assign_shards(plan))
     checks = check_batches(plan, assignment, num_workers)
     num_tokens = sum(total.tokens for total in assignment.totals.values())
-    num_tokens += sum(job.weight for _, batch in checks for job in batch)
-    with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
+    check_tokens = sum(job.progress_tokens for _, batch in checks for job in batch)
+    with _step("shuffle", seconds, num_tokens + check_tokens, "shards", len(assignment.shards)):
         shards = shuffle_batches(plan, assignment, num_workers)
         steps = ("shuffle", shuffle_shard, shards), ("check", check_partition, checks)
         records, encoded_again = run_batches_together(run_each, *steps)

@@ -19,7 +19,7 @@ from tokenloom.storage.work.assignment import (
     write_assignment,
 )
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
-from tokenloom.tasks.checked_rows import row_sample
+from tokenloom.tasks.checked_rows import choose_rows
 from tokenloom.tasks.documents_found import check_documents_found
 from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.rows.exclusion import write_exclusions
@@ -64,7 +64,7 @@ def _spill_entries(plan: BuildPlan, records: Sequence[PartitionRecord], sources:
     num_documents = sum(sum(spill.documents) for record in records for spill in record.spills)
     for part, record in zip(plan.partitions, records, strict=True):
         source_index = sources.index(plan.inputs[part.input_index].source)
-        checked = row_sample(record, num_documents)
+        checked = choose_rows(record, num_documents)
         for index, spill in enumerate(record.spills):
             place = (part.spill_name, index, spill.bytes, spill.checksum)
             yield SpillEntry(*place, part.input_index, source_index, checked)

@@ -17,7 +17,7 @@ from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
-from tokenloom.tasks.checked_rows import RowSamples
+from tokenloom.tasks.checked_rows import CheckedRowFinder
 from tokenloom.tasks.encoders import EncodingRules, distrusting, encoding_again
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.merge import open_spill
@@ -39,7 +39,7 @@ NEXT_STEP = "nothing was published; please report this, with build.json of a ver
 class CheckJob:
     """Documents of a partition to encode again; see encoding_again for `rules` and `encoders`.
 
-    `weight` is what the job counts in the progress of the shuffle, in tokens. The documents are in about `near_bytes`
+    `progress_tokens` is what the job counts in the progress of the shuffle. The documents are in about `near_bytes`
     of the file.
     """
 
@@ -51,7 +51,7 @@ class CheckJob:
     transform: str | None
     rules: EncodingRules
     encoders: frozenset[str]
-    weight: int
+    progress_tokens: int
     near_bytes: int
 
 
@@ -80,7 +80,7 @@ def check_partition(job: CheckJob) -> PartitionCheck:
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")
-    progress.report(progress.Advanced(done=job.weight))
+    progress.report(progress.Advanced(done=job.progress_tokens))
     return PartitionCheck(job.spills[0].input_index, documents)
 
 
@@ -88,12 +88,12 @@ def _checked_rows(job: CheckJob) -> list[int]:
     """Return the rows to encode again, sorted."""
     found: list[int] = []
     for entry in job.spills:
-        spill, samples = open_spill(job.store, entry), RowSamples([entry.checked])
+        spill, finder = open_spill(job.store, entry), CheckedRowFinder([entry.checked])
         for split_index, num_documents in enumerate(spill.num_documents):
             num_parts = -(-num_documents // _PART_DOCUMENTS)
             for part in range(num_parts):
                 rows = spill.documents(split_index, *equal_part(part, num_parts))
-                found += rows["row"][samples.find(rows, np.zeros(len(rows), np.uint32))].tolist()
+                found += rows["row"][finder.find(rows, np.zeros(len(rows), np.uint32))].tolist()
     return sorted(found)
 
 

@@ -1,8 +1,8 @@
 """Which documents the check encodes again: about 1,000 of those in the spills, chosen by hash.
 
-Those that the shuffle drops, as duplicates or because they are excluded, are compared with nothing.
 Each partition gives its share, from a window of its rows (rows/check_window.py). What is chosen depends only on the
-records of the partitions, so shards and check choose the same documents at the same time, each for itself.
+records of the partitions, so shards and check choose the same documents at the same time, each for itself. Documents
+that the shuffle drops, as duplicates or because they are excluded, are encoded again but compared with nothing.
 """
 
 from __future__ import annotations
@@ -14,44 +14,47 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
-from tokenloom.storage.formats.keys import KEY_SPACE, row_sample_keys
-from tokenloom.storage.work.assignment import RowSample
+from tokenloom.storage.formats.keys import KEY_SPACE, check_hashes
+from tokenloom.storage.work.assignment import CheckedRows
 from tokenloom.storage.work.partition_records import PartitionRecord
 
-NUM_CHECKED = 1000  # of a build, about; all of a build with fewer
+NUM_CHECKED = 1000  # of a build, about; all of a build with no more
 
 
-def row_sample(record: PartitionRecord, num_documents: int) -> RowSample:
-    """Return which documents of a partition are checked.
+def choose_rows(record: PartitionRecord, num_documents: int) -> CheckedRows:
+    """Return which rows of a partition are checked.
 
     Args:
-        record: the partition's.
-        num_documents: of all partitions of the build.
+        record: of the partition.
+        num_documents: of all partitions of the build, at least 1.
     """
     own = sum(sum(spill.documents) for spill in record.spills)
     window, share = record.window, NUM_CHECKED / max(NUM_CHECKED, num_documents)
     if window is None or window.documents < own * share:
-        return RowSample(0, KEY_SPACE - 1, _largest_key(share))
-    return RowSample(window.first_row, window.end_row - 1, _largest_key(own * share / window.documents))
+        return CheckedRows(0, KEY_SPACE, _max_hash(share))
+    return CheckedRows(window.first_row, window.end_row, _max_hash(own * share / window.documents))
 
 
-def _largest_key(share: float) -> int:
-    """Return the key that this share of all keys does not exceed, for a share in (0, 1]."""
+def _max_hash(share: float) -> int:
+    """Return the hash that this share of all hashes does not exceed, for a share in (0, 1]."""
     return KEY_SPACE - 1 if share >= 1 else int(share * KEY_SPACE)
 
 
-class RowSamples:
+class CheckedRowFinder:
     """Finds the documents that are checked.
 
     Args:
-        samples: of n spills.
+        checked: one for each of n spills.
+
+    Attributes:
+        digest: changes with `checked`.
     """
 
-    def __init__(self, samples: Sequence[RowSample]) -> None:
-        bounds = [(sample.first_row, sample.last_row, sample.largest_key) for sample in samples]
+    def __init__(self, checked: Sequence[CheckedRows]) -> None:
+        # The last row, because 2**64 is no uint64.
+        bounds = [(rows.first_row, rows.end_row - 1, rows.max_hash) for rows in checked]
         table = np.array(bounds, np.uint64).reshape(-1, 3)
-        self._first, self._last, self._largest = table.T
-        #: changes with the samples
+        self._first_row, self._last_row, self._max_hash = table.T
         self.digest = xxhash.xxh3_128_hexdigest(table.data)
 
     def find(self, rows: AnyArray, spill_position: NDArray[np.uint32]) -> Int64s:
@@ -59,10 +62,10 @@ class RowSamples:
 
         Args:
             rows: documents of the spills.
-            spill_position: (m,) which of the n spills each is of.
+            spill_position: (m,) the spill of each, in [0, n).
         """
         numbers = rows["row"]
-        is_near = (numbers >= self._first[spill_position]) & (numbers <= self._last[spill_position])
+        is_near = (numbers >= self._first_row[spill_position]) & (numbers <= self._last_row[spill_position])
         near = np.flatnonzero(is_near)
-        keys = row_sample_keys(rows["content_high"][near], numbers[near])
-        return near[keys <= self._largest[spill_position[near]]]
+        hashes = check_hashes(rows["content_high"][near], numbers[near])
+        return near[hashes <= self._max_hash[spill_position[near]]]

@@ -152,7 +152,7 @@ def _check_rules(plan: BuildPlan) -> EncodingRules:
 
 
 def _check_job(
-    plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], weight: int, near_bytes: int
+    plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], progress_tokens: int, near_bytes: int
 ) -> CheckJob:
     return CheckJob(
         store=plan.store,
@@ -163,6 +163,6 @@ def _check_job(
         transform=plan.spec.documents.transform.function if plan.spec.documents.transform else None,
         rules=_check_rules(plan),
         encoders=frozenset(assignment.encoders),
-        weight=weight,
+        progress_tokens=progress_tokens,
         near_bytes=near_bytes,
     )

@@ -32,7 +32,7 @@ from tokenloom.storage.work.shard_records import (
     find_shard_record,
     write_shard_record,
 )
-from tokenloom.tasks.checked_rows import RowSamples
+from tokenloom.tasks.checked_rows import CheckedRowFinder
 from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
@@ -74,20 +74,20 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
     assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
     refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
-    samples = RowSamples([entry.checked for entry in assignment.spills])
+    finder = CheckedRowFinder([entry.checked for entry in assignment.spills])
     record = find_shard_record(job.store, job.version, shard.name, assignment.encoders)
-    if record and record.sample == samples.digest:
+    if record and record.checked_digest == finder.digest:
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(job, assignment, shard, samples)
+    record = _write_shard(job, assignment, shard, finder)
     write_shard_record(job.store, job.version, record)
     return record
 
 
-def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, samples: RowSamples) -> ShardRecord:
+def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, finder: CheckedRowFinder) -> ShardRecord:
     store, path = job.store, version_path(job.version, shard.name)
-    measured = _Measured(job, assignment, samples)
+    measured = _Measured(job, assignment, finder)
     excluded = load_exclusions(store, job.version) if job.excludes else None
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
@@ -133,14 +133,14 @@ def _pieces(shard: ShardRange, num_spills: int, vocab_size: int, has_ids: bool) 
 
 
 class _Measured:
-    """Measures a shard while it is written, for the validation before publishing."""
+    """Measures a shard while it is written, for the check and the validation before publishing."""
 
-    def __init__(self, job: ShuffleJob, assignment: Assignment, samples: RowSamples) -> None:
+    def __init__(self, job: ShuffleJob, assignment: Assignment, finder: CheckedRowFinder) -> None:
         spills = assignment.spills
         self._job = job
         self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # of each spill
         self._sources = np.array([entry.source_index for entry in spills], np.intp)
-        self._samples = samples
+        self._finder = finder
         self._checked: list[CheckedDocument] = []
         self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
         self._max_id = -1
@@ -165,7 +165,7 @@ class _Measured:
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
         self._last_key = int(rows["key"][-1])
         starts = np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"] + np.uint64(self._num_tokens)
-        for i in self._samples.find(rows, piece.spill_position).tolist():
+        for i in self._finder.find(rows, piece.spill_position).tolist():
             place = int(inputs[i]), int(rows["row"][i]), content_digits(content[i])
             self._checked.append(CheckedDocument(*place, int(starts[i]), int(rows["num_tokens"][i]), ids_hash=0))
 
@@ -206,7 +206,7 @@ class _Measured:
             left_tokens=self._left_tokens,
             max_id=self._max_id,
             bad_ends=self._bad_ends,
-            sample=self._samples.digest,
+            checked_digest=self._finder.digest,
             checked=tuple(self._checked),
             encoders=encoders,
             statistics=self._documents.statistics(),

@@ -141,7 +141,7 @@ def sample_keys(content: UInt64s) -> UInt64s:
     return mix64(Purpose.SAMPLE, 0, (content[:, 0], content[:, 1]))
 
 
-def row_sample_keys(content_high: UInt64s, rows: UInt64s) -> UInt64s:
+def check_hashes(content_high: UInt64s, rows: UInt64s) -> UInt64s:
     """Return the (n,) hashes that choose rows for the check; those of copies of a text differ.
 
     Args:

@@ -19,12 +19,12 @@ _NAME = "assignment.json"
 
 
 @dataclass(frozen=True, slots=True)
-class RowSample:
-    """Which documents the check encodes again: those in [first_row, last_row] whose hash is at most `largest_key`."""
+class CheckedRows:
+    """Which rows the check encodes again: those in [first_row, end_row) whose check_hashes are at most `max_hash`."""
 
-    first_row: int
-    last_row: int
-    largest_key: int
+    first_row: int  # in [0, 2**64)
+    end_row: int  # in (0, 2**64]
+    max_hash: int  # in [0, 2**64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SpillEntry:
     checksum: str | None
     input_index: int
     source_index: int
-    checked: RowSample
+    checked: CheckedRows
 
 
 @dataclass(frozen=True, slots=True)

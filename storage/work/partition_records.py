@@ -32,7 +32,7 @@ class QuarantineSummary:
 
 @dataclass(frozen=True, slots=True)
 class RowWindow:
-    """Neighbouring rows of a partition: those in [first_row, end_row), `documents` is how many they hold."""
+    """Neighbouring rows of a partition: [first_row, end_row); `documents` is how many documents they hold."""
 
     first_row: int
     end_row: int

@@ -1,4 +1,4 @@
-"""The record of a shard that a build has written: its row of the manifest, and what validation needs."""
+"""The record of a shard that a build has written: its row of the manifest, and what check and validation need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class ShardRecord:
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
     the fast encoders that encoded spills of the build. `statistics` describe its documents; None in a record of an
-    earlier release. `checked` are the documents that the check encodes again; `sample` is a digest of what chose them.
+    earlier release. `checked` are the documents that the check encodes again; `checked_digest` is of what chose them,
+    empty in a record of an earlier release.
     """
 
     name: str
@@ -52,7 +53,7 @@ class ShardRecord:
     bad_ends: int
     encoders: tuple[str, ...] = ()
     statistics: DocumentStatistics | None = None
-    sample: str = ""
+    checked_digest: str = ""
     checked: tuple[CheckedDocument, ...] = ()
 
     def entry(self) -> ShardEntry:

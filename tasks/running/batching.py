@@ -69,9 +69,9 @@ def run_batches(
 
 
 def run_batches_together(run_each: RunEach, *steps: StepJobs) -> list[list[Any]]:
-    """Run steps that do not need each other, each (name, step, batches), see run_batches; return each one's results."""
+    """Run independent steps, each (name, step, batches) as in run_batches; return the results of each step."""
     batched = [(name, partial(_run_batch, step), batches) for name, step, batches in steps]
-    return [[result for batch in results for result in batch] for results in run_each.together(*batched)]
+    return [[result for batch in results for result in batch] for results in run_each.run_together(*batched)]
 
 
 def _run_batch(step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:

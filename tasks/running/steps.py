@@ -56,9 +56,9 @@ class RunEach:
 
     def __call__(self, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
         """Run the step `name` for each (label, job); return the results in order."""
-        return self.together((name, step, jobs))[0]
+        return self.run_together((name, step, jobs))[0]
 
-    def together(self, *steps: StepJobs) -> list[list[Any]]:
+    def run_together(self, *steps: StepJobs) -> list[list[Any]]:
         """Run independent steps, the calls of those named first before the others; return the results of each step."""
         calls = [Call(name, label, partial(self.call, step, job)) for name, step, jobs in steps for label, job in jobs]
         try:

@@ -17,7 +17,7 @@ from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCoun
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
-    RowSample,
+    CheckedRows,
     RowsRead,
     ShardRange,
     SpillEntry,
@@ -47,7 +47,7 @@ from tokenloom.storage.work.shard_records import (
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
-    [SpillEntry(SPILL, 0, 10, None, 0, 0, RowSample(0, 2**64 - 1, 2**63))],
+    [SpillEntry(SPILL, 0, 10, None, 0, 0, CheckedRows(0, 2**64, 2**63))],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": SplitTotals(1, 5)},
     RowsRead(1, 0, 0, 0),

@@ -22,7 +22,7 @@ from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.keys import KEY_SPACE
 from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.storage.versions.distrust import distrusted_encoders
-from tokenloom.storage.work.assignment import RowSample
+from tokenloom.storage.work.assignment import CheckedRows
 from tokenloom.storage.work.partition_records import (
     PartitionRecord,
     QuarantineSummary,
@@ -31,7 +31,7 @@ from tokenloom.storage.work.partition_records import (
 )
 from tokenloom.tasks import check
 from tokenloom.tasks.check import check_partition
-from tokenloom.tasks.checked_rows import NUM_CHECKED, RowSamples, row_sample
+from tokenloom.tasks.checked_rows import NUM_CHECKED, CheckedRowFinder, choose_rows
 from tokenloom.tasks.rows.check_window import WindowChooser
 from tokenloom.tasks.running.steps import Call, RunEach, StepJobs
 from tokenloom.tasks.sources import Rows, parquet
@@ -106,35 +106,35 @@ def test_windows_of_many_partitions_cover_their_files_evenly() -> None:
     assert 130 < min(seen.values()) <= max(seen.values()) < 270  # 200, and 5 standard deviations
 
 
-def sampled(samples: Sequence[RowSample], num_rows: int) -> list[int]:
+def num_found(checked: Sequence[CheckedRows], num_rows: int) -> list[int]:
     """Return how many of `num_rows` documents of each spill are checked."""
-    rows = np.zeros(len(samples) * num_rows, TABLE_DTYPE)
-    rows["row"] = np.tile(np.arange(num_rows), len(samples))
+    rows = np.zeros(len(checked) * num_rows, TABLE_DTYPE)
+    rows["row"] = np.tile(np.arange(num_rows), len(checked))
     rows["content_high"] = np.arange(len(rows)) * 7919
-    position = np.repeat(np.arange(len(samples), dtype=np.uint32), num_rows)
-    found = RowSamples(samples).find(rows, position)
-    return [int((position[found] == i).sum()) for i in range(len(samples))]
+    position = np.repeat(np.arange(len(checked), dtype=np.uint32), num_rows)
+    found = CheckedRowFinder(checked).find(rows, position)
+    return [int((position[found] == i).sum()) for i in range(len(checked))]
 
 
 def test_a_partition_gives_its_share_from_its_window() -> None:
     window = RowWindow(10_000, 20_000, 10_000)
-    sample = row_sample(record_of(80_000, window), num_documents=800_000)
-    assert (sample.first_row, sample.last_row) == (10_000, 19_999)
-    (count,) = sampled([sample], 80_000)
+    chosen = choose_rows(record_of(80_000, window), num_documents=800_000)
+    assert (chosen.first_row, chosen.end_row) == (10_000, 20_000)
+    (count,) = num_found([chosen], 80_000)
     assert 60 < count < 140  # a tenth of 1,000
 
 
 @pytest.mark.parametrize("window", [None, RowWindow(10, 12, 2)])
 def test_a_partition_gives_all_its_documents_a_chance_where_its_window_is_too_small(window: RowWindow | None) -> None:
-    sample = row_sample(record_of(2000, window), num_documents=4000)
-    assert (sample.first_row, sample.last_row) == (0, KEY_SPACE - 1)
-    (count,) = sampled([sample], 2000)
+    chosen = choose_rows(record_of(2000, window), num_documents=4000)
+    assert (chosen.first_row, chosen.end_row) == (0, KEY_SPACE)
+    (count,) = num_found([chosen], 2000)
     assert 400 < count < 600
 
 
 def test_spills_differ_in_what_is_checked() -> None:
-    everything, nothing = RowSample(0, KEY_SPACE - 1, KEY_SPACE - 1), RowSample(50, 49, KEY_SPACE - 1)
-    assert sampled([everything, nothing, RowSample(3, 5, KEY_SPACE - 1)], 100) == [100, 0, 3]
+    everything, nothing = CheckedRows(0, KEY_SPACE, KEY_SPACE - 1), CheckedRows(50, 50, KEY_SPACE - 1)
+    assert num_found([everything, nothing, CheckedRows(3, 6, KEY_SPACE - 1)], 100) == [100, 0, 3]
 
 
 # How much is read
@@ -182,7 +182,7 @@ def without_window(record: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["gone", "text", "forgotten"])
-def test_a_row_that_is_gone_other_or_forgotten_stops_the_build(
+def test_a_missing_changed_or_unchecked_row_stops_the_build(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(20)])
@@ -221,7 +221,7 @@ def test_steps_that_do_not_need_each_other_share_the_workers() -> None:
 
     run_each = RunEach(lambda step, job: step(job), submit)
     shuffle: StepJobs = ("shuffle", str, [("a", 1), ("b", 2)])
-    assert run_each.together(shuffle, ("nothing", str, []), ("check", abs, [("c", -3)])) == [["1", "2"], [], [3]]
+    assert run_each.run_together(shuffle, ("nothing", str, []), ("check", abs, [("c", -3)])) == [["1", "2"], [], [3]]
     assert submitted == [[("shuffle", "a"), ("shuffle", "b"), ("check", "c")]]
 
 
