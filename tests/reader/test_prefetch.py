@@ -227,7 +227,7 @@ def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference:
 
 
 @pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A note of each plan that is made and written; small shards' plans are kept too, in `tmp_path`."""
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
     monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
@@ -244,7 +244,16 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(plan_file, "plan_best_fit", plan_noted)
     monkeypatch.setattr(PlanFile, "write", write_noted)
-    return notes
+    yield notes
+    _wait_until_threads_end()  # or what they do would be noted in the next test
+
+
+def _wait_until_threads_end() -> None:
+    deadline = time.monotonic() + 60
+    while any(thread.name.startswith(("tokenloom-plan", "tokenloom-keep")) for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        gc.collect()  # a loader that was dropped
+        time.sleep(0.01)
 
 
 def _all_written(notes: list[str]) -> bool:
