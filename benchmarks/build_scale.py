@@ -1,10 +1,15 @@
 """Measure whether the time per token and the memory of a build grow with its input.
 
     python benchmarks/build_scale.py [--gigabytes 1 10] [--tokenizer byte] [--workers 2] [--folder FOLDER] [--json FILE]
+        [--empty-cache]
 
 One `tokenloom build --direct` of each size, the smallest first, into a new store. The text is that of build.py, over
 and over; each copy of a document begins with the number of its turn, so that no two are equal. With the byte tokenizer,
 the folder needs about five times the largest size. Times are those of the disk as much as of the processor.
+
+The page cache is full before each build, as it is on a machine that has run for a while; --empty-cache leaves it as it
+is. The host of a virtual machine may take its free memory back, and then each new page waits for the host: a build that
+fills an empty cache measures the host (docs/decisions.md). The file that fills it is as large as the memory.
 """
 
 from __future__ import annotations
@@ -56,6 +61,20 @@ def write_files(folder: Path, texts: list[str], num_bytes: float) -> None:
         pq.write_table(table, folder / f"part-{index:05d}.parquet", row_group_size=_GROUP_ROWS, compression="zstd")
 
 
+def fill_page_cache(file: Path) -> None:
+    """Read `file` to its end; write it first, as large as the machine's memory, if it does not exist."""
+    block = bytes(4 << 20)
+    if not file.exists():
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with file.open("wb", buffering=0) as new:
+            for _ in range(memory // len(block)):
+                new.write(block)
+    os.sync()
+    with file.open("rb", buffering=0) as opened:
+        while opened.read(len(block)):
+            pass
+
+
 def measure(folder: Path, texts: list[str], gigabytes: float, arguments: argparse.Namespace) -> Iterator[Figure]:
     """Build one size; yield its time per million tokens, its rate, its steps, and its memory."""
     write_files(folder / "corpus", texts, gigabytes * GB)
@@ -68,6 +87,8 @@ def measure(folder: Path, texts: list[str], gigabytes: float, arguments: argpars
     }
     spec.write_text(json.dumps(definition))
     os.sync()  # the corpus is not written during the build
+    if not arguments.empty_cache:
+        fill_page_cache(folder.parent / "page-cache")
     command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--direct", "--workers", str(arguments.workers)]
     wall, peak_mib = run_measured(command, dict(os.environ))
     (version,) = (folder / "store/scale/versions").iterdir()
@@ -88,23 +109,24 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="byte", help="byte, or a name of tiktoken (default: byte)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", help="where to write (default: a temporary folder)")
+    parser.add_argument("--empty-cache", action="store_true", help="do not fill the page cache before each build")
     parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
     sizes = sorted(arguments.gigabytes)
     texts = distinct_documents(min(sizes[0], 0.3) * GB)
     figures: list[Figure] = []
-    for gigabytes in sizes:
-        folder = Path(tempfile.mkdtemp(prefix="scale-", dir=arguments.folder))
-        try:
+    with tempfile.TemporaryDirectory(prefix="scale-", dir=arguments.folder) as root:
+        for gigabytes in sizes:
+            folder = Path(root, f"{gigabytes:g}")
             figures += measure(folder, texts, gigabytes, arguments)
-        finally:
             shutil.rmtree(folder)
     times, memory = ([each.values[0] for each in figures if name in each.name] for name in ("per million", "memory"))
     figures.append(Figure("time per token: largest / smallest", "", [times[-1] / times[0]], "<= 1.15"))
     figures.append(Figure("memory: largest / smallest", "", [memory[-1] / memory[0]]))
     print_table(figures)
     if arguments.json:
-        write_json(arguments.json, figures, tokenizer=arguments.tokenizer, workers=arguments.workers)
+        conditions = {name: getattr(arguments, name) for name in ("tokenizer", "workers", "empty_cache")}
+        write_json(arguments.json, figures, **conditions)
 
 
 if __name__ == "__main__":
