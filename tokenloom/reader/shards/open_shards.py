@@ -28,8 +28,9 @@ class OpenShards:
 
     Args:
         open_one: opens the shard of an index.
-        max_open: how many shards may stay open, at least 1. Each may hold two file descriptors; all of them hold at
-            most two thirds of those that the process may have.
+        max_open: how many shards may stay open, at least 1; fewer where they would hold more than two thirds of the
+            file descriptors that the process may have.
+        descriptors: how many of them a shard may hold.
         in_cache: whether the files are in a cache, which removes the least recently used ones.
         only_blocks: whether shards are never downloaded as a whole, so that nothing is checked once one is closed.
     """
@@ -39,12 +40,15 @@ class OpenShards:
         open_one: Callable[[int], OpenShard],
         max_open: int,
         *,
+        descriptors: int = 2,
         in_cache: bool = False,
         only_blocks: bool = False,
     ) -> None:
         self._open_one, self._in_cache, self._only_blocks = open_one, in_cache, only_blocks
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._max_open = max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files // 3))
+        self._max_open = (
+            max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files * 2 // 3 // descriptors))
+        )
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
         self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
