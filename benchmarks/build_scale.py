@@ -1,15 +1,15 @@
 """Measure whether the time per token and the memory of a build grow with its input.
 
     python benchmarks/build_scale.py [--gigabytes 1 10] [--tokenizer byte] [--workers 2] [--folder FOLDER] [--json FILE]
-        [--empty-cache]
+        [--keep-cache]
 
 One `tokenloom build --direct` of each size, the smallest first, into a new store. The text is that of build.py, over
 and over; each copy of a document begins with the number of its turn, so that no two are equal. With the byte tokenizer,
 the folder needs about five times the largest size. Times are those of the disk as much as of the processor.
 
-The page cache is full before each build, as it is on a machine that has run for a while; --empty-cache leaves it as it
-is. The host of a virtual machine may take its free memory back, and then each new page waits for the host: a build that
-fills an empty cache measures the host (docs/decisions.md). The file that fills it is as large as the memory.
+The page cache is full before each build, as it is on a machine that has run for a while; --keep-cache leaves it as it
+is, and --folder in a tmpfs needs that. The host of a virtual machine may reclaim its free memory. Each new page then
+waits for the host, so a build that fills an empty cache measures the host (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -62,16 +62,10 @@ def write_files(folder: Path, texts: list[str], num_bytes: float) -> None:
 
 
 def fill_page_cache(file: Path) -> None:
-    """Read `file` to its end; write it first, as large as the machine's memory, if it does not exist."""
-    block = bytes(4 << 20)
-    if not file.exists():
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        with file.open("wb", buffering=0) as new:
-            for _ in range(memory // len(block)):
-                new.write(block)
-    os.sync()
-    with file.open("rb", buffering=0) as opened:
-        while opened.read(len(block)):
+    """Fill the page cache: read a sparse file as large as the machine's memory, which takes no space on the disk."""
+    with file.open("w+b", buffering=0) as sparse:
+        sparse.truncate(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        while sparse.read(4 << 20):
             pass
 
 
@@ -87,7 +81,7 @@ def measure(folder: Path, texts: list[str], gigabytes: float, arguments: argpars
     }
     spec.write_text(json.dumps(definition))
     os.sync()  # the corpus is not written during the build
-    if not arguments.empty_cache:
+    if not arguments.keep_cache:
         fill_page_cache(folder.parent / "page-cache")
     command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--direct", "--workers", str(arguments.workers)]
     wall, peak_mib = run_measured(command, dict(os.environ))
@@ -109,7 +103,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="byte", help="byte, or a name of tiktoken (default: byte)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", help="where to write (default: a temporary folder)")
-    parser.add_argument("--empty-cache", action="store_true", help="do not fill the page cache before each build")
+    parser.add_argument("--keep-cache", action="store_true", help="leave the page cache as it is")
     parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
     sizes = sorted(arguments.gigabytes)
@@ -125,7 +119,7 @@ def main() -> None:
     figures.append(Figure("memory: largest / smallest", "", [memory[-1] / memory[0]]))
     print_table(figures)
     if arguments.json:
-        conditions = {name: getattr(arguments, name) for name in ("tokenizer", "workers", "empty_cache")}
+        conditions = {name: getattr(arguments, name) for name in ("tokenizer", "workers", "keep_cache")}
         write_json(arguments.json, figures, **conditions)
 
 

@@ -1,24 +1,24 @@
 """Check: read about 1,000 documents from their sources again, encode them again, and compare them with the shards.
 
-They are encoded while the shards are written, because both choose the same documents (checked_rows.py).
+The check runs beside the shuffle: each chooses the same documents on its own (checked_rows.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import CheckError, EncoderMismatch, ReencodingMismatch, of_source
+from tokenloom.errors import CheckError, ReencodingMismatch, of_source
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
 from tokenloom.tasks.checked_rows import CheckedRowFinder
-from tokenloom.tasks.encoders import EncodingRules, distrusting, encoding_again
+from tokenloom.tasks.encoders import EncodingRules, encoding_again
 from tokenloom.tasks.inputs import InputFile, check_unchanged
 from tokenloom.tasks.merge import open_spill
 from tokenloom.tasks.plan import BuildPlan
@@ -39,8 +39,8 @@ NEXT_STEP = "nothing was published; please report this, with build.json of a ver
 class CheckJob:
     """Documents of a partition to encode again; see encoding_again for `rules` and `encoders`.
 
-    `progress_tokens` is what the job counts in the progress of the shuffle. The documents are in about `near_bytes`
-    of the file.
+    `progress_tokens` is what the job counts in the progress of the shuffle. The rows lie within about `near_bytes` of
+    the file.
     """
 
     store: Store
@@ -71,11 +71,10 @@ def check_partition(job: CheckJob) -> PartitionCheck:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         DistrustedEncoder: a fast encoder gives other ids than the reference.
     """
-    rows = _checked_rows(job)
+    rows = _find_rows(job)
     documents: list[EncodedAgain] = []
     if rows:
-        distrusts = distrusting(job.store, job.encoders, job.tokenizer_fingerprint)
-        with of_source(job.file.source), distrusts, _encoding_again(job) as tokenizer:
+        with of_source(job.file.source), _encoding_again(job) as tokenizer:
             documents = list(encode_again(job.file, rows, job.transform, tokenizer, job.near_bytes))
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)
@@ -84,7 +83,7 @@ def check_partition(job: CheckJob) -> PartitionCheck:
     return PartitionCheck(job.spills[0].input_index, documents)
 
 
-def _checked_rows(job: CheckJob) -> list[int]:
+def _find_rows(job: CheckJob) -> list[int]:
     """Return the rows to encode again, sorted."""
     found: list[int] = []
     for entry in job.spills:
@@ -97,15 +96,9 @@ def _checked_rows(job: CheckJob) -> list[int]:
     return sorted(found)
 
 
-@contextmanager
-def _encoding_again(job: CheckJob) -> Iterator[Tokenizer]:
-    first = job.spills[0]
-    name = f"again-{first.input_index}-{first.name}"
-    try:
-        with encoding_again(job.definition, job.tokenizer_fingerprint, job.rules, job.encoders, name) as tokenizer:
-            yield tokenizer
-    except EncoderMismatch as error:
-        raise ReencodingMismatch(str(error), NEXT_STEP) from error
+def _encoding_again(job: CheckJob) -> AbstractContextManager[Tokenizer]:
+    name = f"again-{job.spills[0].input_index}-{job.spills[0].name}"
+    return encoding_again(job.store, job.definition, job.tokenizer_fingerprint, job.rules, job.encoders, name)
 
 
 def compare_with_shards(plan: BuildPlan, records: Sequence[ShardRecord], checks: Iterable[PartitionCheck]) -> int:

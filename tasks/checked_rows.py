@@ -17,6 +17,7 @@ from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.formats.keys import KEY_SPACE, check_hashes
 from tokenloom.storage.work.assignment import CheckedRows
 from tokenloom.storage.work.partition_records import PartitionRecord
+from tokenloom.tasks.rows.check_window import WINDOW_SHARE
 
 NUM_CHECKED = 1000  # of a build, about; all of a build with no more
 
@@ -30,7 +31,7 @@ def choose_rows(record: PartitionRecord, num_documents: int) -> CheckedRows:
     """
     own = sum(sum(spill.documents) for spill in record.spills)
     window, share = record.window, NUM_CHECKED / max(NUM_CHECKED, num_documents)
-    if window is None or window.documents < own * share:
+    if window is None or share * WINDOW_SHARE > 1:  # not by the window's size, which would favour large windows
         return CheckedRows(0, KEY_SPACE, _max_hash(share))
     return CheckedRows(window.first_row, window.end_row, _max_hash(own * share / window.documents))
 
@@ -51,7 +52,7 @@ class CheckedRowFinder:
     """
 
     def __init__(self, checked: Sequence[CheckedRows]) -> None:
-        # The last row, because 2**64 is no uint64.
+        # The last row, because 2**64 does not fit into a uint64.
         bounds = [(rows.first_row, rows.end_row - 1, rows.max_hash) for rows in checked]
         table = np.array(bounds, np.uint64).reshape(-1, 3)
         self._first_row, self._last_row, self._max_hash = table.T

@@ -77,19 +77,23 @@ def encoding(
         encoder = choice.encoder or reference.backend
         _start_probe(canonical_json(definition), fingerprint, choice.pending.NAME, encoder, rules.version)
     with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
-        try:
+        with _distrusting_one(store, str(choice.encoder), fingerprint):
             yield tokenizer
-        except EncoderMismatch as error:
-            raise _distrusted(store, [str(choice.encoder)], fingerprint, str(error)) from error
 
 
 @contextmanager
 def encoding_again(
-    definition: dict[str, Any], fingerprint: str, rules: EncodingRules, encoders: Collection[str], name: str
+    store: Store,
+    definition: dict[str, Any],
+    fingerprint: str,
+    rules: EncodingRules,
+    encoders: Collection[str],
+    name: str,
 ) -> Iterator[Tokenizer]:
     """Yield what encodes documents of a build for a second time in the block, to check them.
 
     Args:
+        store: see encoding.
         definition: see load_tokenizer.
         fingerprint: of the tokenizer of the build.
         rules: how the build may encode; the reference library encodes only what `rules.check` says, because it might
@@ -99,13 +103,14 @@ def encoding_again(
 
     Raises:
         TokenizerError: as load_job_tokenizer.
-        EncoderMismatch: the block found that the encoder gives other ids.
+        DistrustedEncoder: the block found that the encoder gives other ids.
     """
     reference = load_job_tokenizer(definition, fingerprint)
     choice = _choice(definition, fingerprint, rules, rules.check)
     fastest = choice.tokenizer if choice.encoder in encoders else reference
     with _unless_left(fastest, reference, name) as tokenizer:
-        yield tokenizer
+        with _distrusting_one(store, str(choice.encoder), fingerprint):
+            yield tokenizer
 
 
 def preload_encoder(definition: Mapping[str, Any]) -> None:
@@ -279,8 +284,18 @@ def distrusting(store: Store, encoders: Collection[str], fingerprint: str) -> It
         raise _distrusted(store, encoders, fingerprint, error.found) from error
 
 
+@contextmanager
+def _distrusting_one(store: Store, encoder: str, fingerprint: str) -> Iterator[None]:
+    """Mark a fast encoder as distrusted if the block, which encodes with it, finds that its ids differ."""
+    try:
+        yield
+    except EncoderMismatch as error:
+        raise _distrusted(store, [encoder], fingerprint, str(error)) from error
+
+
 def _distrusted(store: Store, encoders: Collection[str], fingerprint: str, why: str) -> DistrustedEncoder:
     """Mark encoders as distrusted, and return the error that makes the build use the reference."""
     for encoder in encoders:
         distrust(store, encoder, fingerprint, why)
-    return DistrustedEncoder(f"{why}; {' and '.join(encoders)} is not used for this dataset from now on")
+    verb = "is" if len(encoders) == 1 else "are"
+    return DistrustedEncoder(f"{why}; {' and '.join(sorted(encoders))} {verb} not used for this dataset from now on")

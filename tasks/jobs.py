@@ -140,7 +140,8 @@ def check_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> 
         spills = tuple(entries)
         weight = max(1, num_checked * sum(entry.num_bytes for entry in spills) // num_bytes)
         part_bytes = plan.inputs[input_index].num_bytes // counts[input_index]
-        job = _check_job(plan, assignment, spills, weight * _DOCUMENT_TOKENS, part_bytes // WINDOW_SHARE)
+        near_bytes = part_bytes if spills[0].checked.are_everywhere else part_bytes // WINDOW_SHARE
+        job = _check_job(plan, assignment, spills, weight * _DOCUMENT_TOKENS, near_bytes)
         jobs.append(WeightedJob(plan.inputs[input_index].path, job, weight))
     return batch_jobs(jobs, num_workers, _CHECK_DOCUMENTS, MAX_SMALL_TASKS)
 

@@ -64,7 +64,7 @@ class ShuffleJob:
 
 
 def shuffle_shard(job: ShuffleJob) -> ShardRecord:
-    """Make one shard and its document table; return its record, immediately if the shard already exists.
+    """Make one shard and its document table; return its record, immediately if the shard exists and records the same checked documents.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tokenloom.storage.formats.canonical import read_signed_record
+from tokenloom.storage.formats.keys import KEY_SPACE
 from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.formats.work_files import reading_work_file, write_work_record
@@ -25,6 +26,11 @@ class CheckedRows:
     first_row: int  # in [0, 2**64)
     end_row: int  # in (0, 2**64]
     max_hash: int  # in [0, 2**64)
+
+    @property
+    def are_everywhere(self) -> bool:
+        """Whether they are in the whole partition, and not in a window of it."""
+        return (self.first_row, self.end_row) == (0, KEY_SPACE)
 
 
 @dataclass(frozen=True, slots=True)

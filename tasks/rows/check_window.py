@@ -1,4 +1,4 @@
-"""The rows of a partition from which the check takes documents: neighbours, about an eighth of its documents.
+"""The rows of a partition from which the check takes documents: neighbours that hold at least an eighth of its documents.
 
 The check reads its rows from their source a second time. If they came from the whole partition, it would have to read
 and decompress all of the partition again.
@@ -19,7 +19,7 @@ WINDOW_SHARE = 8  # a window holds the documents of a partition divided by this,
 
 
 class WindowChooser:
-    """Chooses a window by the hash of a name; windows begin and end with batches, so it keeps two numbers of each.
+    """Chooses a window by the hash of a name; windows begin and end with batches, so only two numbers are kept for each.
 
     Windows are tiles of the partition, chosen in proportion to their documents, of which a larger tile gives a smaller
     share: so every document is equally likely to be checked.
@@ -33,7 +33,7 @@ class WindowChooser:
         self._batches: list[tuple[int, int]] = []  # (first row, number of documents)
 
     def add(self, rows: Rows) -> None:
-        """Look at a batch of documents; the batches come in the order of the file."""
+        """Add a batch of documents; the batches come in the order of the file."""
         if len(rows.rows):
             self._batches.append((int(rows.rows[0]), len(rows.rows)))
 
@@ -48,16 +48,15 @@ class WindowChooser:
         return RowWindow(tiles[i][0], tiles[i + 1][0] if i + 1 < len(tiles) else KEY_SPACE, tiles[i][1])
 
 
-def _tiles(batches: list[tuple[int, int]], wanted: int) -> list[tuple[int, int]]:
-    """Join neighbouring batches to tiles of at least `wanted` documents, which is at most their sum."""
+def _tiles(batches: list[tuple[int, int]], min_documents: int) -> list[tuple[int, int]]:
+    """Join neighbouring batches to tiles of at least `min_documents`, which is at most their sum."""
     tiles: list[tuple[int, int]] = []
-    first, count = batches[0][0], 0
     for first_row, num_documents in batches:
-        first, count = (first, count) if count else (first_row, 0)
-        count += num_documents
-        if count >= wanted:
-            tiles.append((first, count))
-            count = 0
-    if count:
-        tiles[-1] = (tiles[-1][0], tiles[-1][1] + count)
+        if tiles and tiles[-1][1] < min_documents:
+            tiles[-1] = (tiles[-1][0], tiles[-1][1] + num_documents)
+        else:
+            tiles.append((first_row, num_documents))
+    if len(tiles) > 1 and tiles[-1][1] < min_documents:
+        _, rest = tiles.pop()
+        tiles[-1] = (tiles[-1][0], tiles[-1][1] + rest)
     return tiles

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import mmap
 import os
 import shutil
 from collections.abc import Callable
@@ -44,9 +46,9 @@ def keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
 
 
-def made(folder: Path, lengths: list[int] = LENGTHS, seq_len: int = 8, *, maps: bool = True) -> list[list[int]]:
+def made(folder: Path, lengths: list[int] = LENGTHS, seq_len: int = 8, *, mapped: bool = True) -> list[list[int]]:
     offsets = offsets_of(lengths)
-    return all_pieces(kept_plan(folder, "best_fit", seq_len, header_of(offsets), offsets, maps=maps))
+    return all_pieces(kept_plan(folder, "best_fit", seq_len, header_of(offsets), offsets, mapped=mapped))
 
 
 @given(
@@ -63,28 +65,40 @@ def test_a_plan_that_is_read_equals_the_one_that_was_written(
     file = PlanFile(tmp_path_factory.mktemp("cache"), header_of(offsets), seq_len)
     assert file.read() is None
     assert file.write(plan.ordered(), 2**30)
-    for maps in (True, False):
-        read = file.read(maps=maps)
+    for mapped in (True, False):
+        read = file.read(mapped=mapped)
         assert read is not None
         assert all_pieces(read) == all_pieces(plan)
 
 
-def mapped_plans() -> list[str]:
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "-best_fit-" in line]
+def mapped_files(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
 
 
 def test_a_map_of_a_plan_stays_valid_when_the_plan_is_replaced_or_removed(keeps_all: None, tmp_path: Path) -> None:
     expected = made(tmp_path)
     file = PlanFile(tmp_path, header_of(offsets_of(LENGTHS)), 8)
-    copy, mapped = file.read(maps=False), file.read()
+    copy, mapped = file.read(mapped=False), file.read()
     assert copy is not None
     assert mapped is not None
-    assert len(mapped_plans()) == 1
+    assert len(mapped_files(tmp_path)) == 1
     assert file.write(mapped, 2**30)
     file.path.unlink()
     assert all_pieces(mapped) == all_pieces(copy) == expected
     del mapped
-    assert not mapped_plans()
+    assert not mapped_files(tmp_path)
+
+
+def test_a_plan_is_read_where_it_cannot_be_mapped(
+    keeps_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    expected = made(tmp_path)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    monkeypatch.setattr(plan_file, "plan_best_fit", None)
+    assert made(tmp_path) == expected
 
 
 def test_a_plan_is_made_once(keeps_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +108,10 @@ def test_a_plan_is_made_once(keeps_all: None, tmp_path: Path, monkeypatch: pytes
     assert made(tmp_path) == expected
 
 
-@pytest.mark.parametrize("maps", [True, False])
+@pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("damage", ["cut", "byte", "empty", "short", "folder", "format"])
 def test_a_damaged_plan_is_made_again(
-    keeps_all: None, damage: str, maps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeps_all: None, damage: str, mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = made(tmp_path)
     path = PlanFile(tmp_path, header_of(offsets_of(LENGTHS)), 8).path
@@ -109,11 +123,11 @@ def test_a_damaged_plan_is_made_again(
     elif damage == "format":
         with monkeypatch.context() as patch:
             patch.setattr(plan_file, "_FORMAT_VERSION", 2)
-            assert made(tmp_path, maps=maps) == expected
+            assert made(tmp_path, mapped=mapped) == expected
         assert path.read_bytes() != data
     else:
         path.write_bytes({"cut": data[:-4], "byte": flipped, "empty": b"", "short": data[:7]}[damage])
-    assert made(tmp_path, maps=maps) == expected
+    assert made(tmp_path, mapped=mapped) == expected
     assert path.is_dir() if damage == "folder" else path.read_bytes() == data
     assert [*path.parent.iterdir()] == [path]  # no temporary file stays
 

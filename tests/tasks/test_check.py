@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,7 +30,7 @@ from tokenloom.storage.work.partition_records import (
     RowWindow,
     partition_record_path,
 )
-from tokenloom.tasks import check
+from tokenloom.tasks import check, encoders
 from tokenloom.tasks.check import check_partition
 from tokenloom.tasks.checked_rows import NUM_CHECKED, CheckedRowFinder, choose_rows
 from tokenloom.tasks.rows.check_window import WindowChooser
@@ -124,8 +125,9 @@ def test_a_partition_gives_its_share_from_its_window() -> None:
     assert 60 < count < 140  # a tenth of 1,000
 
 
-@pytest.mark.parametrize("window", [None, RowWindow(10, 12, 2)])
-def test_a_partition_gives_all_its_documents_a_chance_where_its_window_is_too_small(window: RowWindow | None) -> None:
+@pytest.mark.parametrize("window", [None, RowWindow(10, 260, 250), RowWindow(10, 1010, 1000)])
+def test_a_partition_gives_all_its_documents_a_chance_where_a_window_may_be_too_small(window: RowWindow | None) -> None:
+    """Whatever its size: otherwise the documents of a large window would be checked more often."""
     chosen = choose_rows(record_of(2000, window), num_documents=4000)
     assert (chosen.first_row, chosen.end_row) == (0, KEY_SPACE)
     (count,) = num_found([chosen], 2000)
@@ -187,7 +189,7 @@ def test_a_missing_changed_or_unchecked_row_stops_the_build(
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(20)])
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
-    checked_rows = check._checked_rows
+    find_rows = check._find_rows
 
     def changed(*arguments: Any) -> Iterator[EncodedAgain]:
         found = list(encode_again(*arguments))
@@ -197,7 +199,7 @@ def test_a_missing_changed_or_unchecked_row_stops_the_build(
 
     monkeypatch.setattr(check, "encode_again", changed)
     if damage == "forgotten":
-        monkeypatch.setattr(check, "_checked_rows", lambda job: checked_rows(job)[1:])
+        monkeypatch.setattr(check, "_find_rows", lambda job: find_rows(job)[1:])
     messages = {
         "gone": r"a\.jsonl: 1 of its rows are gone since they were read",
         "text": r"a\.jsonl, .*: its text differs from shard train/000000 at token",
@@ -243,8 +245,13 @@ def test_a_job_that_finds_other_ids_distrusts_the_encoder_itself(
     def differ(*arguments: Any) -> NoReturn:
         raise EncoderMismatch("fast 1.0 and byte give different ids for 'one'")
 
-    monkeypatch.setattr(check, "encoding_again", differ)
+    def choose_fast(*arguments: Any) -> SimpleNamespace:
+        return SimpleNamespace(tokenizer=choice(*arguments).tokenizer, encoder="fast 1.0")
+
+    choice = encoders._choice
+    monkeypatch.setattr(encoders, "_choice", choose_fast)
+    monkeypatch.setattr(check, "encode_again", differ)
     with pytest.raises(DistrustedEncoder, match=r"fast 1\.0 is not used for this dataset from now on"):
-        check_partition(replace(jobs[0], encoders=frozenset(["fast 1.0"])))
+        check_partition(replace(jobs[0], encoders=frozenset(["fast 1.0", "other 2.0"])))
     store = local_store(spec.store, spec.dataset)
     assert distrusted_encoders(store, jobs[0].tokenizer_fingerprint) == {"fast 1.0"}

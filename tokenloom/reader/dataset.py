@@ -68,7 +68,8 @@ class TokenDataset(SplitSamples, SampleSource):
             -1), and "cu_seqlens", which only the batches of a TokenLoader hold.
         mask_documents: whether the label is -100 where its token begins another document than the token before. None:
             if there are `fields`, or the packing is "best_fit". Labels in padding are always -100.
-        max_open_shards: how many shards stay mapped, at least 1. A view of a closed shard stays valid.
+        max_open_shards: how many shards stay mapped, at least 1; fewer if they would hold more than two thirds of the
+            process's file descriptors. A view of a closed shard stays valid.
         verify: "open" checks the header of a shard when it is opened, "full" the whole shard.
         access: "mmap"; "pread" if files may be truncated while they are read; "range" for evaluation and notebooks: of
             shards in a remote store, only the blocks of the samples that are read are downloaded. It makes more

@@ -48,11 +48,11 @@ class OpenShard:
         self.header, self.path, self._first_sample = shard.header, path, first_sample
         self._packing, self._seq_len = packing, seq_len
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
-        self._maps = access != "pread"
-        self._shard: Shard | None = shard if self._maps else None
+        self._is_mapped = access != "pread"
+        self._shard: Shard | None = shard if self._is_mapped else None
         self._file: OpenFile | None = None
         tokens_start = shard.header.tokens_start
-        self._whole: TokenBytes = shard.tokens.data.cast("B") if self._maps else FileBytes(path, tokens_start)
+        self._whole: TokenBytes = shard.tokens.data.cast("B") if self._is_mapped else FileBytes(path, tokens_start)
         #: its token bytes while some may be missing, else None
         self.partial = PartialBytes(blocks, tokens_start, self._whole) if blocks else None
         self.cached_blocks = CachedBlocks()
@@ -119,5 +119,7 @@ class OpenShard:
             from tokenloom.storage.packing.plan_file import kept_plan  # most readers need only "concat"
 
             folder, offsets = default_cache_folder(), self.document_offsets
-            self._plan = kept_plan(folder, self._packing, self._seq_len, self.header, offsets, defer, maps=self._maps)
+            self._plan = kept_plan(
+                folder, self._packing, self._seq_len, self.header, offsets, defer, mapped=self._is_mapped
+            )
         return self._plan

@@ -30,7 +30,7 @@ class OpenShards:
         open_one: opens the shard of an index.
         max_open: how many shards may stay open, at least 1; fewer where they would hold more than two thirds of the
             file descriptors that the process may have.
-        descriptors: how many of them a shard may hold.
+        num_descriptors: how many of them one open shard may hold.
         in_cache: whether the files are in a cache, which removes the least recently used ones.
         only_blocks: whether shards are never downloaded as a whole, so that nothing is checked once one is closed.
     """
@@ -40,14 +40,14 @@ class OpenShards:
         open_one: Callable[[int], OpenShard],
         max_open: int,
         *,
-        descriptors: int = 2,
+        num_descriptors: int = 2,
         in_cache: bool = False,
         only_blocks: bool = False,
     ) -> None:
         self._open_one, self._in_cache, self._only_blocks = open_one, in_cache, only_blocks
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_open = (
-            max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files * 2 // 3 // descriptors))
+            max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files * 2 // 3 // num_descriptors))
         )
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last

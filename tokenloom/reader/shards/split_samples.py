@@ -205,7 +205,8 @@ class SplitSamples:
         shards = OpenShards(
             lambda index: files.open(index, partial(open_path, index)),
             files.max_open(options.max_open_shards),
-            descriptors=3 if packing == "best_fit" else 2,  # of its map, of reading ahead, of the map of its plan
+            # one for its map, one for reading ahead, and one for the map of its plan
+            num_descriptors=3 if packing == "best_fit" and options.access != "pread" else 2,
             in_cache=files.is_remote,
             only_blocks=files.only_blocks,
         )
