@@ -16,7 +16,7 @@ from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building,
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
 from tokenloom.tasks.bad_files import with_file_count, with_way_out
-from tokenloom.tasks.check import check_partition, compare_with_shards
+from tokenloom.tasks.check import check_partition, compare_with_shards, coverage_warnings
 from tokenloom.tasks.encoders import distrusting, probe_warnings
 from tokenloom.tasks.estimate import (
     Estimate,
@@ -198,6 +198,7 @@ def _encode_and_publish(
         records, encoded_again = run_batches_together(run_each, *steps)
         with distrusting(plan.store, assignment.encoders, plan.tokenizer.fingerprint):
             num_checked = compare_with_shards(plan, records, encoded_again)
+    _report_messages(coverage_warnings(num_checked, sum(record.documents for record in records)))
     with _step("validate", seconds):
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):

@@ -25,6 +25,7 @@ from tokenloom.tasks.plan import BuildPlan
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
 from tokenloom.tokenizers import Tokenizer
+from tokenloom.wording import counted
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
@@ -32,6 +33,7 @@ _UNSTEADY = (
     "the text, change its version, and build again"
 )
 _PART_DOCUMENTS = 1_000_000  # whose rows are in memory at a time
+_FEW_DOCUMENTS = 100  # compared; a tenth of those chosen
 NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
@@ -121,6 +123,16 @@ def compare_with_shards(plan: BuildPlan, records: Sequence[ShardRecord], checks:
             _compare(plan, f"shard {record.name} at token {document.start}", document, found)
             num_compared += 1
     return num_compared
+
+
+def coverage_warnings(num_compared: int, num_documents: int) -> list[str]:
+    """Return a line that says that few documents of a version were compared; nothing if enough were."""
+    if num_compared >= min(_FEW_DOCUMENTS, num_documents):
+        return []
+    return [
+        f"only {num_compared:,} of {counted(num_documents, 'document')} were compared with their source, because most "
+        "of those chosen are duplicates or excluded; `tokenloom verify --deep` compares 1,000 of a version"
+    ]
 
 
 def _compare(plan: BuildPlan, where: str, document: CheckedDocument, again: EncodedAgain | None) -> None:

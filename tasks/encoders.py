@@ -76,9 +76,9 @@ def encoding(
     if choice.pending and rules.may_probe:
         encoder = choice.encoder or reference.backend
         _start_probe(canonical_json(definition), fingerprint, choice.pending.NAME, encoder, rules.version)
-    with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer:
-        with _distrusting_one(store, str(choice.encoder), fingerprint):
-            yield tokenizer
+    distrusting_it = _distrusting_one(store, str(choice.encoder), fingerprint)
+    with _unless_left(choice.tokenizer, reference, spill_name) as tokenizer, distrusting_it:
+        yield tokenizer
 
 
 @contextmanager
@@ -108,9 +108,9 @@ def encoding_again(
     reference = load_job_tokenizer(definition, fingerprint)
     choice = _choice(definition, fingerprint, rules, rules.check)
     fastest = choice.tokenizer if choice.encoder in encoders else reference
-    with _unless_left(fastest, reference, name) as tokenizer:
-        with _distrusting_one(store, str(choice.encoder), fingerprint):
-            yield tokenizer
+    distrusting_it = _distrusting_one(store, str(choice.encoder), fingerprint)
+    with _unless_left(fastest, reference, name) as tokenizer, distrusting_it:
+        yield tokenizer
 
 
 def preload_encoder(definition: Mapping[str, Any]) -> None:

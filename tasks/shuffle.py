@@ -5,7 +5,7 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import IO, Any
@@ -23,6 +23,7 @@ from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.packing.plans import num_samples, sample_key
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.verification.finished_shards import is_as_recorded
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
@@ -64,7 +65,7 @@ class ShuffleJob:
 
 
 def shuffle_shard(job: ShuffleJob) -> ShardRecord:
-    """Make one shard and its document table; return its record, immediately if the shard exists and records the same checked documents.
+    """Make one shard and its document table, unless an earlier process has; return its record.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
@@ -75,14 +76,28 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
     shard = assignment.shards[job.position]
     refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
     finder = CheckedRowFinder([entry.checked for entry in assignment.spills])
-    record = find_shard_record(job.store, job.version, shard.name, assignment.encoders)
-    if record and record.checked_digest == finder.digest:
+    if record := _finished_shard(job, shard, assignment.encoders, finder.digest):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(job, assignment, shard, finder)
     write_shard_record(job.store, job.version, record)
     return record
+
+
+def _finished_shard(
+    job: ShuffleJob, shard: ShardRange, encoders: Collection[str], checked_digest: str
+) -> ShardRecord | None:
+    """Return the record of a shard that an earlier process made, if its files are undamaged."""
+    record = find_shard_record(job.store, job.version, shard.name, encoders)
+    if record is None or record.checked_digest != checked_digest:
+        return None
+    progress.report(progress.Working(f"verifying shard {shard.name}"))
+    if is_as_recorded(job.store, job.version, record):
+        return record
+    place = job.store.place(version_path(job.version, shard.name))
+    progress.report(progress.Message(f"{place}: its files were damaged after they were written; writing them again"))
+    return None
 
 
 def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, finder: CheckedRowFinder) -> ShardRecord:

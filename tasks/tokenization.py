@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import of_source
+from tokenloom.errors import InputError, of_source
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
@@ -106,7 +106,11 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
     with encoder as tokenizer, of_source(job.file.source):
         with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
             num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0
-            record = _encode_partition(job, tokenizer, quarantine)
+            try:
+                record = _encode_partition(job, tokenizer, quarantine)
+            except InputError:
+                check_unchanged(job.file)  # it may not be bad, but still being written
+                raise
             if isinstance(tokenizer, FastTokenizer):
                 num_compared = tokenizer.num_compared - num_compared
                 record = replace(record, encoder=tokenizer.encoder, compared=num_compared)

@@ -1,4 +1,4 @@
-"""The rows of a partition from which the check takes documents: neighbours that hold at least an eighth of its documents.
+"""The rows of a partition from which the check takes documents: neighbours with at least an eighth of its documents.
 
 The check reads its rows from their source a second time. If they came from the whole partition, it would have to read
 and decompress all of the partition again.
@@ -19,7 +19,7 @@ WINDOW_SHARE = 8  # a window holds the documents of a partition divided by this,
 
 
 class WindowChooser:
-    """Chooses a window by the hash of a name; windows begin and end with batches, so only two numbers are kept for each.
+    """Chooses a window by the hash of a name; windows begin and end with batches, so it keeps two numbers for each.
 
     Windows are tiles of the partition, chosen in proportion to their documents, of which a larger tile gives a smaller
     share: so every document is equally likely to be checked.

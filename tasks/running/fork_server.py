@@ -28,6 +28,7 @@ _PROGRAM = (
     "serve_forks(int(sys.argv[1]))"
 )
 _ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",  # a transform that depends on the order of a set gives the same texts in each build
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "RAYON_NUM_THREADS": "1",

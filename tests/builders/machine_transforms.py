@@ -1,4 +1,4 @@
-"""Transforms that harm their worker or the machine, for test_machine_faults.py; they return the text unchanged."""
+"""Transforms that harm their worker or the machine, for test_machine_faults.py. All but one return the text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from pathlib import Path
 def _folder() -> Path:
     """The folder that a test and its transforms use to communicate."""
     return Path(os.environ["TOKENLOOM_TEST_NOTES"])
+
+
+def order_words(text: str) -> str:
+    """Return the words in an order that depends on Python's hashes, which differ from process to process."""
+    return " ".join(set(text.split()))
 
 
 def fill_disk(text: str) -> str:

@@ -55,13 +55,23 @@ def test_a_disk_that_fails_at_any_operation_leaves_nothing_visible_and_the_build
 # By the command line
 
 
-def _build(spec: Path, *options: str, limits: dict[int, int] | None = None) -> subprocess.CompletedProcess[str]:
+def _build(
+    spec: Path, *options: str, limits: dict[int, int] | None = None, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     def set_limits() -> None:
         for limit, value in (limits or {}).items():
             resource.setrlimit(limit, (value, value))
 
     command = [sys.executable, "-m", "tokenloom", "build", str(spec), "--direct", "--json", *options]
-    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False, preexec_fn=set_limits)
+    return subprocess.run(
+        command,
+        cwd=_ROOT,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=set_limits,
+    )
 
 
 def _written(spec: BuildSpec, folder: Path) -> Path:
@@ -73,6 +83,19 @@ def _written(spec: BuildSpec, folder: Path) -> Path:
 def _with_transform(spec: BuildSpec, name: str) -> BuildSpec:
     transform = {"function": f"tests.builders.machine_transforms:{name}", "version": "1"}
     return BuildSpec.model_validate(spec.model_dump() | {"documents": {"transform": transform}})
+
+
+def test_a_transform_that_depends_on_hashes_gives_one_version_the_same_bytes(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["the quick brown fox jumps over a lazy dog"] * 3)
+    builds = []
+    for seed in ("1", "2"):
+        spec = _with_transform(make_spec(tmp_path / seed, [{"kind": "jsonl", "path": str(path)}]), "order_words")
+        (tmp_path / seed).mkdir()
+        done = _build(_written(spec, tmp_path / seed), environment={"PYTHONHASHSEED": seed})
+        assert done.returncode == 0, done.stderr
+        version = json.loads(done.stdout)["version"]
+        builds.append((version, listed_files(spec, version)))
+    assert builds[0] == builds[1]
 
 
 def _assert_same_bytes(spec: BuildSpec, version: str, folder: Path) -> None:

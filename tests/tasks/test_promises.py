@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from tests.builders.datasets import (
     manifest_json,
     stored_documents,
     write_jsonl,
+    write_parquet,
 )
 from tokenloom.errors import FormatError, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.assignment import read_assignment
 from tokenloom.storage.work.shard_records import find_shard_record, shard_record_path
+from tokenloom.tasks import tokenization
 from tokenloom.tasks.merge import MergeRules, merge_documents
+from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
 
 
@@ -70,6 +74,21 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     assert built[0] == built[1]
 
 
+def test_a_file_that_cannot_be_parsed_because_it_changes_is_not_called_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["one", "two"])
+    encode = tokenization._encode_partition
+
+    def change_first(*arguments: Any) -> Any:
+        path.write_bytes(path.read_bytes()[:-10])
+        return encode(*arguments)
+
+    monkeypatch.setattr(tokenization, "_encode_partition", change_first)
+    with pytest.raises(InputError, match=r"a\.parquet: it changed while it was read; build again"):
+        build(make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(path)}]))
+
+
 def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
     monkeypatch.setattr("tokenloom.storage.work.fingerprints._RACY_NS", -(10**18))
@@ -95,6 +114,46 @@ def test_damaged_records_of_a_killed_build_are_rewritten(tmp_path: Path, damage:
     store.local(f"versions/{version}/manifest.json").unlink()
     assert build(spec).published
     assert listed_files(spec, version) == expected
+
+
+@pytest.mark.parametrize("suffix", ["tok", "docs", "blocks"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "deleted"])
+def test_a_finished_shard_that_was_damaged_is_written_again(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    spec = make_spec(tmp_path / "store", [jsonl(path)])
+    version = build(spec).version
+    folder = local_store(spec.store, spec.dataset).local(f"versions/{version}")
+    files = {file: file.read_bytes() for file in (folder / "train").iterdir()}
+    (folder / "manifest.json").unlink()
+    shard = folder / f"train/000000.{suffix}"
+    data = files[shard]
+    middle = len(data) // 2
+    shard.write_bytes(
+        data[:middle] if damage == "cut" else data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    )
+    if damage == "deleted":
+        shard.unlink()
+    messages, result = messages_of(spec)
+    assert result.published
+    assert {file: file.read_bytes() for file in (folder / "train").iterdir()} == files
+    was_noticed = [text for text in messages if "000000: its files were damaged after they were written" in text]
+    assert was_noticed or suffix == "tok" or damage == "deleted"  # those look as if the shard had not been finished
+
+
+def messages_of(spec: BuildSpec) -> tuple[list[str], BuildResult]:
+    """Build; return what the build reports in words, and its result."""
+    seen: list[progress.Event] = []
+    with progress.listening(seen.append):
+        result = build(spec)
+    return [event.text for event in seen if isinstance(event, progress.Message)], result
+
+
+@pytest.mark.parametrize(("copies", "warns"), [(10, True), (1, False)])
+def test_a_build_says_if_few_of_its_documents_were_compared(tmp_path: Path, copies: int, warns: bool) -> None:
+    """Of many copies, those that the check chooses are mostly duplicates, which no shard holds."""
+    path = write_jsonl(tmp_path / "a.jsonl", [f"{i} " * 50 for i in range(2000)] * copies)
+    messages, _ = messages_of(make_spec(tmp_path / "store", [jsonl(path)], seed=3))
+    assert any(re.search(r"only [\d]+ of 2,000 documents were compared", text) for text in messages) == warns
 
 
 def test_an_edited_shard_record_is_not_trusted(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ def test_inspect_lists_rows_in_the_order_of_a_build_and_says_1_file(project: Pat
         (("frobnicate",), 2, "argument COMMAND: invalid choice: 'frobnicate'. Allowed: init, plan, build,"),
         (("biuld", "spec.yaml"), 2, "invalid choice: 'biuld'. Did you mean build? Allowed: init, plan, build,"),
         (("bench", "raed"), 2, "invalid choice: 'raed'. Did you mean read? Allowed: read"),
+        (("build", "spec.yaml", "--worker", "2"), 2, "unrecognized arguments: --worker 2. Did you mean --workers?"),
         (("build", "spec.yaml", "--derect"), 2, "unrecognized arguments: --derect. Did you mean --direct?"),
         (("peek", "store/news", "--cuont=3"), 2, "unrecognized arguments: --cuont=3. Did you mean --count?"),
         (("--vresion",), 2, "unrecognized arguments: --vresion. Did you mean --version?"),

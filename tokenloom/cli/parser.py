@@ -81,9 +81,14 @@ class UsageError(Exception):
 class _Parser(argparse.ArgumentParser):
     """A parser that raises UsageError; argparse's own prints the error and ends the program.
 
+    Options can't be shortened: one more option would make a command of a schedule ambiguous.
+
     It refuses what it does not know itself, because argparse leaves that to the parser of `tokenloom`, which has other
     options. A missing command is refused only after that: `tokenloom --vresion` is a misspelt option.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
