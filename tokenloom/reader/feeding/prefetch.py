@@ -86,7 +86,7 @@ class Prefetcher(Generic[Item]):
         if self._num_requested:
             items = self._take_made(now)
         else:  # for a consumer that computes, short and frequent waits are better than long and rare ones
-            items = self._make(max(1, self._ahead // 8) if computes else self._ahead)
+            items = self._make(1 if computes else self._ahead)
         room = self._ahead - self._num_requested
         makes_several = 2 * room >= self._ahead  # each handover costs both sides the lock
         if computes and now >= self._rests_until and makes_several:
