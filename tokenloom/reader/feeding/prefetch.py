@@ -83,10 +83,8 @@ class Prefetcher(Generic[Item]):
         """
         now = time.perf_counter()
         computes = now - self._returned_at > self._num_taken * _TIGHT_SECONDS
-        if self._num_requested:
-            items = self._take_made(now)
-        else:  # for a consumer that computes, short and frequent waits are better than long and rare ones
-            items = self._make(1 if computes else self._ahead)
+        # For a consumer that computes, short and frequent waits are better than long and rare ones.
+        items = self._take_made(now) if self._num_requested else self._make(1 if computes else self._ahead)
         room = self._ahead - self._num_requested
         makes_several = 2 * room >= self._ahead  # each handover costs both sides the lock
         if computes and now >= self._rests_until and makes_several:
