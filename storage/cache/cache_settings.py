@@ -46,10 +46,10 @@ def _given_limit(text: str) -> int | None:
         return None
     match = re.match(_LIMIT, text, re.I)
     base = 1024 if match and match[3] else 1000
-    limit = int(float(match[1]) * base ** " KMGT".index((match[2] or " ").upper())) if match else 0
-    if limit < 1:
+    limit = float(match[1]) * base ** " KMGT".index((match[2] or " ").upper()) if match else 0.0
+    if not 1 <= limit < 2**63:
         raise StoreError(f"{_LIMIT_VARIABLE} is {text!r}: write bytes, such as 100GB or 93GiB")
-    return limit
+    return int(limit)
 
 
 def _free_limit(folder: Path) -> int:

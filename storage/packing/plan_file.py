@@ -149,8 +149,8 @@ def kept_plan(
 
 
 def _limit_bytes(cache_folder: Path) -> int:
-    """Return how much the plans may take; 0 if the folder can't be read, and so can't be written."""
+    """Return how much the plans may take; 0 if the folder can't be read: then a line says that it can't be written."""
     try:
         return default_limit(cache_folder) // _LIMIT_SHARE
-    except PermissionError:
+    except OSError:
         return 0

@@ -218,11 +218,12 @@ def test_a_plan_may_be_written_later(keeps_all: None, tmp_path: Path) -> None:
     assert len(writes) == 1  # nothing to write
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT])
 def test_a_folder_that_cannot_be_read_keeps_no_plan(
-    keeps_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeps_all: None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:
-        raise PermissionError
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(plan_file, "default_limit", refuse)  # not a folder's mode: the tests may run as root
     assert made(tmp_path) == all_pieces(plan_best_fit(8, offsets_of(LENGTHS)))

@@ -439,7 +439,7 @@ def test_the_limit_is_read_from_the_environment(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "0", "5 apples", "1e9"])
+@pytest.mark.parametrize("text", ["much", "-1", "0", "5 apples", "1e9", "9" * 400])
 def test_a_limit_that_is_not_a_size_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE_LIMIT", text)
     with pytest.raises(StoreError, match=r"TOKENLOOM_CACHE_LIMIT is '.*': write bytes, such as 100GB"):

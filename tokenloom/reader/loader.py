@@ -181,10 +181,12 @@ class TokenLoader:
         chunk_batches = self._chunk_batches()
         form, batch_size = self.stream.format, self.steps.batch_size
         self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
-        self._producer = Producer(
+        producer = Producer(
             self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
         )
-        self._abandon_producer = weakref.finalize(self, self._producer.abandon)
+        # Before the producer is set: an interrupt may come in between, and `close` needs both.
+        self._abandon_producer = weakref.finalize(self, producer.abandon)
+        self._producer = producer
         self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
     def _chunk_batches(self) -> int:
