@@ -46,9 +46,8 @@ class OpenShards:
     ) -> None:
         self._open_one, self._in_cache, self._only_blocks = open_one, in_cache, only_blocks
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._max_open = (
-            max_open if files == resource.RLIM_INFINITY else max(1, min(max_open, files * 2 // 3 // num_descriptors))
-        )
+        most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // num_descriptors
+        self._max_open = max(1, min(max_open, most))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
         self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
