@@ -2,8 +2,9 @@
 
     python benchmarks/chart.py [--results benchmarks/results] [--output docs/speed.svg]
 
-Of the results with a peer and whole files, the newest of each tokenizer is drawn, and of those of one day that with the
-most text. The bytes of the chart depend only on the results. Its background is light or dark as the reader's system.
+Of the results with a peer, whole files and at least LEAST_ROUNDS rounds, the newest of each tokenizer is drawn, and of
+those of one day that with the most text. The bytes of the chart depend only on the results. Its background is light or
+dark as the reader's system.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from build_tools import BARE, OURS, PEERS, REFERENCE
 from tokenloom.wording import counted
 
 ROOT = Path(__file__).parents[1]
+LEAST_ROUNDS = 5  # a median of fewer is a matter of luck
 TITLES = {
     OURS: "tokenloom, backend: auto",
     REFERENCE: "tokenloom, backend: reference",
@@ -65,12 +67,19 @@ def newest_results(folder: Path) -> list[dict[str, Any]]:
     chosen: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
-        if result.get("benchmark") == "build" and result["text_bytes"] is None and PEERS.keys() & result["versions"]:
+        if result.get("benchmark") == "build" and _is_drawn(result):
             tokenizer = result["tokenizer"]
             chosen[tokenizer] = max(chosen.get(tokenizer, result), result, key=_rank)
     if not chosen:
-        raise SystemExit(f"{folder} has no result of build.py with a peer; run it with --peer and --json")
+        raise SystemExit(
+            f"{folder} has no result of build.py with a peer and {LEAST_ROUNDS} rounds; run it with --peer and --json"
+        )
     return [chosen[tokenizer] for tokenizer in sorted(chosen, key=lambda name: ("/" in name, name))]
+
+
+def _is_drawn(result: dict[str, Any]) -> bool:
+    with_peer = bool(PEERS.keys() & result["versions"])
+    return with_peer and result["text_bytes"] is None and result["rounds"] >= LEAST_ROUNDS
 
 
 def _rank(result: dict[str, Any]) -> tuple[str, float]:

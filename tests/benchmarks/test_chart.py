@@ -37,13 +37,14 @@ def test_the_chart_shows_the_newest_result_of_each_tokenizer(tmp_path: Path) -> 
         _result("gpt2", "2026-01-02", {"tokenloom": 6.0, "hf": 2.0}, text_mb=0.5),
         _result("gpt2", "2026-01-03", {"tokenloom": 5.0, "hf": 2.0}, text_bytes=200),
         _result("gpt2", "2026-01-03", {"tokenloom": 4.0, "bare": 2.0}),  # no peer
+        _result("gpt2", "2026-01-03", {"tokenloom": 9.0, "hf": 2.0}, rounds=4),
         _result("a/tokenizer.json", "2026-01-01", {"tokenloom": 4.0, "litdata": 1.0}),
         {"figures": [], "date": "2026-01-03"},  # another benchmark's
     ]
     for i, result in enumerate(results):
         (tmp_path / f"{i}.json").write_text(json.dumps(result))
     chosen = newest_results(tmp_path)
-    assert chosen == [results[0], results[5]]
+    assert chosen == [results[0], results[6]]
     root = ElementTree.fromstring(draw(chosen))
     widths = [float(node.attrib["width"]) for node in root if node.tag.endswith("}rect")][1:]  # the first is the ground
     assert widths == pytest.approx([widths[0] / divisor for divisor in (1, 2, 4, 2, 8)], abs=0.1)  # one scale for both
