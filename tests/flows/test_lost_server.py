@@ -1,4 +1,4 @@
-"""A build from the command line whose Prefect server dies."""
+"""A Prefect server that is slow, does not start, or dies during a build from the command line."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from httpx import ConnectError
+from httpx import Client, ConnectError
 
 from tests.builders.datasets import local_store, make_spec, write_parquet
 from tests.counts import full_only
 from tests.servers.prefect_servers import serving_flows
 from tests.servers.running import wait_until
 from tokenloom.errors import TokenloomError
+from tokenloom.server.prefect_server import StartingServer, prepare_environment
 from tokenloom.server.prefect_session import _naming_lost_server
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,34 @@ def test_only_a_server_that_is_gone_is_named(flows_url: str) -> None:
         raise ConnectError("Connection refused")
     with pytest.raises(ConnectError), _naming_lost_server(flows_url):
         raise ConnectError("of another server")
+
+
+def test_a_server_answers_without_the_delay_of_unset_tcp_nodelay(flows_url: str) -> None:
+    def seconds(client: Client) -> float:
+        start = time.perf_counter()
+        client.get(f"{flows_url}/admin/version").raise_for_status()
+        return time.perf_counter() - start
+
+    with Client() as client:
+        assert min(seconds(client) for _ in range(20)) < 0.035  # else every answer waits 40 ms for an acknowledgment
+
+
+def test_a_server_that_does_not_start_says_why_at_once() -> None:
+    server = StartingServer(settings={"PREFECT_SERVER_API_PORT": "no number"})  # Prefect refuses it when it is imported
+    with pytest.raises(
+        TokenloomError, match=r"did not start: it ended with exit code 1; .*ValidationError: .*no number"
+    ):
+        server.wait()
+
+
+@pytest.mark.parametrize("proxy", ["socks://127.0.0.1:9", "what://127.0.0.1:9"])
+def test_a_proxy_that_prefect_cant_use_is_named(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "example.org")
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(TokenloomError, match=r"Prefect can't use a proxy .*ALL_PROXY.*socks|what.* unset it"):
+        prepare_environment()
+    assert os.environ["no_proxy"] == "example.org,127.0.0.1,localhost,::1"
 
 
 @pytest.mark.timeout(600)

@@ -426,11 +426,19 @@ def test_an_ended_build_leaves_nothing_visible_and_the_same_command_continues(
 @pytest.mark.slow
 def test_build_through_prefect_prints_one_json_object_and_says_which_server(project: Path, migrated: Path) -> None:
     use_migrated(migrated, project / "prefect")
-    home = {"PREFECT_HOME": str(project / "prefect")}
+    home = {
+        "PREFECT_HOME": str(project / "prefect"),
+        # The settings of a user's own server and network must not keep ours from being reached.
+        "PREFECT_SERVER_API_BASE_PATH": "/other",
+        "PREFECT_SERVER_API_AUTH_STRING": "user:password",
+        "http_proxy": "http://127.0.0.1:9",
+        "NO_PROXY": "",
+    }
     done = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["published"] is True
-    assert done.stderr.count("starting a temporary Prefect server (analytics off)") == 1
+    assert done.stderr.count("starting a temporary Prefect server (analytics off), which takes 3 to 30 s") == 1
+    assert "--direct builds without one, `tokenloom up` keeps one running" in done.stderr
     assert len(_visible(project)) == 2
     again = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
     assert again.returncode == 0, again.stderr

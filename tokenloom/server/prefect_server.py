@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
 from typing import IO
+from urllib.error import HTTPError
 
-from tokenloom.errors import TokenloomError
+from tokenloom.errors import TokenloomError, message_of, one_line
 
 _START_SECONDS = 120
 _STOP_SECONDS = 15
+_SHOWN = 400  # characters of an error in the server's log
+_ERROR_LINE = re.compile(r"[\w.]*(Error|Exception|SystemExit)\b")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NO_LOOPBACK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 #: settings of the server and its clients: no telemetry, and no second server
 PRIVATE = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # a client without a URL fails; it does not start its own server
+}
+#: more settings of a server that ends with a build: no pages, schedules or types of blocks, which nobody would use
+TEMPORARY = {
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+    "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
 }
 
 POOL = "tokenloom"  # the work pool
@@ -28,39 +43,108 @@ WORKER = "up"  # name of the worker of `tokenloom up`
 _servers: list[subprocess.Popen[bytes]] = []  # referenced here so that their standard input stays open
 
 
-def disable_telemetry() -> None:
-    """Turn off Prefect's telemetry here and in child processes; call it before Prefect is imported."""
+def prepare_environment() -> None:
+    """Turn off Prefect's telemetry, and proxies for servers of this machine, here and in child processes.
+
+    Clients get the password that the environment gives to a server of ours. Call it before Prefect is imported.
+
+    Raises:
+        TokenloomError: Prefect's clients can't use a proxy of the environment.
+    """
     for name, value in PRIVATE.items():
         os.environ.setdefault(name, value)
+    if "PREFECT_API_URL" not in os.environ and (password := os.environ.get("PREFECT_SERVER_API_AUTH_STRING")):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", password)
+    _bypass_proxies()
 
 
-def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a server, wait until it answers, and return its process and the URL of its API.
+def _bypass_proxies() -> None:
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""  # the order in which libraries read them
+    hosts = [host.strip() for host in given.split(",") if host.strip()]
+    if "*" not in hosts:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*hosts, *_LOOPBACK]))
+    if urllib.request.getproxies().keys() - {"no"}:
+        _check_proxies()
+
+
+def _check_proxies() -> None:
+    """Raise TokenloomError if Prefect's clients, each of which prepares all proxies, can't be made."""
+    import httpx  # comes with Prefect
+
+    try:
+        httpx.Client().close()
+    except (ImportError, ValueError) as error:
+        raise TokenloomError(
+            f"Prefect can't use a proxy of the environment (ALL_PROXY, HTTP_PROXY, HTTPS_PROXY): {message_of(error)}; "
+            "unset it for this command (for a SOCKS proxy: write socks5:// and run `pip install socksio`), or build "
+            "with --direct"
+        ) from error
+
+
+class StartingServer:
+    """A server that was launched and may not answer yet. It ends with this process.
 
     A server that Prefect itself starts outlives a killed program, receives the terminal's Ctrl-C, and may print
     tracebacks when it stops.
 
     Args:
         port: a port of 127.0.0.1; 0 for a free one.
-        log: the file for the server's output; None discards it.
+        log: the file for the server's output; None for one that is shown only if the server does not start.
+        settings: environment variables of the server.
 
     Raises:
-        TokenloomError: the port is taken, or the server does not start.
+        TokenloomError: the port is taken.
     """
-    with _listener(port) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        server = _launch(listener.fileno(), url, log or subprocess.DEVNULL)
-    try:
-        _wait_until_healthy(server, url, "`prefect server start`" if log is None else log.name)
-    except BaseException:
-        server.kill()
-        server.wait()
-        raise
-    _servers.append(server)
-    return server, url
+
+    def __init__(self, port: int = 0, log: IO[bytes] | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._log = log or tempfile.TemporaryFile()  # noqa: SIM115  (open while the server starts)
+        self._log_start = os.fstat(self._log.fileno()).st_size
+        with _listener(port) as listener:
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+            self.process = _launch(listener.fileno(), self.url, self._log, settings or {})
+        _servers.append(self.process)
+
+    def wait(self) -> tuple[subprocess.Popen[bytes], str]:
+        """Wait until the server answers, and return its process and the URL of its API.
+
+        Raises TokenloomError, which says why, if it does not start.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        try:
+            while problem := _problem(self.url):
+                if self.process.poll() is not None:
+                    raise self._not_started(f"it ended with {how_ended(self.process.returncode)}")
+                if _is_final(problem) or time.monotonic() > deadline:
+                    raise self._not_started(f"{self.url}: {_reason(problem)}")
+                time.sleep(0.1)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return self.process, self.url
+
+    def _not_started(self, why: str) -> TokenloomError:
+        place, log = "", self._log.fileno()
+        if isinstance(self._log.name, str):
+            place, log = f" ({self._log.name})", os.open(self._log.name, os.O_RDONLY)
+        lines = os.pread(log, 2**20, self._log_start).decode(errors="replace").rstrip().splitlines()
+        errors = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
+        last = one_line(" ".join(lines[errors[-1] if errors else -1 :]))[:_SHOWN]
+        return TokenloomError(
+            f"the Prefect server did not start: {why}" + (f"; its log{place} ends: {last}" if last else "")
+        )
 
 
-def _launch(listener: int, url: str, output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a server, wait until it answers, and return its process and the URL of its API; see StartingServer."""
+    return StartingServer(port, log).wait()
+
+
+def _launch(listener: int, url: str, output: IO[bytes], settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    ours = {
+        "PREFECT_SERVER_UI_API_URL": url,  # Prefect can't know the port of an inherited socket
+        "PREFECT_SERVER_API_BASE_PATH": "/api",  # also if the user's own server has another
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "tokenloom.server.server_process", str(listener)],
         stdin=subprocess.PIPE,
@@ -68,7 +152,7 @@ def _launch(listener: int, url: str, output: IO[bytes] | int) -> subprocess.Pope
         stderr=output,
         pass_fds=[listener],
         start_new_session=True,
-        env=os.environ | {"PREFECT_SERVER_UI_API_URL": url},  # Prefect can't know the port of an inherited socket
+        env={**os.environ, **ours, **settings},
     )
 
 
@@ -79,12 +163,25 @@ def _listener(port: int) -> socket.socket:
         raise TokenloomError(f"port {port} of 127.0.0.1 can't be used ({error.strerror}); choose another") from error
 
 
-def _wait_until_healthy(server: subprocess.Popen[bytes], url: str, place: str) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not answers(url):
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise TokenloomError(f"the Prefect server did not start; {place} says why")
-        time.sleep(0.1)
+def _is_final(problem: OSError | ValueError) -> bool:
+    """Return whether waiting can't help: a server that starts accepts connections, but answers nothing."""
+    return isinstance(problem, HTTPError) or getattr(_cause(problem), "errno", None) in _NO_LOOPBACK
+
+
+def _reason(problem: OSError | ValueError) -> str:
+    is_down = getattr(_cause(problem), "errno", None) in _NO_LOOPBACK
+    return message_of(_cause(problem)) + ("; is the loopback interface up?" if is_down else "")
+
+
+def _cause(problem: OSError | ValueError) -> BaseException:
+    """Return the error that urllib has wrapped."""
+    reason = getattr(problem, "reason", None)
+    return reason if isinstance(reason, BaseException) else problem
+
+
+def how_ended(code: int) -> str:
+    """Return how a process ended, by its return code, for messages."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def page_of(url: str, path: str) -> str:
@@ -99,11 +196,16 @@ def page_of(url: str, path: str) -> str:
 
 def answers(url: str) -> bool:
     """Return whether the server's API is healthy."""
+    return _problem(url) is None
+
+
+def _problem(url: str) -> OSError | ValueError | None:
+    """Return why the server's API does not answer as a healthy one; None if it does."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError):
-        return False
+        with urllib.request.urlopen(f"{url}/health", timeout=10):
+            return None
+    except (OSError, ValueError) as error:
+        return error
 
 
 def stop_server(server: subprocess.Popen[bytes]) -> None:

@@ -10,12 +10,13 @@ from http import HTTPStatus
 from typing import Any
 
 from tokenloom.console import print_status
-from tokenloom.errors import TokenloomError, message_of
+from tokenloom.errors import SpecError, TokenloomError, message_of
 from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.server.prefect_home import ensure_prefect_home
-from tokenloom.server.prefect_server import answers, disable_telemetry, page_of, start_server
+from tokenloom.server.prefect_server import TEMPORARY, StartingServer, answers, page_of, prepare_environment
 from tokenloom.server.up_folder import default_home, running_url
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.runner import DaskRunner, RayRunner
 from tokenloom.tasks.running import progress
 
 
@@ -27,25 +28,28 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     Args:
         spec: a spec with absolute paths.
     """
-    disable_telemetry()
-    ensure_prefect_home()
+    from tokenloom.flows.direct import find_published
+
+    server: str | StartingServer
+    if url := known_url():
+        print_status(f"Prefect server {url}")
+        server = url
+    elif published := find_published(spec):
+        return published.to_json()
+    else:
+        server = _start_temporary(spec)  # it starts while the flow is imported
     from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from tokenloom.automations import TAG
     from tokenloom.flows.build_dataset import build_dataset
-    from tokenloom.flows.direct import find_published
 
     _quiet_console()
-    if url := known_url():
-        print_status(f"Prefect server {url}")
-    elif published := find_published(spec):
-        return published.to_json()
     hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
     # The flow sends its own heartbeats: see flows/runs/heartbeat.py.
-    server = url or _temporary_url()
-    settings = {PREFECT_API_URL: server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-    with temporary_settings(settings), tags(TAG), _naming_lost_server(server):
+    api = server if isinstance(server, str) else _url_of(server)
+    settings = {PREFECT_API_URL: api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with temporary_settings(settings), tags(TAG), _naming_lost_server(api):
         return dict(build_dataset.with_options(on_running=hooks)(spec))
 
 
@@ -70,8 +74,11 @@ def _print_page(url: str, flow: Any, run: Any, state: Any) -> None:
 
 
 def known_url() -> str | None:
-    """Return the URL of the API to use: PREFECT_API_URL, else that of a `tokenloom up` on this machine, else None."""
-    disable_telemetry()
+    """Return the URL of the API to use: PREFECT_API_URL, else that of a `tokenloom up` on this machine, else None.
+
+    Raises TokenloomError if PREFECT_API_URL does not answer, or the server requires another password.
+    """
+    prepare_environment()
     ensure_prefect_home()
     from prefect.settings import PREFECT_API_URL
 
@@ -80,10 +87,10 @@ def known_url() -> str | None:
             raise TokenloomError(
                 f"the Prefect server {url} (PREFECT_API_URL) does not answer; --direct builds without a server"
             )
-        _check_password(url)
-        return str(url)
-    url = running_url(default_home())
-    return url if url and answers(url) else None
+    elif not ((url := running_url(default_home())) and answers(url)):
+        return None
+    _check_password(url)
+    return str(url)
 
 
 def heartbeat_seconds(url: str) -> int:
@@ -103,9 +110,10 @@ def _check_password(url: str) -> None:
     """Raise TokenloomError if the server refuses our password. Its health page needs none."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     try:
-        with get_client(sync_client=True) as client:
+        with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
             client.api_version()
     except PrefectHTTPStatusError as error:
         if error.response.status_code != HTTPStatus.UNAUTHORIZED:
@@ -116,15 +124,29 @@ def _check_password(url: str) -> None:
         ) from error
 
 
-def _temporary_url() -> str:
+def _start_temporary(spec: BuildSpec) -> StartingServer:
+    """Start a server that ends with this process; return before it answers."""
+    if isinstance(spec.runner, DaskRunner | RayRunner) and spec.runner.address:
+        raise SpecError(
+            f"runner.address: the workers of {spec.runner.address} outlive a temporary Prefect server, and would send "
+            "to it again in the next build; set PREFECT_API_URL to a server that they reach"
+        )
     print_status(
-        "PREFECT_API_URL is not set: starting a temporary Prefect server (analytics off); --direct builds without one"
+        "PREFECT_API_URL is not set: starting a temporary Prefect server (analytics off), which takes 3 to 30 s, the "
+        "first time longest; --direct builds without one, `tokenloom up` keeps one running"
     )
     progress.report(progress.StepStarted("server", 0))
+    return StartingServer(settings=TEMPORARY)
+
+
+def _url_of(starting: StartingServer) -> str:
+    """Return the URL of a temporary server's API once it answers."""
     try:
-        return start_server()[1]
+        url = starting.wait()[1]
     except TokenloomError as error:
         raise TokenloomError(f"{error}; --direct builds without a server") from error
+    _check_password(url)
+    return url
 
 
 def _quiet_console() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
+from tokenloom.server.prefect_server import how_ended
 
 _SHORT_SECONDS = 60.0
 _MAX_SHORT_LIVES = 3
@@ -41,7 +42,7 @@ class SupervisedProcess:
             return
         is_short = time.monotonic() - self._started < _SHORT_SECONDS
         self._num_short_lives = self._num_short_lives + 1 if is_short else 0
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = how_ended(code)
         if self._num_short_lives >= _MAX_SHORT_LIVES:
             raise TokenloomError(f"the {self._name} keeps ending ({how}); {self._log} says why")
         print_status(f"the {self._name} ended ({how}; {self._log} says why); restarting it")

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
-from tokenloom.server.prefect_server import POOL, PRIVATE, WORKER, start_server, stop_server
+from tokenloom.server.prefect_server import POOL, PRIVATE, WORKER, prepare_environment, start_server, stop_server
 from tokenloom.server.process_tree import (
     adopt_orphans,
     children,
@@ -120,7 +120,9 @@ def _locked(home: Path) -> Iterator[None]:
 @contextmanager
 def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, str]]:
     """Run the server, and set the environment that its clients need."""
+    os.environ.pop("PREFECT_API_URL", None)  # of another server
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home)})
+    prepare_environment()
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
     print_status("starting the Prefect server; the first start takes half a minute")
     before = children()
