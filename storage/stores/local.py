@@ -20,7 +20,14 @@ from typing import IO
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
-from tokenloom.storage.stores.local_files import check_folder, check_regular, make_folder, sync, sync_folder
+from tokenloom.storage.stores.local_files import (
+    check_exclusive,
+    check_folder,
+    check_regular,
+    make_folder,
+    sync,
+    sync_folder,
+)
 from tokenloom.storage.stores.store import TMP, Store, StoredFile, cut_short
 
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
@@ -59,16 +66,17 @@ class LocalStore(Store):
     # ---- capabilities
 
     def creates_exclusively(self) -> bool:
-        """Return True: exactly one of several links of one name succeeds."""
+        """Return True; raise StoreError if exactly one of several writers of a name can't be made to succeed."""
         self.check_writable()
         return True
 
     def check_writable(self) -> None:
-        """Raise StoreError if the store cannot be written; writes nothing, not even a folder."""
-        for name in (TMP, "versions", "tags"):
-            with translate_write_errors(self.root):
+        """Raise StoreError if the store cannot be written, or not exclusively; leaves nothing, not even a folder."""
+        with translate_write_errors(self.root):
+            for name in (TMP, "versions", "tags"):
                 self._check_inside(self.local(name))
                 check_folder(self.local(name))
+            check_exclusive(self.local(TMP))
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system, None if unknown."""
@@ -181,7 +189,7 @@ class LocalStore(Store):
                 with temporary.open("xb") as file:
                     local_files.write_all(file, data)
                     sync(file)
-                os.link(temporary, final)
+                local_files.name_exclusively(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
             try:

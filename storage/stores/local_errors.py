@@ -33,6 +33,8 @@ _ADVICE = {
     errno.EACCES: "give this user permission to write there, or choose another store",
     errno.EPERM: "give this user permission to write there, or choose another store",
     errno.ENOTDIR: "a file is in the place of a folder: choose another store",
+    errno.ENOTSUP: "two builds could publish the same name there: choose a store on another file system, or the URL of "
+    "the bucket (gs://, s3://) that is mounted there,",
     errno.EXDEV: "work/ and versions/ of a dataset must be on one file system",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",

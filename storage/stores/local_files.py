@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 _WRITE_BYTES = 2**18  # for larger writes, a virtual machine may have to get memory from its host: docs/decisions.md
 
 
@@ -89,6 +90,47 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
+def name_exclusively(source: Path, final: Path) -> None:
+    """Give a complete file its final name; exactly one of several callers succeeds. `source` may remain.
+
+    A hard link does it. Where a file system links only within a folder (BeeGFS, AFS), the file moves there first. Where
+    it has no links (exFAT, many shares of Windows), a rename that replaces nothing does it.
+
+    Raises:
+        FileExistsError: the name exists.
+        OSError: ENOTSUP if the file system can do neither.
+    """
+    try:
+        os.link(source, final)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            beside = final.with_name(f".{final.name}.{os.urandom(16).hex()}")
+            try:
+                os.replace(source, beside)
+                os.link(beside, final)
+            finally:
+                beside.unlink(missing_ok=True)
+        elif error.errno in _NO_LINKS:
+            _rename_exclusively(source, final)
+        else:
+            raise
+
+
+def _rename_exclusively(source: Path, final: Path) -> None:
+    import ctypes  # a reader does not need it
+
+    library = ctypes.CDLL(None, use_errno=True)
+    number = errno.ENOSYS  # other systems than Linux, and old C libraries
+    if hasattr(library, "renameat2"):
+        at_folder, no_replace = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
+        failed = library.renameat2(at_folder, os.fsencode(source), at_folder, os.fsencode(final), no_replace)
+        number = ctypes.get_errno() if failed else 0
+    if number in (errno.EINVAL, errno.ENOSYS):
+        raise OSError(errno.ENOTSUP, "the file system has neither hard links nor an exclusive rename")
+    if number:
+        raise OSError(number, os.strerror(number), str(source), None, str(final))
+
+
 def check_folder(folder: Path) -> None:
     """Raise OSError if no file can be created in `folder` or, while it does not exist, in its nearest parent."""
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
@@ -101,6 +143,18 @@ def check_folder(folder: Path) -> None:
             pass
     except FileNotFoundError as error:  # a place such as /proc, where no file can be created
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing)) from error
+
+
+def check_exclusive(folder: Path) -> None:
+    """Raise OSError unless files can be named exclusively in `folder` or its nearest parent; leaves no file there."""
+    probe = _existing(folder) / f".tokenloom.{os.urandom(16).hex()}"
+    final = probe.with_name(f"{probe.name}.linked")
+    try:
+        probe.touch(exist_ok=False)
+        name_exclusively(probe, final)
+    finally:
+        for path in (probe, final):
+            path.unlink(missing_ok=True)
 
 
 def free_bytes(path: Path) -> int | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 
 from tests.counts import count
+from tests.storage.conformance import creates
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local import LocalStore
@@ -189,6 +193,42 @@ def test_failed_rename_names_path_and_reason(
         write(store, PATH, b"data")
     assert_reported(caught.value, store, number)
     assert files(store) == {}
+
+
+def _without_links(number: int) -> Callable[[Path, Path], None]:
+    """Return an os.link of a file system that has none, or with EXDEV none between folders."""
+    link = os.link
+
+    def fail(source: Path, target: Path) -> None:
+        if number != errno.EXDEV or source.parent != target.parent:
+            raise OSError(number, os.strerror(number), str(source), None, str(target))
+        link(source, target)
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.ENOTSUP])
+def test_a_name_is_created_once_where_files_cant_be_linked(
+    store: LocalStore, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", _without_links(number))
+    assert store.creates_exclusively()
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(lambda i: creates(store, PATH, b"%d" % i), range(8)))
+    assert won.count(True) == 1
+    assert files(store) == {PATH: b"%d" % won.index(True)}
+
+
+def test_a_file_system_without_any_exclusive_name_is_refused_with_the_reason(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", _without_links(errno.EPERM))
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace())  # a C library without renameat2
+    message = r"neither hard links nor an exclusive rename .*choose a store on another file system"
+    for use in (store.check_writable, store.creates_exclusively, lambda: store.create(PATH, b"data")):
+        with pytest.raises(StoreError, match=message):
+            use()
+        assert files(store) == {}
 
 
 def assert_reported(error: StoreError, store: LocalStore, number: int) -> None:
