@@ -20,14 +20,25 @@ _LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it i
 def default_cache_folder() -> Path:
     """Return the folder of copied shards, counts, plans and tokenizers: TOKENLOOM_CACHE or ~/.cache/tokenloom.
 
-    Raises StoreError if the home folder is unknown, as for a user whom the system does not list.
+    For a user without a home folder, as in a container with an arbitrary user id, it is a folder in TMPDIR.
     """
     from pathlib import Path  # late: its import takes 5 ms of the reader's 25
 
     try:
         return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
-    except RuntimeError as error:
-        raise StoreError("the home folder of this user is unknown; set TOKENLOOM_CACHE to a folder") from error
+    except RuntimeError:
+        return _temporary_folder()
+
+
+def _temporary_folder() -> Path:
+    """Return this user's folder in TMPDIR, which need not exist; raises StoreError if another user has made it."""
+    import tempfile
+    from pathlib import Path
+
+    folder = Path(tempfile.gettempdir(), f"tokenloom-{os.getuid()}")
+    if os.path.lexists(folder) and folder.lstat().st_uid != os.getuid():
+        raise StoreError(f"{folder}: belongs to another user, and this user has no home folder; set TOKENLOOM_CACHE")
+    return folder
 
 
 def default_limit(folder: Path) -> int:

@@ -45,7 +45,7 @@ def _has_credentials() -> bool:
     try:
         google.auth.default()
     except DefaultCredentialsError:
-        return Path(_CACHE).expanduser().exists()
+        return Path(os.path.expanduser(_CACHE)).exists()  # also without a home folder
     return True
 
 

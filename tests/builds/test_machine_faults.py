@@ -47,7 +47,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_nothing_visible_and_the_build
     operations = Counter(item["operation"] for item in tries)
     if step == 1:
         assert set(operations) == {"create", "write", "torn write", "fsync", "replace", "link", "mkdir"}
-    assert operations["link"] == 2
+    assert operations["link"] >= 2
     assert len(tries) > 15
     SUMMARY.append(f"{number} from an operation on, {len(tries)} times: {dict(sorted(operations.items()))}")
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -476,6 +478,26 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
     assert losses["validation"]["0"] > 5 > bound > losses["validation"][str(updates)]
     assert losses["train"][str(updates)] < 4
     assert losses["test"] < bound
+
+
+def test_a_user_without_a_home_folder_and_a_name_can_use_prefect_and_read(project: Path) -> None:
+    assert _run(project, "build", "spec.yaml", "--direct").returncode == 0
+    reading = """
+        from tokenloom.server.prefect_home import ensure_prefect_home
+        ensure_prefect_home()
+        import os, prefect.settings
+        assert os.path.isdir(os.environ["PREFECT_HOME"])
+        del os.environ["HOME"]
+        from tokenloom import TokenDataset
+        print(len(TokenDataset("store/news", split="train", seq_len=8)))
+    """
+    unlisted = ["unshare", "--user", "--map-user=12345", "env", "--unset=HOME", "--unset=PREFECT_HOME"]
+    if not shutil.which("unshare") or subprocess.run([*unlisted, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system has no user namespaces")
+    command = [*unlisted, "--unset=TOKENLOOM_CACHE", f"TMPDIR={project}", sys.executable, "-c", dedent(reading)]
+    done = subprocess.run(command, cwd=project, env=_environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 0
 
 
 @full_only

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tests.counts import FULL, count
-from tokenloom.errors import EncoderMismatch
+from tokenloom.errors import EncoderMismatch, StoreError
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
@@ -445,13 +446,30 @@ def test_a_library_that_cannot_be_imported_is_named(reference: Reference, monkey
     )
 
 
-def test_without_a_home_folder_the_reference_encodes(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gigatoken_needs_no_room_in_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = load_tokenizer({"kind": "tiktoken", "name": "gpt2"})
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null/full")
+    assert gigatoken_library.make_encoder(reference).encode_texts([b"hello"])[0].tolist() == [31373]
+    monkeypatch.setattr("sys.platform", "another")  # without files in memory
+    with pytest.raises(StoreError, match=r"/dev/null/full: can't be written: .*set TMPDIR to another folder"):
+        gigatoken_library.make_encoder(reference)
+
+
+def test_with_another_users_cache_folder_the_reference_encodes(
+    reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make a folder of another user")
     monkeypatch.delenv("TOKENLOOM_CACHE", raising=False)
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user whom the system does not list
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert default_cache_folder() == tmp_path / "tokenloom-0"
+    (tmp_path / "tokenloom-0").mkdir()
+    os.chown(tmp_path / "tokenloom-0", 1, 1)
     choice = choose(reference, "auto")
     assert (choice.tokenizer, choice.pending) == (reference, None)
-    assert choice.reason == "the home folder of this user is unknown; set TOKENLOOM_CACHE to a folder"
+    assert re.search(r"tokenloom-0: belongs to another user, .*; set TOKENLOOM_CACHE", str(choice.reason))
 
 
 @pytest.mark.usefixtures("cache")

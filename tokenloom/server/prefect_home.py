@@ -18,13 +18,14 @@ def ensure_prefect_home() -> None:
     """Set PREFECT_HOME to a temporary folder if ~/.prefect can't be written; call it before Prefect is imported.
 
     Prefect's server does not start without such a folder, for example in a container whose user has no home. The
-    temporary folder is removed when the program ends. A PREFECT_HOME that the user has set is not changed.
+    temporary folder is removed when the program ends. A PREFECT_HOME that the user has set is not changed. Prefect
+    can't be imported without a home folder, so HOME names the same folder if the system knows none.
     """
-    if _VARIABLE in os.environ or _is_usable():
-        return
-    folder = tempfile.mkdtemp(prefix="tokenloom-prefect-")
-    os.environ[_VARIABLE] = folder
-    atexit.register(_remove, folder, os.getpid())
+    if _VARIABLE not in os.environ and not _is_usable():
+        folder = os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="tokenloom-prefect-")
+        atexit.register(_remove, folder, os.getpid())
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = os.environ[_VARIABLE]
 
 
 def _is_usable() -> bool:

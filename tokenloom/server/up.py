@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
+from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.server.prefect_server import POOL, PRIVATE, WORKER, prepare_environment, start_server, stop_server
 from tokenloom.server.process_tree import (
     adopt_orphans,
@@ -94,6 +95,8 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
 
 
 def _make_folder(home: Path) -> None:
+    if home.parts[0] == "~":
+        raise TokenloomError("the home folder of this user is unknown; choose a --folder")
     if "?" in str(home):
         raise TokenloomError(f"{home}: SQLite can't open a file in a folder with '?'; choose another --folder")
     try:
@@ -122,6 +125,7 @@ def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, 
     """Run the server, and set the environment that its clients need."""
     os.environ.pop("PREFECT_API_URL", None)  # of another server
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home)})
+    ensure_prefect_home()
     prepare_environment()
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
     print_status("starting the Prefect server; the first start takes half a minute")

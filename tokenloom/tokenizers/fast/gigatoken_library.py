@@ -9,10 +9,13 @@ of a worker together; with long texts that is also twice as fast.
 from __future__ import annotations
 
 import json
+import os
 import resource
+import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tiktoken_ext import openai_public
 
+from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import sentencepiece_parts
 from tokenloom.tokenizers.fast.bare_json import bare_json
@@ -115,10 +119,23 @@ def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
 
 
 def _from_file(content: bytes, pattern: str) -> gigatoken.Tokenizer:
-    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
-        file.write(content)
-        file.flush()
-        return gigatoken.Tokenizer.from_tiktoken(file.name, pattern, {})
+    with _file_of(content) as path:
+        return gigatoken.Tokenizer.from_tiktoken(path, pattern, {})
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """Yield the path of a file with these bytes: in memory, or in TMPDIR on systems that have no such files."""
+    if sys.platform == "linux" and Path("/proc/self/fd").is_dir():
+        with os.fdopen(os.memfd_create("ranks"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with translate_temporary_errors(), tempfile.NamedTemporaryFile(suffix=".tiktoken") as temporary:
+        temporary.write(content)
+        temporary.flush()
+        yield temporary.name
 
 
 class _Encoder:
