@@ -1,4 +1,4 @@
-"""Text on a terminal: status lines on stderr, and untrusted text made safe to print."""
+"""Text on a terminal: status lines on stderr, untrusted text made safe to print, the encoding of names."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def printable(text: str) -> str:
     Line ends and tabs are kept.
     """
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def locale_advice() -> str:
+    """Return how to make Python read names of files as UTF-8, to end a message; "" if it does."""
+    encoding = sys.getfilesystemencoding()
+    return "" if encoding == "utf-8" else f"; names of files are {encoding} in this locale: set PYTHONUTF8=1"

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from tokenloom.console import locale_advice
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
@@ -48,6 +49,10 @@ class LocalStore(Store):
         if "://" in str(root) and not str(root).startswith("file://"):
             raise StoreError(f"store {root}: this is a URL, not a local folder; open_store opens URLs")
         self.root = Path(str(root).removeprefix("file://"))
+        try:
+            os.fsencode(self.root)
+        except UnicodeEncodeError as error:
+            raise StoreError(f"store {str(self.root)!a}: this name can't be written{locale_advice()}") from error
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"

@@ -89,7 +89,9 @@ def fork_beside(run: Callable[[], NoReturn]) -> bool:
 
 
 def _can_fork() -> bool:
-    return sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1
+    """Return whether this process is known to have one thread."""
+    tasks = Path("/proc/self/task")  # missing where /proc is not mounted
+    return sys.platform == "linux" and tasks.is_dir() and len(list(tasks.iterdir())) == 1
 
 
 def _wait(pid: int, seconds: float) -> int | None:

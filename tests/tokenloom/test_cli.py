@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -480,6 +481,42 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
     assert losses["test"] < bound
 
 
+def test_names_are_utf8_in_an_ascii_locale(tmp_path: Path) -> None:
+    folder = tmp_path / "ü"
+    write_jsonl(folder / "input" / "é.jsonl", [f"line number {i}" for i in range(200)])
+    (folder / "spec.yaml").write_text(_SPEC.replace("input/*.jsonl", "input/é*.jsonl"), encoding="utf-8")
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = _spawn(tmp_path, "build", "ü/spec.yaml", "--direct", "--workers", "1", "--json", **ascii_locale)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    reference = json.loads(done.stdout)["reference"]
+    assert reference.startswith(f"{folder}/store/news@")
+    reading = f"from tokenloom import TokenDataset; TokenDataset({reference!a}, split='train', seq_len=8)"
+    python = subprocess.run(
+        [sys.executable, "-c", reading], env=_environment(**ascii_locale), capture_output=True, text=True, check=False
+    )
+    assert re.search(
+        r"StoreError: store .*; names of files are ascii in this locale: set PYTHONUTF8=1\n\Z", python.stderr
+    )
+
+
+def test_a_build_needs_no_proc(project: Path) -> None:
+    hidden = 'mount -t tmpfs none /proc && exec "$@"'
+    command = [*_unshared("--user", "--map-root-user", "--mount", "sh", "-c", hidden, "sh"), *_COMMAND]
+    command += ["build", "spec.yaml", "--direct", "--workers", "2", "--json"]
+    done = subprocess.run(command, cwd=project, env=_environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["published"] is True
+
+
+def _unshared(*arguments: str) -> list[str]:
+    """Return the start of a command that runs in namespaces of its own; skip the test if there are none."""
+    command = ["unshare", *arguments]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system has no user namespaces")
+    return command
+
+
 def test_a_user_without_a_home_folder_and_a_name_can_use_prefect_and_read(project: Path) -> None:
     assert _run(project, "build", "spec.yaml", "--direct").returncode == 0
     reading = """
@@ -491,9 +528,7 @@ def test_a_user_without_a_home_folder_and_a_name_can_use_prefect_and_read(projec
         from tokenloom import TokenDataset
         print(len(TokenDataset("store/news", split="train", seq_len=8)))
     """
-    unlisted = ["unshare", "--user", "--map-user=12345", "env", "--unset=HOME", "--unset=PREFECT_HOME"]
-    if not shutil.which("unshare") or subprocess.run([*unlisted, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system has no user namespaces")
+    unlisted = _unshared("--user", "--map-user=12345", "env", "--unset=HOME", "--unset=PREFECT_HOME")
     command = [*unlisted, "--unset=TOKENLOOM_CACHE", f"TMPDIR={project}", sys.executable, "-c", dedent(reading)]
     done = subprocess.run(command, cwd=project, env=_environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

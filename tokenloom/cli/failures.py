@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from tokenloom.cli.output import json_text
 from tokenloom.cli.parser import UsageError
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, one_line
@@ -57,7 +57,7 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
         value: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": code}
         if isinstance(error, GateFailed):
             value |= {"version": error.version, "gates": error.gates}
-        sys.stdout.write(json.dumps({"error": value}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_text({"error": value}) + "\n")
         sys.stdout.flush()
     return code
 

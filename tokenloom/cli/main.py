@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import gc
 import io
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
-from tokenloom.cli.output import Output, drop_output, showing_plain_warnings, write_output
+from tokenloom.cli.output import Output, drop_output, json_text, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted by Ctrl-C, 143 ended by SIGTERM.
     """
     if argv is None:
+        _use_utf8()
         _collect_less_often()
         signal.signal(signal.SIGTERM, raise_terminated)
     _replace_closed_streams()
@@ -45,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the process that reads our output ended: `tokenloom ls | head`
         drop_output()
         return 1
+
+
+def _use_utf8() -> None:
+    """Run this program again in Python's UTF-8 mode, its child processes too, if the locale has another encoding."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        environment = {"PYTHONIOENCODING": getattr(sys.stdout, "encoding", "utf-8"), **os.environ, "PYTHONUTF8": "1"}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def _collect_less_often() -> None:
@@ -94,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
     stdout = contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext()
     with stdout, showing_plain_warnings():
         result: Result = import_module(arguments.module).run(**options, out=Output(quiet=arguments.json))
-    write_output(json.dumps(result.to_json(), ensure_ascii=False) + "\n" if arguments.json else "", flush=True)
+    write_output(json_text(result.to_json()) + "\n" if arguments.json else "", flush=True)
     return result.exit_code
 
 

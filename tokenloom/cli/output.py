@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -36,6 +37,12 @@ class Output:
         for row in cells:
             aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
             self.line("  " + "  ".join(aligned).rstrip())
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON for stdout, with \\u escapes for what stdout can't show."""
+    is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") == "utf-8"
+    return json.dumps(value, ensure_ascii=not is_utf8)
 
 
 def write_output(text: str, *, flush: bool = False) -> None:

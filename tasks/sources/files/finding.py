@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.stores.remote_errors import kind_of
@@ -73,7 +74,9 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
         num_files = counted(leave_out.num_taken, "file")
         raise InputError(f"{pattern}: leave_out leaves out every file that matches ({num_files}); check its patterns")
     odd = "; write [[] for a [ in a name" if "[" in pattern else ""
-    raise InputError(f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}")
+    raise InputError(
+        f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}{locale_advice()}"
+    )
 
 
 def _is_file(name: str, info: Info, pattern: str) -> bool:
@@ -135,6 +138,7 @@ def check_names(names: Iterable[str]) -> None:
     if odd := next((name for name in names if _SURROGATES.search(name)), None):
         raise InputError(
             f"{odd!a}: its name is not UTF-8, so the inputs of a version can't name it; rename it, or set leave_out"
+            f"{locale_advice()}"
         )
 
 
