@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.counts import count
+from tests.docs.test_order_page import the_page
 from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permutation, permute
 from tokenloom.storage.formats.keys import Purpose
 
@@ -22,43 +23,6 @@ _RUN = settings(max_examples=count(60, 1000), deadline=None)
 def keys_of(seed: int, epoch: int, number: int) -> NDArray[np.uint64]:
     """Return (number,) keys as an epoch derives them."""
     return epoch_keys(Purpose.SAMPLE_ORDER, seed, epoch, np.arange(number, dtype=np.uint64))
-
-
-def slow_permute(position: int, size: int, key: int) -> int:
-    """Return where one position moves, with Python's integers, as docs/order.md defines it."""
-    width = math.isqrt(size - 1) + 1
-    height = -(-size // width)
-    value = position
-    while True:
-        left, right = divmod(value, height)
-        for turn in range(1, 17):
-            turn_key = (key + turn * 0x9E3779B97F4A7C15) & _MASK
-            limit, other = (width, right) if turn % 2 else (height, left)
-            state = (other + turn_key) * 0xBF58476D1CE4E5B9 & _MASK
-            state = (state ^ state >> 32) * 0x94D049BB133111EB & _MASK
-            shift = (state >> 32) * limit >> 32
-            if turn % 2:
-                left = (left + shift) % width
-            else:
-                right = (right + shift) % height
-        value = left * height + right
-        if value < size:
-            return value
-
-
-def slow_block(counts: list[int], seed: int, epoch: int, lanes: int) -> list[int]:
-    """Return one epoch of the order "block", sample by sample, as docs/order.md defines it in words."""
-    shard_key = int(epoch_keys(Purpose.SHARD_ORDER, seed, epoch, np.zeros(1, np.uint64))[0])
-    keys = keys_of(seed, epoch, len(counts)).tolist()
-    line: list[int] = []  # the permuted shards of the epoch end to end, with the samples of each permuted
-    for place in range(len(counts)):
-        shard = slow_permute(place, len(counts), shard_key)
-        first = sum(counts[:shard])
-        line += [first + slow_permute(i, counts[shard], keys[shard]) for i in range(counts[shard])]
-    run = len(line) // lanes
-    of_lanes = [line[lane * run : (lane + 1) * run] for lane in range(lanes)]
-    tail = line[run * lanes :]
-    return [of_lanes[p % lanes][p // lanes] for p in range(run * lanes)] + tail
 
 
 def epoch_of(order: Order, epoch: int) -> list[int]:
@@ -162,7 +126,7 @@ def test_many_positions_of_a_huge_size_move_to_different_places(size: int) -> No
 @given(st.integers(1, 2**48), st.integers(0, _MASK), st.data())
 def test_a_permutation_is_the_walk_over_a_grid_that_the_docs_define(size: int, key: int, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=8))
-    assert permute(np.array(positions), size, key).tolist() == [slow_permute(p, size, key) for p in positions]
+    assert permute(np.array(positions), size, key).tolist() == [the_page().permute(p, size, key) for p in positions]
 
 
 @_RUN
@@ -268,12 +232,13 @@ def test_orders_of_different_seeds_and_epochs_share_no_more_places_than_chance()
 
 @_RUN
 @given(_COUNTS, st.integers(0, 2**56 - 1), st.integers(0, 10**6), st.integers(1, 100) | st.none())
-def test_block_order_is_what_the_docs_define_in_words(
+def test_block_and_full_order_are_what_the_page_computes(
     counts: list[int], seed: int, epoch: int, lanes: int | None
 ) -> None:
     order = Order("block", np.array(counts), seed, lanes)
     assert order.lanes == (lanes or min(64, len(counts)))
-    assert epoch_of(order, epoch) == slow_block(counts, seed, epoch, order.lanes)
+    assert epoch_of(order, epoch) == the_page().block(counts, seed, epoch, order.lanes)
+    assert epoch_of(Order("full", np.array(counts), seed), epoch) == the_page().full(counts, seed, epoch)
 
 
 @_RUN
@@ -322,7 +287,7 @@ def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
     assert sorted(epoch_of(Order("block", np.array([0, 0, 3, 0]), 1), 0)) == [0, 1, 2]
     few = Order("block", np.array([2, 3]), 1, lanes=64)
     assert sorted(epoch_of(few, 0)) == [0, 1, 2, 3, 4]
-    assert epoch_of(few, 0) == slow_block([2, 3], 1, 0, 64)
+    assert epoch_of(few, 0) == the_page().block([2, 3], 1, 0, 64)
 
 
 def test_orders_out_of_range_are_refused() -> None:
