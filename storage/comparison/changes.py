@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.records import fields_of
@@ -12,9 +14,10 @@ from tokenloom.storage.formats.version_files import InputEntry
 
 @dataclass(frozen=True)
 class Change:
-    """A difference: `kind` is "spec", "tokenizer" or "input"; None on the side that does not have the key.
+    """A difference: `kind` is "spec", "source", "tokenizer" or "input"; None on the side that does not have the key.
 
-    The manifest leaves defaults out of the spec, so None there means the default.
+    The manifest leaves defaults out of the spec, so None there means the default. A source that only one side has is
+    one change of kind "source"; options of a source that both have are of kind "spec".
     """
 
     kind: str
@@ -24,9 +27,13 @@ class Change:
 
 
 def changes(a: Manifest, b: Manifest, inputs_a: Sequence[InputEntry], inputs_b: Sequence[InputEntry]) -> list[Change]:
-    """Return the differences from A to B, sorted by key: spec, then tokenizer, then inputs."""
+    """Return the differences from A to B, sorted by key: spec, then sources, tokenizer and inputs."""
+    sources_a, sources_b = _sources(a), _sources(b)
+    shared = sources_a.keys() & sources_b.keys()
+    added, removed = ({n: v for n, v in sources.items() if n not in shared} for sources in (sources_b, sources_a))
     return [
-        *_differences("spec", _spec(a), _spec(b)),
+        *_differences("spec", _spec(a, shared), _spec(b, shared)),
+        *_differences("source", removed, added),
         *_differences("tokenizer", _tokenizer(a), _tokenizer(b)),
         *_differences("input", _fingerprints(inputs_a), _fingerprints(inputs_b)),
     ]
@@ -37,9 +44,19 @@ def _differences(kind: str, old: Mapping[str, object], new: Mapping[str, object]
     return [Change(kind, key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
 
 
-def _spec(manifest: Manifest) -> dict[str, object]:
-    spec = {key: value for key, value in manifest.spec.items() if key not in ("dataset", "tokenizer")}
-    return dict(_flat("", spec))
+def _spec(manifest: Manifest, shared: Collection[str]) -> dict[str, object]:
+    """Return the spec by dotted key; of the sources, their names, and the options of those that both sides have."""
+    spec = {key: value for key, value in manifest.spec.items() if key not in ("dataset", "sources", "tokenizer")}
+    sources = _sources(manifest)
+    options = [_flat(f"sources.{name}", sources[name]) for name in shared if sources[name]]
+    return dict(chain(_flat("", spec | {"sources": list(sources)}), *options))
+
+
+def _sources(manifest: Manifest) -> dict[str, object]:
+    """Return the options of each source by name; a store may hold a manifest that no build wrote."""
+    found: Any = manifest.spec.get("sources")
+    items = [item for item in found if isinstance(item, dict) and "name" in item] if isinstance(found, list) else []
+    return {str(item["name"]): {key: value for key, value in item.items() if key != "name"} for item in items}
 
 
 def _tokenizer(manifest: Manifest) -> dict[str, object]:
@@ -51,10 +68,7 @@ def _fingerprints(inputs: Sequence[InputEntry]) -> dict[str, object]:
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) of nested objects; a list of named items is their names, and each item by its name."""
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
-        yield prefix, [item["name"] for item in value]
-        value = {str(item["name"]): {key: part for key, part in item.items() if key != "name"} for item in value}
+    """Yield (dotted key, value) of nested objects."""
     if isinstance(value, dict) and value:
         for key, part in value.items():
             yield from _flat(f"{prefix}.{key}" if prefix else key, part)
