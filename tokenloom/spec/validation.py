@@ -15,6 +15,9 @@ from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 from tokenloom.wording import did_you_mean, near_miss
 
+_OF_READER = dict.fromkeys(("seq_len", "packing", "labels"), "TokenDataset") | dict.fromkeys(
+    ("batch_size", "num_epochs", "order", "lanes", "prefetch"), "TokenLoader"
+)
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 
 
@@ -36,8 +39,9 @@ def _message(item: Any, file: YamlFile) -> str:
         key = (*key, "kind")
     name = dotted(key) or "spec"
     if problem == "extra_forbidden":
-        allowed = did_you_mean(str(key[-1]), field_names(location[:-1]))
-        rule = f"unknown key (value {_short(item['input'])}). {allowed}"
+        allowed, elsewhere = field_names(location[:-1]), _elsewhere(location)
+        hint = f"{elsewhere} Allowed: {', '.join(allowed)}" if elsewhere else did_you_mean(str(key[-1]), allowed)
+        rule = f"unknown key (value {_short(item['input'])}). {hint}"
     elif problem == "missing":
         rule = f"this key is required and is missing{_EXAMPLES.get(name, '')}"
     elif problem == "union_tag_not_found":
@@ -50,6 +54,20 @@ def _message(item: Any, file: YamlFile) -> str:
         if name == "tokenizer":
             rule = rule.replace("must be a mapping", "must be a name, such as gpt2, or a mapping")
     return f"{file.place(key)}: {name}: {rule}"
+
+
+def _elsewhere(location: Sequence[str | int]) -> str:
+    """Return where a key belongs that another part of a spec, or the reader, has; "" if none has it."""
+    key, tops = str(location[-1]), field_names(())
+    places = ["at the top level"] if key in tops else []
+    for top in tops:
+        kinds = kind_names((top,))
+        names = [name for kind in kinds for name in field_names((top, kind))] if kinds else field_names((top,))
+        places += [f"under `{top}`"] if key in names and top != location[0] else []
+    belongs = f"it belongs {' or '.join(places)}" if places else ""
+    if reader := _OF_READER.get(key):
+        return f"It is an argument of {reader} in training{belongs and f'; in a spec, {belongs}'}."
+    return belongs and f"{belongs[0].upper()}{belongs[1:]}."
 
 
 def _meant_tokenizer(item: Any) -> str:
