@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, SpecError
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import QUARANTINE
@@ -35,7 +35,7 @@ def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, 
         row: as the document table counts them.
         known: the version's spec, which says where the sources are.
 
-    Raises InputError if several sources have the path.
+    Raises SpecError if several sources have the path.
     """
     numbers = [
         number for number, entry in enumerate(tables.inputs) if entry.path == path and source in (None, entry.source)
@@ -44,7 +44,7 @@ def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, 
         return Lookup("not_an_input", _not_an_input(tables.inputs, source, path), [], [])
     if len(numbers) > 1:
         names = first_of([tables.inputs[number].source for number in numbers])
-        raise InputError(f"{path}: several sources have this path: {names}; give one with --source")
+        raise SpecError(f"{path}: several sources have this path: {names}; give one with --source")
     entry = tables.inputs[numbers[0]]
     if reason := _of_another_path(tables, entry):
         return Lookup("no_such_row", reason, [], [])

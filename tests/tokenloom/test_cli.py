@@ -177,9 +177,12 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
     built = _json(project, "build", "spec.yaml", "--direct", "--workers", "0")
     version = built["version"]
     listed = _json(project, "ls", "store")
-    assert listed["datasets"] == [{"dataset": "news", "versions": 1, "latest": version, "damage": None}]
     (entry,) = _json(project, "ls", "store/news")["versions"]
     assert (entry["version"], entry["tags"], entry["documents"]) == (version, ["latest"], 200)
+    at = entry["at"]
+    assert listed["datasets"] == [{"dataset": "news", "versions": 1, "latest": version, "at": at, "damage": None}]
+    for place in ("store", "store/news"):
+        assert at[:16].replace("T", " ") in _run(project, "ls", place).stdout
     manifest = _json(project, "inspect", "store/news")
     assert manifest["version"] == version
     assert manifest["rows"]["read"] == 200
@@ -255,6 +258,11 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
     assert not _visible(project)
     assert "Traceback" in _run(project, "build", "spec.yaml", "--direct", "--workers", "2", "--debug").stderr
     assert "Traceback" in _run(project, "plan", "missing.yaml", "--debug").stderr
+
+
+def test_without_a_command_all_commands_are_shown(tmp_path: Path) -> None:
+    assert _run(tmp_path).stderr.startswith(_run(tmp_path, "--help").stdout)
+    assert "measure how simulated training processes get their batches" in _run(tmp_path, "bench").stderr
 
 
 def test_version_and_help(tmp_path: Path) -> None:

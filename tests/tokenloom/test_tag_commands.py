@@ -292,7 +292,7 @@ def test_ls_says_when_by_whom_and_why_each_version_was_published(
     assert [row["tags"] for row in rows] == [[], ["latest"], ["prod"], []]
     assert [(row["at"] or "")[:7] for row in rows] == ["2026-11", "2026-11", "2026-11", ""]
     lines = project.shown("ls", project.dataset).splitlines()
-    assert lines[0].split() == ["version", "date", "(UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
+    assert lines[0].split() == ["version", "published", "(UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
     assert "2026-11-01" in lines[3]
     assert lines[4].split()[1] == "-"
 
@@ -319,17 +319,17 @@ def test_ls_fits_a_hundred_columns_whatever_it_lists(capsys: pytest.CaptureFixtu
     ls._print_versions(Output(), [small, large, damaged])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
-    assert [line[32:72].rstrip() for line in lines] == [
+    assert [line[38:78].rstrip() for line in lines] == [
         "documents      tokens  size         by",
         "       50         640  1,234 bytes  ada",
         "  100.0 G  10,000.0 G  20,000.0 GB  name",
         "  damaged     damaged  damaged      name",
     ]
-    assert lines[2].endswith("name.of.a...  lates...  why w...")
+    assert lines[2].endswith("name....  late...  why ...")
     ls._print_versions(Output(), [small])
     assert capsys.readouterr().out.splitlines() == [
-        "  version           date (UTC)  documents  tokens  size         by   tags  reason",
-        "  0000000000000000  2026-11-23         50     640  1,234 bytes  ada        build",
+        "  version           published (UTC)   documents  tokens  size         by   tags  reason",
+        "  0000000000000000  2026-11-23 10:11         50     640  1,234 bytes  ada        build",
     ]
 
 

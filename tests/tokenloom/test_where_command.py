@@ -93,12 +93,13 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command; return its JSON."""
+    """Run a command; return its JSON. Without another code, 0 is that of a lookup that finds documents, 3 of others."""
 
     def run_json(*arguments: object, code: int = 0) -> dict[str, Any]:
         capsys.readouterr()
-        assert main([*map(str, arguments), "--json"]) == code
+        ended = main([*map(str, arguments), "--json"])
         value: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert ended == (code or (0 if value.get("documents", True) else 3))
         return value
 
     return run_json
@@ -260,7 +261,7 @@ def test_a_path_of_two_sources_needs_the_name_of_one(tmp_path: Path, run: Run) -
         sources.append({"kind": "jsonl", "path": str(path), "name": name})
     spec = make_spec(tmp_path / "store", sources)
     reference = f"{spec.store}/data@{build(spec).version}"
-    error = run("where", reference, "--path", "in.jsonl", "--row", 0, code=1)["error"]["message"]
+    error = run("where", reference, "--path", "in.jsonl", "--row", 0, code=2)["error"]["message"]
     assert "several sources have this path: a, b; give one with --source" in error
     found = run("where", reference, "--path", "in.jsonl", "--row", 0, "--source", "b")
     assert found["documents"][0]["content"] == _content("of b")
@@ -334,6 +335,19 @@ def test_a_transform_runs_only_if_the_user_names_the_spec(
 
 
 # ---- steps
+
+
+@pytest.mark.filterwarnings("default:.*no samples")
+def test_a_document_of_a_split_without_samples_is_found_and_seen_by_no_step(
+    built: Built, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for packing in ("concat", "document"):
+        given = ("--content", _content(_TEXTS[7]), "--seq-len", "100000", "--batch-size", "2", "--packing", packing)
+        found = run("where", built.reference, *given)
+        assert (found["status"], found["steps"], len(found["documents"])) == ("found", [], 1)
+        assert main(["where", built.reference, *given]) == 0
+        reason = f"no sample with packing='{packing}' and seq_len=100,000; choose a smaller seq_len, or another packing"
+        assert capsys.readouterr().out.splitlines()[-1].endswith(reason)
 
 
 def _store_of(built: Built) -> str:
@@ -522,7 +536,7 @@ def test_people_see_text_rows_and_steps(built: Built, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert "step 0 of rank 1 of 3, 2 samples" in shown and "row " in shown
     (tmp_path / "text").write_text("nowhere")
-    assert main(["where", built.reference, "--text", str(tmp_path / "text")]) == 0
+    assert main(["where", built.reference, "--text", str(tmp_path / "text")]) == 3
     assert "hashed    the whole file: 7 bytes, content" in capsys.readouterr().out
 
 

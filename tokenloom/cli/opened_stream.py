@@ -24,6 +24,10 @@ if TYPE_CHECKING:  # a command imports the reader when it runs
 _OF_STATE = ("split", "seq_len", "packing", "order", "seed", "lanes")  # what a state determines
 
 
+class NoSamples(SpecError):
+    """The split has no sample for the packing and the length that the arguments name."""
+
+
 @dataclass(frozen=True)
 class OpenedStream:
     """A stream; its first position to count steps from, 0 without a state; and its datasets by member, or None."""
@@ -53,6 +57,7 @@ def open_loaded(reference: str | None, arguments: LoaderArguments) -> OpenedStre
 
     Raises:
         SpecError: an argument is missing, contradicts the state, or is out of range.
+        NoSamples: the split has none.
         StoreError: there is no such version or split.
     """
     from tokenloom.reader.dataset import TokenDataset
@@ -121,6 +126,11 @@ def _of_arguments(reference: str | None, arguments: LoaderArguments) -> tuple[To
         raise SpecError("--store: only --state needs it; omit it")
     seq_len = _required(arguments.seq_len, "--seq-len")
     data = open_dataset(reference, arguments.split or "train", seq_len, arguments.packing or "concat")
+    if not len(data):
+        raise NoSamples(
+            f"{reference}, split {data.split!r}: no sample with packing={data.packing!r} and seq_len={seq_len:,}; "
+            "choose a smaller seq_len, or another packing"
+        )
     return data, {"order": arguments.order or "block", "seed": arguments.seed or 0, "lanes": arguments.lanes}
 
 

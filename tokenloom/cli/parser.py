@@ -70,7 +70,7 @@ class UsageError(Exception):
 
     Args:
         message: which argument is wrong, and why.
-        usage: the command's usage, as argparse prints it, followed by the program's name.
+        usage: the command's usage, or its help without a command, as argparse prints it; then the program's name.
     """
 
     def __init__(self, message: str, usage: str) -> None:
@@ -101,7 +101,8 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and f'. {hint}'}")
         for action in self._actions:
             if action.nargs == argparse.PARSER and getattr(arguments, action.dest) is None:
-                self.error(f"the following arguments are required: {action.metavar}")
+                missing = f"the following arguments are required: {action.metavar}"
+                raise UsageError(missing, f"{self.format_help()}\n{self.prog}: error: ")
         return arguments, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

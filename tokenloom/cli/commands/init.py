@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenloom.cli.commands.starter_spec import STARTER_SPEC
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.errors import SpecError
+from tokenloom.errors import SpecError, TokenloomError
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,6 @@ def run(path: str, out: Output) -> InitResult:
     except FileExistsError as error:
         raise SpecError(f"{path}: the file exists; choose another name") from error
     except OSError as error:
-        raise SpecError(f"{path}: can't be written: {error.strerror}") from error
+        raise TokenloomError(f"{path}: can't be written: {error.strerror}") from error
     out.line(f"wrote {path}: set its sources, then run `tokenloom plan {path}` and `tokenloom build {path}`")
     return InitResult(path)

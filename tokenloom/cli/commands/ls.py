@@ -21,11 +21,11 @@ from tokenloom.storage.versions.numbered_entries import entry_numbers
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import TagEntry
-from tokenloom.wording import shortened, shown_bytes
+from tokenloom.wording import shortened, shown_bytes, shown_time
 
 _WIDTH = 100  # of a line
 _NUM_FLEXIBLE = 3  # columns at the end that are shortened: by, tags, reason
-_MIN_WIDTH = 10  # of these, with the space before the next one
+_MIN_WIDTH = 9  # of these, with the space before the next one
 _MAX_NAME = 20
 _COUNTS = (2, 3)  # columns of integers, which are right-aligned
 
@@ -40,11 +40,12 @@ class _Publication(NamedTuple):
 
 @dataclass(frozen=True)
 class ListedDataset:
-    """A dataset of a store; `damage` describes the damage to its tag `latest`."""
+    """A dataset of a store; `latest` was set `at` this time; `damage` describes the damage to that tag."""
 
     dataset: str
     versions: int
     latest: str | None
+    at: str | None
     damage: str | None
 
 
@@ -103,18 +104,21 @@ def run(store: str, out: Output) -> DatasetsResult | VersionsResult:
 def _list_datasets(store: Store, names: list[str], out: Output) -> DatasetsResult:
     found = [_listed_dataset(dataset_store(str(store.root), name), name) for name in names]
     datasets = [dataset for dataset in found if dataset]
-    rows = [[each.dataset, each.versions, each.damage or each.latest or "-"] for each in datasets]
-    out.table(["dataset", "versions", "latest"], rows)
+    rows = [
+        [each.dataset, each.versions, each.damage or each.latest or "-", shown_time(each.at or "-")]
+        for each in datasets
+    ]
+    out.table(["dataset", "versions", "latest", "since (UTC)"], rows)
     return DatasetsResult(str(store.root), datasets)
 
 
 def _listed_dataset(store: Store, name: str) -> ListedDataset | None:
     """Return None if nothing was ever published in the dataset."""
     versions = published_versions(store)
-    latest, damage = _tagged_version(store, "latest")
+    latest, damage = _newest(store, "latest")
     if not versions and latest is None and damage is None:
         return None
-    return ListedDataset(name, len(versions), latest, damage)
+    return ListedDataset(name, len(versions), latest.version if latest else None, latest.at if latest else None, damage)
 
 
 def _list_versions(store: Store, out: Output) -> VersionsResult:
@@ -122,9 +126,9 @@ def _list_versions(store: Store, out: Output) -> VersionsResult:
     entries: list[TagEntry] = []
     damages = []
     for tag in store.names("tags"):
-        version, damage = _tagged_version(store, tag)
-        if version:
-            tags_of.setdefault(version, []).append(tag)
+        newest, damage = _newest(store, tag)
+        if newest:
+            tags_of.setdefault(newest.version, []).append(tag)
         found, is_whole = _readable_log(store, tag)
         entries += found
         damages += [damage or _damaged(tag)] if damage or not is_whole else []
@@ -172,7 +176,7 @@ def _built(data: bytes | None) -> _Publication:
 
 
 def _print_versions(out: Output, versions: list[ListedVersion]) -> None:
-    header = ["version", "date (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
+    header = ["version", "published (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
     rows = [header, *[_cells(version) for version in versions]]
     widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
     left = _WIDTH - sum(widths[:-_NUM_FLEXIBLE])
@@ -193,7 +197,7 @@ def _cells(version: ListedVersion) -> list[str]:
         counts = [_shown(version.documents or 0), _shown(version.tokens or 0), shown_bytes(version.bytes or 0)]
     who, why = printable(version.by or "-"), printable(version.reason or "-")
     who = shortened(who, _MAX_NAME)
-    return [version.version, (version.at or "-")[:10], *counts, who, ", ".join(version.tags), why]
+    return [version.version, shown_time(version.at or "-"), *counts, who, ", ".join(version.tags), why]
 
 
 def _shown(count: int) -> str:
@@ -201,14 +205,13 @@ def _shown(count: int) -> str:
     return f"{count:,}" if count < 10**9 else f"{count / 1e9:,.1f} G"
 
 
-def _tagged_version(store: Store, tag: str) -> tuple[str | None, str | None]:
-    """Return the version that a tag names, and a description of the tag's damage; either may be None."""
+def _newest(store: Store, tag: str) -> tuple[TagEntry | None, str | None]:
+    """Return the newest entry of a tag, and a description of the tag's damage; either may be None."""
     try:
-        newest = tags.newest(store, tag)
+        return tags.newest(store, tag), None
     except (FormatError, StoreError) as error:
         _raise_if_remote(store, error)
         return None, _damaged(tag)
-    return newest.version if newest else None, None
 
 
 def _damaged(tag: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokenloom.cli.argument_types import add_reference, count, positive_up_to
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
-from tokenloom.cli.opened_stream import as_usage_errors, make_steps, open_loaded
+from tokenloom.cli.opened_stream import NoSamples, as_usage_errors, make_steps, open_loaded
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.console import printable
@@ -39,6 +39,11 @@ class WhereResult(Result):
     hashed: list[HashedText]
     documents: list[FoundDocument]
     steps: list[Sighting]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if documents were found, else 3: the lookup is complete, and its answer is no."""
+        return 0 if self.documents else 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +165,10 @@ def _sightings(
 
     split = found.documents[0]["split"]  # of all: a content determines it
     is_state = arguments.state is not None
-    opened = open_loaded(reference if is_state else place, arguments if is_state else replace(arguments, split=split))
+    try:
+        opened = open_loaded(*((reference, arguments) if is_state else (place, replace(arguments, split=split))))
+    except NoSamples as error:
+        return [], str(error)
     read = {(data.files.manifest.version, data.split) for data in opened.datasets.values()}
     if (manifest.version, split) not in read:
         names = ", ".join(f"{name} of {version}" for version, name in sorted(read))

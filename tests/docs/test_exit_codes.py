@@ -1,0 +1,122 @@
+"""The table of exit codes in docs/design.md has every command, and each of its rows is true."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.builders.datasets import build, small_spec
+from tokenloom.cli.main import main
+from tokenloom.cli.parser import make_parser
+
+_PAGE = Path(__file__).parents[2] / "docs" / "design.md"
+_SERVERS = {"up", "deploy", "demo", "bench"}  # tests of their own run them
+
+
+def _rows() -> dict[str, str]:
+    """Return what exit code 3 means, by command."""
+    table = _PAGE.read_text(encoding="utf-8").partition("| command | 3 means |\n|---|---|\n")[2].partition("\n\n")[0]
+    cells = [line.strip("| ").split(" | ", 1) for line in table.splitlines()]
+    return {name: meaning for names, meaning in cells for name in re.findall("`([a-z]+)`", names)}
+
+
+def _commands() -> list[str]:
+    (choices,) = (action.choices for action in make_parser()._actions if action.dest == "command")
+    return list(choices or ())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a spec and two versions of its dataset."""
+    folder = tmp_path_factory.mktemp("codes")
+    spec = small_spec(folder)
+    (folder / "spec.yaml").write_text(spec.model_dump_json(exclude={"credentials", "runner"}))
+    build(spec)
+    build(spec.model_copy(update={"seed": 1}))
+    return folder
+
+
+def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
+    """Return arguments of each command that succeeds if the store has the dataset and the spec is there."""
+    reference = f"{store}/data"
+    where = ["--path", "b.jsonl", "--row", "0"]
+    return {
+        "init": [init],
+        "plan": [spec, "--set", f"store={store}"],
+        "build": [spec, "--set", f"store={store}", "--direct", "--workers", "0"],
+        "tokenizer": [spec],
+        "publish": [reference],
+        "ls": [reference],
+        "inspect": [reference],
+        "peek": [reference],
+        "report": [reference],
+        "trace": [reference, "--sample", "0", "--seq-len", "8"],
+        "where": [reference, *where],
+        "diff": [reference, reference],
+        "rollback": [reference, "--reason", "a test"],
+        "tag": [reference, "mine"],
+        "log": [reference],
+        "du": [reference],
+        "gc": [reference, "--keep-last", "1", "--dry-run"],
+        "verify": [reference, "--workers", "0"],
+        "pack": [reference, "--seq-len", "8"],
+    }
+
+
+def test_the_table_has_every_command() -> None:
+    assert sorted(_rows()) == sorted(_commands())
+    assert set(_arguments("", "", "")) | _SERVERS == set(_commands())
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_each_command_ends_with_0_1_or_2_as_the_table_says(
+    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    assert main([command, "--no-such-option"]) == 2
+    if command in _SERVERS:
+        return
+    arguments = _arguments(str(folder / "store"), str(folder / "spec.yaml"), str(tmp_path / "new.yaml"))[command]
+    assert main([command, *arguments]) == 0
+    (tmp_path / "file").write_text("{}")  # no store can be in it, and it is no tokenizer
+    spec = json.loads((folder / "spec.yaml").read_text())
+    if command in ("plan", "tokenizer"):  # a plan warns of a store that can not be written
+        spec["tokenizer"] = {"kind": "huggingface", "path": str(tmp_path / "file"), "eot": "x"}
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    failing = _arguments(str(tmp_path / "file"), str(tmp_path / "spec.yaml"), str(tmp_path / "none" / "new.yaml"))
+    assert main([command, *failing[command]]) == 1
+
+
+def _failing_build(folder: Path) -> list[str]:
+    return ["build", str(folder / "spec.yaml"), "--direct", "--workers", "0", "--set", "checks.min_documents=1000"]
+
+
+def _failing_publication(folder: Path) -> list[str]:
+    (candidate,) = {path.parent.name for path in (folder / "store/data/work/candidates").glob("*/candidate.json")}
+    return ["publish", f"{folder}/store/data@{candidate}"]
+
+
+_NO: dict[str, Callable[[Path], list[str]]] = {
+    "build": _failing_build,
+    "publish": _failing_publication,
+    "where": lambda folder: ["where", f"{folder}/store/data", "--path", "nothing", "--row", "0"],
+    "verify": lambda folder: ["verify", f"{folder}/store/data", "--workers", "0"],
+}
+
+
+def test_exactly_the_commands_of_the_table_answer_no_with_3(tmp_path: Path) -> None:
+    assert {command for command, meaning in _rows().items() if meaning != "never"} == {*_NO, "demo"}
+    spec = small_spec(tmp_path)
+    path = tmp_path / "spec.yaml"
+    path.write_text(spec.model_dump_json(exclude={"credentials", "runner"}))
+    assert main(_NO["build"](tmp_path)) == 3  # a new version
+    assert main(_NO["publish"](tmp_path)) == 3
+    version = Path(build(spec).reference.replace("@", "/versions/"))
+    assert main(_NO["build"](tmp_path)) == 3  # the same, which exists
+    assert main(_NO["where"](tmp_path)) == 3
+    next(version.glob("train/*.tok")).write_bytes(b"damaged")
+    assert main(_NO["verify"](tmp_path)) == 3
