@@ -27,6 +27,7 @@ from tokenloom.tasks.estimate import (
     probe_partition,
     surely_fits,
 )
+from tokenloom.tasks.finish import finish_build
 from tokenloom.tasks.inputs import header_messages, left_out_messages
 from tokenloom.tasks.jobs import (
     check_batches,
@@ -36,7 +37,7 @@ from tokenloom.tasks.jobs import (
     tryout_batches,
 )
 from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
-from tokenloom.tasks.publish import BuildResult, finish_build, publish_version
+from tokenloom.tasks.publish import BuildResult, publish_version
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import run_batches, run_batches_together
 from tokenloom.tasks.running.retries import MAX_REPAIRS
@@ -213,7 +214,8 @@ def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
         return with_tryout_partitions(plan, run_each("tokenize", tokenize_tryout, tryout_batches(plan)))
     missing = plan.missing
     reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
-    progress.report(progress.Reused(len(plan.partitions) - len(missing), reused_bytes))
+    num_reused = len(plan.partitions) - plan.num_identical - len(missing)
+    progress.report(progress.Reused(num_reused, reused_bytes))  # the bytes of identical partitions need no work either
     run_batches(run_each, "tokenize", tokenize_partition, tokenize_batches(plan, num_workers))
     return plan
 

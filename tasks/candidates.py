@@ -22,7 +22,13 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
 from tokenloom.storage.versions.leases import building
-from tokenloom.storage.versions.published import is_published, missing_file, version_path
+from tokenloom.storage.versions.published import (
+    find_build_record,
+    is_published,
+    load_manifest,
+    missing_file,
+    version_path,
+)
 from tokenloom.storage.versions.retirement import refuse_deleted
 from tokenloom.storage.work.candidates import (
     Candidate,
@@ -34,6 +40,7 @@ from tokenloom.storage.work.candidates import (
 from tokenloom.storage.work.shard_records import shard_record_path
 from tokenloom.tasks.gates import contents_of, evaluate_gates, failed, gate_failure
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.version_notes import empty_parts, tokenizer_label
 from tokenloom.wording import first_of
 
 _NUM_READERS = 8  # files read at the same time
@@ -80,14 +87,15 @@ def publish_candidate(store: Store, version: str, forced_because: str | None = N
         return _publish(store, version, forced_because)
 
 
-def described(manifest: Manifest, done: Publication, seconds: float) -> dict[str, Any]:
+def described(store: Store, done: Publication, seconds: float) -> dict[str, Any]:
     """Return what the event of a publication says, in the form of BuildResult.to_json; it cut no input.
 
     Args:
-        manifest: of the version.
+        store: the dataset's store.
         done: what was published.
         seconds: how long it took.
     """
+    manifest, build = load_manifest(store, done.version), find_build_record(store, done.version)
     return asdict(done) | {
         "tokens": manifest.num_tokens,
         "documents": manifest.num_documents,
@@ -95,7 +103,9 @@ def described(manifest: Manifest, done: Publication, seconds: float) -> dict[str
         "seconds": seconds,
         "partitions": None,
         "partitions_reused": None,
-        "tokenizer": manifest.tokenizer.label,
+        "partitions_identical": None,
+        "warnings": empty_parts(store, manifest, build),
+        "tokenizer": tokenizer_label(manifest.tokenizer, build and build.spec.get("tokenizer")),
     }
 
 

@@ -1,13 +1,14 @@
 """Gates: compare a finished version with the limits of its spec's `checks`, and with the version before it.
 
 All comparisons are exact: a limit is the decimal fraction that the spec spells. A drift that can't be measured passes,
-and its result says why: the first version of a dataset has no other to be compared with.
+and its result says why: the first version of a dataset has no other to be compared with. A version that exists is
+evaluated from the figures in its manifest and build.json.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import zip_longest
 from shlex import quote
@@ -103,6 +104,37 @@ def gate_results(limits: Mapping[str, float], found: Contents, reference: Conten
     return results
 
 
+def evaluate_published(store: Store, tag: str, limits: Mapping[str, float], manifest: Manifest) -> list[GateResult]:
+    """Return the result of every gate that is set for a version that is published already.
+
+    A gate that failed at the same limit when a person published the version by hand passes, and says so. A drift is not
+    compared if the tag names the version: nothing moves then.
+
+    Args:
+        store: the dataset's store.
+        tag: names the version that drift is measured from.
+        limits: by the name of the gate, those of the spec today.
+        manifest: of the published version.
+
+    Raises FormatError as evaluate_gates.
+    """
+    if not limits:
+        return []
+    build = find_build_record(store, manifest.version)
+    reference = tagged_contents(store, tag) if limits.keys() & _DRIFTS.keys() else ""
+    if isinstance(reference, Contents) and reference.version == manifest.version:
+        reference = f"{tag} names this version"
+    results = gate_results(limits, contents_of(manifest, build), reference)
+    if build is None or build.forced is None:
+        return results
+    accepted = {(gate.name, gate.expected) for gate in failed(build.gates or [])}
+    note = f"accepted when it was published: {build.forced}"
+    return [
+        replace(gate, passed=True, found=f"{gate.found}, {note}") if (gate.name, gate.expected) in accepted else gate
+        for gate in results
+    ]
+
+
 def failed(results: Sequence[GateResult]) -> list[GateResult]:
     """Return the gates that did not pass."""
     return [result for result in results if not result.passed]
@@ -111,13 +143,32 @@ def failed(results: Sequence[GateResult]) -> list[GateResult]:
 def gate_failure(store: Store, version: str, results: Sequence[GateResult]) -> GateFailed:
     """Return the error for a version that did not pass: each failed gate, and the next step."""
     reference = f"{store.root}@{version}"
-    found = "; ".join(f"{gate.name}: expected {gate.expected}, found {gate.found}" for gate in failed(results))
     message = (
-        f"{reference}: {len(failed(results))} of {counted(len(results), 'check')} failed, so nothing was published: "
-        f"{found}. Correct the data or `checks` and build again, or publish it as it is: "
-        f'`tokenloom publish {quote(reference)} --force --reason "..."`'
+        f"{reference}: {_failures(results, ', so nothing was published')}. Correct the data or `checks` and build "
+        f'again, or publish it as it is: `tokenloom publish {quote(reference)} --force --reason "..."`'
     )
     return GateFailed(message, version, [asdict(result) for result in results])
+
+
+def published_failure(store: Store, tag: str, version: str, results: Sequence[GateResult]) -> GateFailed:
+    """Return the error for a version that is published already, but does not pass: no tag moves."""
+    reference, entry = f"{store.root}@{version}", tags.newest(store, tag)
+    if entry is not None and entry.version == version:
+        where = f"{tag} names it"
+        next_step = f"let {tag} name the version before: `tokenloom rollback {quote(str(store.root))}`"
+    else:
+        where = f"{tag} was not moved to it"
+        next_step = f"accept it as it is: `tokenloom tag {quote(reference)} {tag}`"
+    message = (
+        f"{reference} was published before, and {where}: {_failures(results)}. Correct the data or `checks` and build "
+        f"again, or {next_step}"
+    )
+    return GateFailed(message, version, [asdict(result) for result in results])
+
+
+def _failures(results: Sequence[GateResult], consequence: str = "") -> str:
+    found = "; ".join(f"{gate.name}: expected {gate.expected}, found {gate.found}" for gate in failed(results))
+    return f"{len(failed(results))} of {counted(len(results), 'check')} failed{consequence}: {found}"
 
 
 def _minimum(name: str, limit: float, found: int) -> GateResult:

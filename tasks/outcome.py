@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenloom.errors import one_line
 from tokenloom.tasks.gates import NOT_COMPARED
+from tokenloom.tasks.version_notes import lengths_checked
 from tokenloom.wording import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
@@ -36,8 +37,10 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
     holds = f"{result['tokens']:,} tokens in {counted(result['documents'], 'document')}"
     facts = [f"{holds}, {counted(result['shards'], 'shard')}{took}"]
     if result["partitions"] is not None:
-        facts.append(f"{result['partitions_reused']:,} of {counted(result['partitions'], 'partition')} reused")
-    if result["published"] and result["gates"]:
+        identical = f", {result['partitions_identical']:,} identical" if result["partitions_identical"] else ""
+        partitions = counted(result["partitions"], "partition")
+        facts.append(f"{result['partitions_reused']:,} of {partitions} reused{identical}")
+    if result["gates"]:
         num_passed, gates = sum(gate["passed"] for gate in result["gates"]), counted(len(result["gates"]), "check")
         facts.append(f"{gates} passed" if num_passed == len(result["gates"]) else f"{num_passed:,} of {gates} passed")
     return version, "; ".join([*facts, f"tokenizer {described_tokenizer(result['tokenizer'])}"])
@@ -61,15 +64,17 @@ def encoding_line(result: Mapping[str, Any]) -> str | None:
     return f"encoded by {' and '.join(encoders)} ({gives} the ids of {library}){rest}"
 
 
-def uncompared_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return a line for each check of a published version that had nothing to compare with.
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """Return a line for each thing to know: checks without anything to compare with, empty parts, bytes not read.
 
     Args:
         result: see BuildResult.to_json.
     """
-    if not result["published"]:
-        return []
-    return [f"{gate['name']}: {gate['found']}" for gate in result["gates"] if gate["found"].startswith(NOT_COMPARED)]
+    gates = result["gates"]
+    uncompared = [f"{gate['name']}: {gate['found']}" for gate in gates if gate["found"].startswith(NOT_COMPARED)]
+    warnings = [f"warning: {warning}" for warning in result["warnings"]]
+    is_found = not result["published"] and not was_overtaken(result)
+    return [*uncompared, *warnings, *([lengths_checked(result["reference"])] if is_found else [])]
 
 
 def was_overtaken(result: Mapping[str, Any]) -> bool:
@@ -90,8 +95,8 @@ def reading_lines(reference: str) -> str:
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """Return three lines: what a build did, and how to read what it published."""
-    return f"{outcome_line(result)}\n{reading_lines(result['reference'])}"
+    """Return what a build did, what to know about it, and two lines that read what it published."""
+    return "\n".join([outcome_line(result), *notes(result), reading_lines(result["reference"])])
 
 
 def crash_message(reason: str) -> str:

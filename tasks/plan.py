@@ -88,6 +88,11 @@ class BuildPlan:
         return sum(part.num_bytes for part in self.missing)
 
     @property
+    def num_identical(self) -> int:
+        """The number of partitions that are copies of others, whose spills they share."""
+        return len(self.partitions) - len({part.spill_name for part in self.partitions})
+
+    @property
     def missing(self) -> list[Partition]:
         """The partitions to encode: those without spills, each spill name once."""
         first = {partition.spill_name: partition for partition in reversed(self.partitions)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,7 +17,6 @@ from tokenloom.storage.formats.manifest import (
     QUARANTINE,
     Manifest,
     Split,
-    TokenizerEntry,
     encode_manifest,
 )
 from tokenloom.storage.formats.shard_entries import Shards
@@ -34,14 +32,7 @@ from tokenloom.storage.formats.version_files import (
 from tokenloom.storage.verification.file_checks import check_file
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
-from tokenloom.storage.versions.published import (
-    TOKENIZER,
-    check_lengths,
-    find_build_record,
-    is_published,
-    load_manifest,
-    version_path,
-)
+from tokenloom.storage.versions.published import TOKENIZER, is_published, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.candidates import CandidateRecord, remove_candidate, write_candidate
 from tokenloom.storage.work.partition_records import find_partition_records
@@ -49,7 +40,7 @@ from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
 from tokenloom.tasks.gates import contents_of, evaluate_gates, failed, gate_failure
 from tokenloom.tasks.inputs import InputFile
 from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.rows.quarantine import quarantine_reasons, write_quarantine
+from tokenloom.tasks.rows.quarantine import write_quarantine
 from tokenloom.tasks.validate import row_counts
 
 _LIBRARIES = (
@@ -75,12 +66,12 @@ class BuildResult:
     """What a build did; `published` is False if the version already existed.
 
     `rows` counts the rows read by what became of them, `quarantined` the bad ones by source and reason. `tag_moved`
-    says whether the build moved `tag` to the version, `tag_note` why it did not. `gates` are the results of the spec's
-    checks when the version was published. `num_partitions` is None if the build
-    found its version published and did not cut the input; `num_encoded` counts the partitions that it encoded itself.
-    `seconds` is the time of the whole build, `tokenizer` the entry of the manifest. `encoders` are
-    the version's fast encoders, None if unknown; they give the ids of `reference_library`. `report` is the path or URL
-    of the version's report, None if there is none.
+    says whether the build moved `tag` to the version, `tag_note` why it did not. `warnings` name each source of which
+    nothing is kept, and splits without a document. `gates` are the results of the spec's checks. `num_partitions` is
+    None if the build found its version published and did not cut the input. `num_identical` counts the partitions that
+    are copies of others, whose spills they share, `num_encoded` those that the build encoded itself. `seconds` is the
+    time of the whole build, `tokenizer` its label. `encoders` are the version's fast encoders, None if unknown; they
+    give the ids of `reference_library`. `report` is the path or URL of the version's report, None if there is none.
     """
 
     reference: str
@@ -92,17 +83,20 @@ class BuildResult:
     tag: str
     tag_moved: bool
     tag_note: str | None
+    warnings: list[str]
     gates: list[GateResult]
     num_partitions: int | None
+    num_identical: int
     num_encoded: int
     seconds: float
-    tokenizer: TokenizerEntry
+    tokenizer: dict[str, Any]
     encoders: dict[str, EncoderUse] | None
     reference_library: str
     report: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
+        num_own = None if self.num_partitions is None else self.num_partitions - self.num_identical
         return {
             "reference": self.reference,
             "version": self.version,
@@ -112,9 +106,10 @@ class BuildResult:
             "shards": self._total("shards"),
             "seconds": self.seconds,
             "partitions": self.num_partitions,
-            "partitions_reused": None if self.num_partitions is None else self.num_partitions - self.num_encoded,
+            "partitions_reused": None if num_own is None else num_own - self.num_encoded,
             "partitions_encoded": self.num_encoded,
-            "tokenizer": self.tokenizer.label,
+            "partitions_identical": None if num_own is None else self.num_identical,
+            "tokenizer": self.tokenizer,
             "encoders": None if self.encoders is None else {name: asdict(use) for name, use in self.encoders.items()},
             "reference_library": self.reference_library,
             "splits": self.splits,
@@ -123,6 +118,7 @@ class BuildResult:
             "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
+            "warnings": self.warnings,
             "gates": [asdict(gate) for gate in self.gates],
             "report": self.report,
         }
@@ -209,51 +205,6 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
             raise WorkError(f"{plan.store.root}: the spills {part.spill_name} are missing", part.spill_name)
         listed.append((part.spill_name, file.source, file.path, record.quarantine))
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
-
-
-def finish_build(
-    plan: BuildPlan, start: float, published: bool = False, encoded: Collection[str] | None = None
-) -> BuildResult:
-    """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return what the build did.
-
-    Args:
-        plan: the build's plan.
-        start: when it began, by time.monotonic().
-        published: whether it made the version visible.
-        encoded: names of the spills that it made; None if it found the version published.
-
-    Raises FormatError if a file of the published version is missing or cut short.
-    """
-    manifest = load_manifest(plan.store, plan.version)
-    check_lengths(plan.store, manifest)
-    reasons = (
-        quarantine_reasons(plan.store, version_path(plan.version, QUARANTINE)) if manifest.rows.quarantined else {}
-    )
-    tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
-    tag_moved = tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None
-    build = find_build_record(plan.store, plan.version)
-    splits = {
-        name: {"tokens": split.tokens, "documents": split.documents, "shards": len(split.shards)}
-        for name, split in manifest.splits.items()
-    }
-    return BuildResult(
-        reference=f"{plan.store.root}@{plan.version}",
-        version=plan.version,
-        published=published,
-        splits=splits,
-        rows=manifest.row_counts,
-        quarantined=reasons,
-        tag=plan.tag,
-        tag_moved=tag_moved,
-        tag_note=tag_note,
-        gates=(build.gates if build else None) or [],
-        num_partitions=None if encoded is None else len(plan.partitions),
-        num_encoded=len(encoded or ()),
-        seconds=round(time.monotonic() - start, 3),
-        tokenizer=manifest.tokenizer,
-        encoders=build.encoders if build else None,
-        reference_library=plan.backend,
-    )
 
 
 def _input_entry(file: InputFile) -> InputEntry:

@@ -87,6 +87,20 @@ def about(seconds: float) -> str:
     return f"about {hours:,} h {minutes} min" if minutes else f"about {hours:,} h"
 
 
+def tokenizer_name(name: str, kind: str, definition: Mapping[str, Any] | None) -> str:
+    """Return the name of a tokenizer for people; one without a name of its own is named by its file.
+
+    Example: {"kind": "huggingface", "path": "/models/llama/tokenizer.json"} -> "llama/tokenizer.json"
+
+    Args:
+        name: in the manifest; that of a tokenizer without one is its kind.
+        kind: of the tokenizer.
+        definition: what it is made from, with the path of its file; None if that is not known.
+    """
+    path = definition and (definition.get("path") or definition.get("ranks"))
+    return "/".join(str(path).rstrip("/").split("/")[-2:]) if path and name == kind else name
+
+
 def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
     """Return a tokenizer's name, kind and number of ids: "gpt2 (tiktoken), 50,257 ids"."""
     return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"

@@ -17,7 +17,7 @@ from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
 from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.outcome import outcome_line, reading_lines
+from tokenloom.tasks.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.retention.collect import Collected, collection_line
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
@@ -88,6 +88,7 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
         [
             f"## {manifest.dataset} {manifest.version}",
             _cell(outcome_line(result.to_json())),
+            *(f"- {_cell(note)}" for note in notes(result.to_json())),
             "```python",
             reading_lines(result.reference),
             "```",

@@ -15,6 +15,7 @@ from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Section
 from tokenloom.tasks.report.sections import bytes_per_token, report_sections
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
+from tokenloom.tasks.version_notes import tokenizer_label
 from tokenloom.wording import counted, described_tokenizer, shown_time
 
 _MAX_BYTES = 10**6  # of a page
@@ -53,7 +54,8 @@ def _facts(figures: VersionFigures) -> list[str]:
     facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
     if figures.build and figures.build.gates == []:
         facts.append("no checks set")
-    return [*facts, f"tokenizer {described_tokenizer(figures.manifest.tokenizer.label)}"]
+    definition = figures.build and figures.build.spec.get("tokenizer")
+    return [*facts, f"tokenizer {described_tokenizer(tokenizer_label(figures.manifest.tokenizer, definition))}"]
 
 
 def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:

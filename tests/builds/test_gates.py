@@ -24,11 +24,12 @@ from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, dec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import hand_moves, tags
 from tokenloom.storage.versions.distrust import distrust
-from tokenloom.storage.versions.published import published_versions, version_path
+from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.assignment import candidate_path
 from tokenloom.storage.work.candidates import find_candidates, read_candidate
 from tokenloom.tasks.candidates import publish_candidate
+from tokenloom.tasks.gates import evaluate_published
 
 # Before: 100 documents of 9 bytes. After: 64 of them, 16 documents of 360 bytes, 24 copies, 16 empty rows, 5 bad rows.
 BEFORE = [f"doc {i:05}" for i in range(100)]
@@ -295,7 +296,48 @@ def test_a_version_of_an_earlier_release_is_compared_by_its_manifest(folder: Pat
     }
 
 
-def test_a_try_out_and_a_published_version_are_not_checked(folder: Path) -> None:
+def test_a_try_out_is_not_checked(folder: Path) -> None:
     tryout = build(spec_of(folder, "after", min_documents=1000).model_copy(update={"limit": 10}))
     assert (tryout.published, tryout.gates) == (True, [])
-    assert not build(spec_of(folder, "before", min_documents=1000)).published
+
+
+def test_a_published_version_is_checked_by_its_recorded_figures_and_no_tag_moves(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = shown(folder, capsys)
+    error = fail(spec_of(folder, "before", min_documents=1000, max_token_drift=0.1))
+    assert (error.exit_code, [gate["passed"] for gate in error.gates]) == (3, [False, True])
+    assert f"{error.version} was published before, and latest names it: 1 of 2 checks failed: min_" in str(error)
+    assert error.gates[1]["found"] == "not compared: latest names this version"
+    assert shown(folder, capsys) == before
+    assert [gate.passed for gate in build(spec_of(folder, "before", min_documents=100)).gates] == [True]
+    build(spec_of(folder, "after"))
+    moved = shown(folder, capsys)
+    error = fail(spec_of(folder, "before", max_document_drift=0.2))  # 80 -> 100
+    assert f"{error.version} was published before, and latest was not moved to it" in str(error)
+    assert shown(folder, capsys) == moved
+    assert build(spec_of(folder, "before", max_document_drift=0.25)).tag_moved
+
+
+def test_each_gate_finds_the_same_in_a_version_that_exists_as_before_its_publication(folder: Path) -> None:
+    store, (old,) = store_of(folder), published_versions(store_of(folder))
+    new = build(spec_of(folder, "after", **{name: inside for name, (inside, _) in EDGES.items()}))
+    tags.move(store, "latest", old, 2, "back")
+    manifest = load_manifest(store, new.version)
+    for strict in (False, True):
+        limits = {name: edges[strict] for name, edges in EDGES.items()}
+        found = evaluate_published(store, "latest", limits, manifest)
+        assert [gate.passed for gate in found] == [not strict] * len(EDGES)
+        assert strict or found == new.gates
+    store.remove(version_path(new.version, BUILD))
+    unknown = {gate.name for gate in evaluate_published(store, "latest", limits, manifest) if gate.passed}
+    assert unknown == {"max_bytes_per_token_drift", "max_length_drift"}
+
+
+def test_what_a_person_accepted_passes_until_its_limit_changes(folder: Path) -> None:
+    version = fail(spec_of(folder, "after", **STRICT)).version
+    publish_candidate(store_of(folder), version, REASON)
+    again = build(spec_of(folder, "after", **STRICT))
+    assert (again.version, again.published) == (version, False)
+    assert again.gates[0].found == f"80, accepted when it was published: {REASON}"
+    assert not fail(spec_of(folder, "after", **STRICT | {"min_documents": 82})).gates[0]["passed"]

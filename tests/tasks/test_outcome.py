@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,85 @@ def test_the_outcome_counts_reused_partitions(tmp_path: Path) -> None:
     assert "; 2 of 3 partitions reused; " in outcome_line(build(_spec(tmp_path, 3)).to_json())
 
 
-def test_copies_of_a_file_are_encoded_once_and_count_as_reused(tmp_path: Path) -> None:
-    spec = _spec(tmp_path, 1)
+def test_copies_of_a_file_are_encoded_once_and_count_as_identical(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, 2)
     (tmp_path / "input" / "copy.jsonl").write_bytes((tmp_path / "input" / "0.jsonl").read_bytes())
-    assert "; 1 of 2 partitions reused; " in outcome_line(build(spec).to_json())
+    assert "; 0 of 3 partitions reused, 1 identical; " in outcome_line(build(spec).to_json())
+    more = build(_spec(tmp_path, 3)).to_json()
+    assert "; 2 of 4 partitions reused, 1 identical; " in outcome_line(more)
+    counts = [more[f"partitions{suffix}"] for suffix in ("", "_reused", "_identical", "_encoded")]
+    assert counts == [4, 2, 1, 1]
+
+
+def _commands_of(spec: BuildSpec, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """Return the lines that each command prints about an existing version, twice the same as in its JSON."""
+    (folder / "spec.yaml").write_text(spec.model_dump_json())
+    lines = {}
+    for command, subject in (("build", "spec.yaml"), ("plan", "spec.yaml"), ("inspect", "store/data")):
+        options = ["--direct", "--workers", "0"] if command == "build" else []
+        assert main([command, str(folder / subject), *options]) == 0
+        lines[command] = capsys.readouterr().out.splitlines()
+        assert main([command, str(folder / subject), *options, "--json"]) == 0
+        warnings = json.loads(capsys.readouterr().out)["warnings"]
+        assert [line for line in lines[command] if "warning: " in line] == [f"warning: {line}" for line in warnings]
+    return lines
+
+
+def test_an_empty_source_and_an_empty_split_are_named_with_the_next_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"text {i}" for i in range(10)]
+    for name, kept in (("main", texts), ("copies", texts[2:5]), ("short", ["a", "b"])):
+        write_jsonl(tmp_path / f"{name}.jsonl", kept)
+    sources = [{"kind": "jsonl", "path": str(tmp_path / f"{n}.jsonl"), "name": n} for n in ("main", "copies", "short")]
+    splits = {"train": 1 - 2e-9, "held": 1e-9, "rare": 1e-9}
+    spec = make_spec(tmp_path / "store", sources, splits=splits, documents={"min_chars": 2})
+    wanted = [
+        "no document in the split held (share 1e-09) and the split rare (share 1e-09) of 10 documents; add documents, "
+        "or give larger shares in `splits`",
+        "source copies: nothing is kept of 3 documents, which are in other sources too; remove the source if that is "
+        "right",
+        "source short: nothing is kept: its rows have no text, or its filter or a rule of `documents` leaves them out; "
+        "check these, or remove the source",
+    ]
+    result = build(spec).to_json()
+    assert result["warnings"] == wanted
+    assert outcome(result).splitlines()[1:4] == [f"warning: {line}" for line in wanted]
+    for lines in _commands_of(spec, tmp_path, capsys).values():
+        assert {f"warning: {line}" for line in wanted} <= set(lines)
+
+
+def test_a_plan_names_splits_that_may_be_empty_and_a_source_of_copied_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("main", "copy"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"text {i}" for i in range(100)])
+    sources = [{"kind": "jsonl", "path": str(tmp_path / f"{name}.jsonl"), "name": name} for name in ("main", "copy")]
+    spec = make_spec(tmp_path / "store", sources, splits={"train": 0.97, "few": 0.01, "some": 0.02})
+    (tmp_path / "spec.yaml").write_text(spec.model_dump_json())
+    assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
+    copied, empty = json.loads(capsys.readouterr().out)["warnings"]
+    assert copied == "source copy: each file is a copy of one of another source: nothing of it is kept"
+    assert empty.startswith("perhaps no document in the split few (share 0.01) of about 200 documents; ")
+
+
+def test_what_was_checked_of_an_existing_version_is_said_and_what_reads_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = _spec(tmp_path, 1)
+    folder = Path(build(spec).reference.replace("@", "/versions/"))
+    shard = folder / "train" / "000000.tok"
+    data = bytearray(shard.read_bytes())
+    data[-9] ^= 1
+    shard.write_bytes(data)
+    verify = f"`tokenloom verify {spec.store}/data@{folder.name}`"
+    for lines in _commands_of(spec, tmp_path, capsys).values():
+        assert f"only the lengths of its files were checked; {verify} reads their bytes" in lines
+    shard.write_bytes(data[:-1])
+    for command in (["plan", str(tmp_path / "spec.yaml")], ["inspect", f"{spec.store}/data"]):
+        assert main(command) == 0
+        line = f"damaged: train/000000.tok is missing or cut short; {verify} lists all damage, and what to do"
+        assert line in capsys.readouterr().out.splitlines()
 
 
 def test_the_outcome_of_an_up_to_date_build_describes_the_existing_version(tmp_path: Path) -> None:

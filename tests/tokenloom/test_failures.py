@@ -232,7 +232,7 @@ def test_plan_reads_a_store_that_can_not_be_written_and_warns(
     for store, reason in (("file", "Not a directory"), ("file/below", "Not a directory"), ("/proc/x", "Permission")):
         where = f"store={tmp_path / store}"
         assert main(["plan", spec, "--set", where]) == 0
-        (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+        (*_, warning) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
         assert main(["plan", spec, "--set", where, "--json"]) == 0
         why = json.loads(capsys.readouterr().out)["not_writable"]
         built = _refused(capsys, "build", spec, "--direct", "--workers", "0", "--set", where)

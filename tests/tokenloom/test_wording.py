@@ -18,6 +18,7 @@ from tokenloom.wording import (
     fates,
     first_of,
     percent,
+    tokenizer_name,
 )
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -78,6 +79,14 @@ def test_only_complete_work_is_at_100_percent() -> None:
 def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
     tokenizer = {"name": "gpt2", "kind": "tiktoken", "vocab_size": 50257, "eot_id": 50256}
     assert described_tokenizer(tokenizer) == "gpt2 (tiktoken), 50,257 ids"
+
+
+def test_a_tokenizer_without_a_name_is_named_by_its_file() -> None:
+    definition = {"kind": "huggingface", "path": "/models/llama/tokenizer.json"}
+    assert tokenizer_name("huggingface", "huggingface", definition) == "llama/tokenizer.json"
+    assert tokenizer_name("tiktoken", "tiktoken", {"path": None, "ranks": "s3://b/c/v.tiktoken"}) == "c/v.tiktoken"
+    assert tokenizer_name("mine", "huggingface", definition) == "mine"
+    assert tokenizer_name("byte", "byte", {"kind": "byte"}) == tokenizer_name("byte", "byte", None) == "byte"
 
 
 def test_an_end_of_text_is_described_by_id_text_and_source() -> None:

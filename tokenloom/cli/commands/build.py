@@ -59,9 +59,9 @@ def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
 
 
 def _print(out: Output, result: Json) -> None:
-    from tokenloom.tasks.outcome import encoding_line, outcome_lines, reading_lines, uncompared_lines, was_overtaken
+    from tokenloom.tasks.outcome import encoding_line, notes, outcome_lines, reading_lines, was_overtaken
 
-    for line in filter(None, (*outcome_lines(result), *uncompared_lines(result), encoding_line(result))):
+    for line in filter(None, (*outcome_lines(result), *notes(result), encoding_line(result))):
         out.line(line)
     splits = [[name, *counts.values()] for name, counts in result["splits"].items()]
     out.table(["split", "tokens", "documents", "shards"], splits)

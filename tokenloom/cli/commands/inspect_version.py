@@ -8,9 +8,12 @@ from dataclasses import asdict
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
+from tokenloom.console import printable
 from tokenloom.storage.formats.manifest import ordered_rows
-from tokenloom.storage.versions.published import read_inputs
+from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.tasks.gates import failed
+from tokenloom.tasks.version_notes import empty_parts, file_check, gate_line, tokenizer_label
 from tokenloom.wording import counted, described_tokenizer, fates
 
 
@@ -20,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(reference: str, out: Output) -> JsonResult:
-    """Show a version's manifest and inputs."""
+    """Show a version's manifest and inputs, and what build.json says of its checks and empty parts."""
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
     out.line(f"{store.root}@{manifest.version}")
-    tokenizer = manifest.tokenizer
-    out.line(f"  tokenizer  {described_tokenizer(asdict(tokenizer))}, end of text {tokenizer.eot_id}")
+    build = find_build_record(store, manifest.version)
+    label = tokenizer_label(manifest.tokenizer, build and build.spec.get("tokenizer"))
+    out.line(f"  tokenizer  {described_tokenizer(label)}, end of text {manifest.tokenizer.eot_id}")
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
     out.line(f"  rows       {fates(ordered_rows(manifest.row_counts))}")
@@ -42,4 +46,12 @@ def run(reference: str, out: Output) -> JsonResult:
     ]
     out.line()
     out.table(["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
-    return JsonResult(manifest.raw | {"inputs": [asdict(entry) for entry in inputs]})
+    gates, warnings = (build.gates if build else None) or [], empty_parts(store, manifest, build)
+    for gate in failed(gates):
+        why = f"; published all the same: {build.forced}" if build and build.forced else ""
+        out.line(printable(f"{gate_line(gate)}{why}"))
+    for warning in warnings:
+        out.line(printable(f"warning: {warning}"))
+    out.line(file_check(store, manifest))
+    shown = {"inputs": [asdict(entry) for entry in inputs], "gates": list(map(asdict, gates)), "warnings": warnings}
+    return JsonResult(manifest.raw | shown)

@@ -15,10 +15,13 @@ from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
+    from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.plan import BuildPlan
     from tokenloom.tokenizers.fast.choice import Choice
+
+_FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,10 @@ class PlanResult(Result):
     """The version that a build would make, and its inputs in total and by source.
 
     `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
-    that is not the fastest library, None if it is. `checks` are the limits that the version must keep. `not_writable`
-    says why this user can't write the store, as a build does; None if that is possible or, on a remote store, unknown.
+    that is not the fastest library, None if it is. `checks` are the limits that the version must keep. Of a version
+    that is published, `gates` are their results and `file_check` is what was checked of its files. `warnings` name what
+    of the version is empty, or may be. `not_writable` says why this user can't write the store, as a build does; None
+    if that is possible or, on a remote store, unknown.
     """
 
     dataset: str
@@ -56,6 +61,9 @@ class PlanResult(Result):
     sources: list[PlannedSource]
     left_out: dict[str, Any]
     checks: dict[str, float]
+    gates: list[GateResult]
+    warnings: list[str]
+    file_check: str | None
     not_writable: str | None
 
 
@@ -81,7 +89,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     choice = planned_choice(planned)
     result = _result(planned, estimate, choice)
     _print_sources(out, result)
-    _print_plan(out, planned, estimate, choice)
+    _print_plan(out, planned, result, choice)
     if result.not_writable:
         out.line(f"warning: a build by this user fails: {printable(result.not_writable)}")
     if estimate and not planned.published:
@@ -90,12 +98,17 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
 
 
 def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> PlanResult:
+    from tokenloom.tasks.version_notes import tokenizer_label
+
     sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
+    gates, warnings, found = _of_published(planned) if planned.published else ([], _warnings(planned, estimate), None)
     return PlanResult(
         dataset=planned.spec.dataset,
         version=planned.version,
         published=planned.published,
-        tokenizer=asdict(planned.tokenizer) | {"eot": planned.eot, "eot_of_config": planned.eot_of_config},
+        tokenizer=asdict(planned.tokenizer)
+        | tokenizer_label(planned.tokenizer, planned.definition)
+        | {"eot": planned.eot, "eot_of_config": planned.eot_of_config},
         encoder=choice.encoder,
         encoder_reason=choice.reason,
         reference_library=planned.backend,
@@ -107,8 +120,40 @@ def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> Pl
         sources=sources,
         left_out=planned.left_out,
         checks=planned.limits,
+        gates=gates,
+        warnings=warnings,
+        file_check=found,
         not_writable=None if planned.published else _why_not_writable(planned.store),
     )
+
+
+def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
+    """Return the results of the checks for the version that exists, what of it is empty, and what its files show."""
+    from tokenloom.storage.versions.published import find_build_record, load_manifest
+    from tokenloom.tasks.gates import evaluate_published
+    from tokenloom.tasks.version_notes import empty_parts, file_check
+
+    store, manifest = planned.store, load_manifest(planned.store, planned.version)
+    gates = evaluate_published(store, planned.tag, planned.limits, manifest)
+    warnings = empty_parts(store, manifest, find_build_record(store, planned.version))
+    return gates, warnings, file_check(store, manifest)
+
+
+def _warnings(planned: BuildPlan, estimate: Estimate | None) -> list[str]:
+    """Return which sources are copies of earlier ones, and which splits may be empty."""
+    from tokenloom.tasks.plan import partitions_by_source
+    from tokenloom.tasks.version_notes import empty_splits
+
+    warnings, seen = [], set[str]()
+    for parts in partitions_by_source(planned):
+        names = {part.spill_name for part in parts}
+        if planned.spec.documents.deduplicate and names <= seen:
+            source = planned.inputs[parts[0].input_index].source
+            warnings.append(f"source {source}: each file is a copy of one of another source: nothing of it is kept")
+        seen |= names
+    count = estimate.num_documents if estimate else 0
+    shares = {name: share for name, share in planned.spec.split_shares() if 0 < share * count < _FEW_DOCUMENTS}
+    return [*warnings, *empty_splits(shares, count, is_estimate=True)]
 
 
 def _why_not_writable(store: Store) -> str | None:
@@ -138,7 +183,7 @@ def _print_sources(out: Output, result: PlanResult) -> None:
     out.table(header, [*rows, ["all", *(getattr(result, name) for name in header[1:])]])
 
 
-def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> None:
+def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Choice) -> None:
     from tokenloom.tasks.encoders import encoder_line
     from tokenloom.tasks.inputs import header_messages, left_out_messages
 
@@ -147,15 +192,28 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, choi
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     end = described_end(planned.tokenizer.eot_id, planned.eot, is_of_config=planned.eot_of_config)
-    out.line(f"tokenizer {described_tokenizer(asdict(planned.tokenizer))}, end of text {end}")
+    out.line(f"tokenizer {described_tokenizer(result.tokenizer)}, end of text {end}")
     out.line(encoder_line(choice))
-    if planned.limits and not planned.published:
+    if planned.published:
+        out.line(result.file_check or "")
+        _print_gates(out, result.gates)
+    elif planned.limits:
         limits = ", ".join(f"{name} {limit:,}" for name, limit in planned.limits.items())
         out.line(f"checks before it is published: {limits}")
-    if estimate and not planned.published:
-        _print_estimate(out, estimate, is_encoded=not planned.missing)
+    for warning in result.warnings:
+        out.line(f"warning: {warning}")
+    if result.estimate and not planned.published:
+        _print_estimate(out, result.estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
     out.line("about as much space again. Changing the split shares can move documents between splits.")
+
+
+def _print_gates(out: Output, gates: list[GateResult]) -> None:
+    from tokenloom.tasks.version_notes import gate_line
+
+    for gate in gates:
+        then = "" if gate.passed else "; a build ends with exit code 3 and moves no tag"
+        out.line(printable(f"{gate_line(gate)}{then}"))
 
 
 def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:

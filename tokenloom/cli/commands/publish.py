@@ -15,7 +15,7 @@ from tokenloom.server.publication_event import announce
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import is_dataset, is_published, load_manifest
+from tokenloom.storage.versions.published import is_dataset, is_published
 from tokenloom.storage.versions.references import Reference, dataset_store, names_version, parse_reference, why_missing
 from tokenloom.storage.work.candidates import CandidateRecord, find_candidates
 from tokenloom.tasks.candidates import Publication, described, publish_candidate
@@ -88,7 +88,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         report = report_of_candidate(store, done.version, done.published)
     result = PublishResult(**vars(done), reference=f"{store.root}@{done.version}", report=report)
     if done.published or done.tag_moved:
-        facts = described(load_manifest(store, done.version), done, round(time.monotonic() - start, 3))
+        facts = described(store, done, round(time.monotonic() - start, 3))
         announce(parsed.dataset, facts | {"reference": result.reference, "report": report})
     _print(out, result)
     return result

@@ -14,7 +14,7 @@ from tokenloom.cli.argument_types import add_whole_spec, utf8
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.wording import described_end, described_tokenizer
+from tokenloom.wording import described_end, described_tokenizer, tokenizer_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def run(spec: str, overrides: list[str], text: str | None, out: Output) -> Token
     choice = _choose(reference, backend_of(definition), out)
     texts = _measured_texts()
     result = TokenizerResult(
-        name=reference.name,
+        name=tokenizer_name(reference.name, reference.kind, definition),
         kind=reference.kind,
         vocab_size=reference.vocab_size,
         eot_id=reference.eot_id,
