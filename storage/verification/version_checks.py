@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, partial
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError
 from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, Manifest, version_name
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import Damage, bare_message, raise_unless_damage
+from tokenloom.storage.verification.file_checks import Damage, bare_message
 from tokenloom.storage.verification.shard_checks import ShardClaim
 from tokenloom.storage.versions import retirement, tags
-from tokenloom.storage.versions.numbered_entries import entry_numbers
+from tokenloom.storage.versions.numbered_entries import E, EntryLog
 from tokenloom.storage.versions.published import is_published, version_path
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import counted
@@ -111,65 +111,42 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
     warnings: list[str] = []
     published = cache(partial(is_published, store))
     for tag in store.names("tags"):
-        paths = [f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")]
-        numbers = entry_numbers(path.rpartition("/")[2] for path in paths)
-        others = set(paths).difference(tags.entry_path(tag, number) for number in numbers)
+        log = tags.tag_log(store, tag)
+        others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")}.difference(map(log.path, log.numbers()))
         warnings += [f"{path}: not an entry of the log" for path in sorted(others)]
-        entries, problems = _read_log(store, tag, numbers)
-        damages += problems
-        for entry in entries:
+        entries, found = _read_log(store, log)
+        damages += found
+        for entry, before in zip(entries, [None, *entries], strict=False):
+            damages += _contradictions(tag, log.path(entry.number), entry, before)
             if published(entry.version):
                 continue
-            if entry.number == numbers[-1]:
+            if entry is entries[-1]:
                 damages.append(Damage(version_path(entry.version, NAME), f"missing, but tag {tag} names it"))
             else:
-                path = tags.entry_path(tag, entry.number)
-                warnings.append(f"{path}: it names version {entry.version}, which no longer exists")
+                warnings.append(f"{log.path(entry.number)}: it names version {entry.version}, which no longer exists")
     return damages, warnings
 
 
 def check_retirements(store: Store) -> list[Damage]:
-    """Return the damages of the entries that count in the versions' logs of retirement: `tokenloom gc` reads them."""
-    damages: list[Damage] = []
-    for version in filter(VERSION_PATTERN.match, store.names(retirement.FOLDER)):
-        number = max(entry_numbers(store.names(f"{retirement.FOLDER}/{version}")), default=0)
-        path = retirement.retirement_path(version, number)
-        try:
-            retirement.newest_retirement(store, version)
-        except (FormatError, StoreError) as error:
-            raise_unless_damage(store, error)
-            damages.append(Damage(path, bare_message(error, store.place(path))))
-    return damages
+    """Return the damages of the versions' logs of retirement, which `tokenloom gc` reads."""
+    versions = filter(VERSION_PATTERN.match, store.names(retirement.FOLDER))
+    return [damage for version in versions for damage in _read_log(store, retirement.retirement_log(store, version))[1]]
 
 
-def _read_log(store: Store, tag: str, numbers: list[int]) -> tuple[list[TagEntry], list[Damage]]:
-    """Return the readable entries of a tag's log, and its damage; `numbers` are those of its entries."""
-    entries: list[TagEntry] = []
-    damages: list[Damage] = []
-    last = 0
-    for number in numbers:
-        if number > last + 1:
-            more = f", and those up to {number - 1:08d}.json" if number > last + 2 else ""
-            damages.append(Damage(tags.entry_path(tag, last + 1), f"an entry of the tag's log is missing{more}"))
-        before = entries[-1] if entries and entries[-1].number == number - 1 else None
-        entry, problems = _read_entry(store, tag, number, before)
-        damages += [Damage(tags.entry_path(tag, number), problem) for problem in problems]
-        entries += [entry] if entry else []
-        last = number
-    return entries, damages
+def _read_log(store: Store, log: EntryLog[E]) -> tuple[list[E], list[Damage]]:
+    """Return the readable entries of a log, and its damages."""
+    entries, problems = log.read_all()
+    return entries, [Damage(path, bare_message(error, store.place(path))) for path, error in problems.items()]
 
 
-def _read_entry(store: Store, tag: str, number: int, before: TagEntry | None) -> tuple[TagEntry | None, list[str]]:
-    """Return an entry of a tag's log, None if it is unreadable, and its problems; `before` is the entry before it."""
-    try:
-        entry = tags.read_entry(store, tag, number)
-    except (FormatError, StoreError) as error:
-        raise_unless_damage(store, error)
-        return None, [bare_message(error, store.place(tags.entry_path(tag, number)))]
+def _contradictions(tag: str, path: str, entry: TagEntry, before: TagEntry | None) -> list[Damage]:
+    """Return the damage of an entry whose `previous` is not what the readable entry before it names."""
+    if entry.number != (before.number if before else 0) + 1:
+        return []
     expected = before.version if before else None
-    if (before or number == 1) and entry.previous != expected:
-        return entry, [f"it says that {tag} named {entry.previous} before; the log says {expected}"]
-    return entry, []
+    if entry.previous == expected:
+        return []
+    return [Damage(path, f"it says that {tag} named {entry.previous} before; the log says {expected}")]
 
 
 def unlisted_files(store: Store, manifest: Manifest) -> list[str]:

@@ -73,7 +73,7 @@ def check_reason(reason: str) -> None:
 
 
 def _moved_meanwhile(store: Store, tag: str, number: int) -> StoreError:
-    other = tags.read_entry(store, tag, number)
+    other = tags.tag_log(store, tag).read(number)
     return StoreError(
         f"{store.root}: {tag} was moved to {other.version} by {other.by} ({other.reason}) at the same moment; "
         f"`tokenloom log {store.root} --tag {tag}` shows its moves; run the command again if yours still applies"

@@ -143,9 +143,9 @@ def _datasets_in(store: Store) -> list[str]:
 
 def _why_not_a_tag(store: Store, name: str) -> str:
     """Return the tags of a dataset that lacks the tag `name`, or else its versions."""
-    from tokenloom.storage.versions.tags import newest_number  # only the message reads other tags
+    from tokenloom.storage.versions.tags import tag_log  # only the message reads other tags
 
-    if known := [tag for tag in store.names("tags") if newest_number(store, tag)]:
+    if known := [tag for tag in store.names("tags") if tag_log(store, tag).numbers()]:
         return f"no tag {name!r}; tags: {', '.join(known)}"
     if versions := published_versions(store):
         return f"no tag {name!r}, and no other; name a version after the @: {', '.join(versions)}"

@@ -7,62 +7,55 @@ newest entry. Of a user and a collector who both want to create the next number,
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.records import Mismatch
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_clock import store_time
-from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers, now, user
+from tokenloom.storage.versions.numbered_entries import EntryLog, now, user
 
 FOLDER = "retired"
 #: the states of a version; one without a log is like KEPT
 RETIRED, KEPT, DELETING, DELETED = "retired", "kept", "deleting", "deleted"
 #: how long after its entry DELETING a version may still be touched by whoever wrote it, with a margin
 CLAIM_SECONDS = 3600.0
+_MAX_CHANGES = 100  # of a state by others while this process wants to change it
 _STATES = (RETIRED, KEPT, DELETING, DELETED)
 
 
 @dataclass(frozen=True, slots=True)
-class RetirementRecord:
-    """A change of a version's state, as its file records it; `at` is ISO 8601 in UTC, by the clock of the writer."""
+class RetirementEntry:
+    """A change of a version's state, as its file records it.
+
+    `at` is ISO 8601 in UTC, by the clock of the writer; `number` counts from 1.
+    """
 
     state: str
     at: str
     by: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RetirementEntry(RetirementRecord):
-    """A change of a version's state; `number` counts from 1."""
-
     number: int
 
 
-def retirement_path(version: str, number: int) -> str:
-    """Return the path of entry `number` of a version's log, relative to the dataset's folder."""
-    return f"{FOLDER}/{version}/{entry_name(number)}"
+def retirement_log(store: Store, version: str) -> EntryLog[RetirementEntry]:
+    """Return the log of a version's states."""
+    return EntryLog(store, f"{FOLDER}/{version}", RetirementEntry, _check)
+
+
+def _check(entry: RetirementEntry) -> None:
+    if entry.state not in _STATES:
+        raise Mismatch("state", f"one of {', '.join(_STATES)}, not {entry.state!r}")
 
 
 def newest_retirement(store: Store, version: str) -> RetirementEntry | None:
     """Return the newest entry of a version's log, None if it was never retired; raises FormatError if it is damaged."""
-    number = max(entry_numbers(store.names(f"{FOLDER}/{version}")), default=0)
-    if not number:
-        return None
-    path = retirement_path(version, number)
-    try:
-        record = read_signed_record(store.read(path), store.place(path), RetirementRecord)
-    except FileNotFoundError as error:
-        raise FormatError(f"{store.place(path)}: an entry of the version's log is missing; restore it") from error
-    if record.state not in _STATES:
-        raise FormatError(f"{store.place(path)}: state must be one of {', '.join(_STATES)}, not {record.state!r}")
-    return RetirementEntry(**asdict(record), number=number)
+    return retirement_log(store, version).newest()
 
 
 def change_state(store: Store, version: str, seen_number: int, state: str, reason: str) -> RetirementEntry:
-    """Create entry `seen_number` + 1 of a version's log; raises FileExistsError if another was first.
+    """Create entry `seen_number` + 1 of a version's log, and read it back; errors as EntryLog.append.
 
     Args:
         store: the dataset's store.
@@ -71,9 +64,7 @@ def change_state(store: Store, version: str, seen_number: int, state: str, reaso
         state: the new state.
         reason: why, for people.
     """
-    record = RetirementRecord(state, now(), user(), reason)
-    store.create(retirement_path(version, seen_number + 1), sign_record(record))
-    return RetirementEntry(**asdict(record), number=seen_number + 1)
+    return retirement_log(store, version).append(RetirementEntry(state, now(), user(), reason, seen_number + 1))
 
 
 def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> None:
@@ -89,7 +80,7 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
         VersionDeleted: the version is deleted, or is being deleted.
         FormatError: its log is damaged.
     """
-    while True:
+    for _ in range(_MAX_CHANGES):
         entry = newest_retirement(store, version)
         if entry is None or entry.state == KEPT:
             return
@@ -98,8 +89,9 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
         try:
             change_state(store, version, entry.number, KEPT, reason)
         except FileExistsError:
-            continue
+            continue  # another process changed the state, so the next look finds a newer entry
         return
+    raise StoreError(f"{store.root}@{version}: its state changes all the time; run the same command again")
 
 
 def _may_use(store: Store, version: str, entry: RetirementEntry, *, builds: bool) -> bool:
@@ -109,7 +101,7 @@ def _may_use(store: Store, version: str, entry: RetirementEntry, *, builds: bool
     if not builds:
         return False
     latest = store_time(store) - CLAIM_SECONDS  # an older claim is that of a collector that was killed
-    written = store.modified(retirement_path(version, entry.number))
+    written = store.modified(retirement_log(store, version).path(entry.number))
     return written is not None and written <= latest
 
 

@@ -5,14 +5,12 @@ A tag is moved by the exclusive create of number + 1, so one of two movers gets 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import read_signed, sign_record
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.formats.records import Mismatch, decode_record, fields_of
+from tokenloom.storage.formats.records import Mismatch
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.numbered_entries import entry_name, entry_numbers
+from tokenloom.storage.versions.numbered_entries import EntryLog
 from tokenloom.storage.versions.numbered_entries import now as now
 from tokenloom.storage.versions.numbered_entries import user as user
 
@@ -21,66 +19,41 @@ BUILD_REASON = "build"  # any other reason means that a person moved the tag
 
 
 @dataclass(frozen=True, slots=True)
-class TagRecord:
-    """One move of a tag, as its file records it; `at` is ISO 8601 in UTC."""
+class TagEntry:
+    """One move of a tag, as its file records it; `at` is ISO 8601 in UTC, and `number` counts from 1."""
 
     version: str
     previous: str | None
     at: str
     by: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TagEntry(TagRecord):
-    """One move of a tag; `number` counts from 1."""
-
     number: int
 
 
+def tag_log(store: Store, tag: str) -> EntryLog[TagEntry]:
+    """Return the log of the moves of a tag."""
+    return EntryLog(store, f"tags/{tag}", TagEntry, _check)
+
+
+def _check(entry: TagEntry) -> None:
+    for field, version in (("version", entry.version), ("previous", entry.previous)):
+        if version is not None and not VERSION_PATTERN.match(version):
+            raise Mismatch(field, "16 hexadecimal digits")
+
+
 def newest_number(store: Store, tag: str) -> int:
-    """Return the number of the newest entry of `tag`, 0 if there is none."""
-    return max(entry_numbers(store.names(f"tags/{tag}")), default=0)
+    """Return the number of the current entry of `tag`, 0 if there is none; raises FormatError if it is damaged."""
+    return tag_log(store, tag).newest_number()
 
 
 def newest(store: Store, tag: str) -> TagEntry | None:
     """Return the current entry, None if the tag is not set; raises FormatError if it is damaged."""
-    number = newest_number(store, tag)
-    return read_entry(store, tag, number) if number else None
-
-
-def read_entry(store: Store, tag: str, number: int) -> TagEntry:
-    """Return entry `number` of `tag`; raises FormatError if it is damaged."""
-    try:
-        data = store.read(entry_path(tag, number))
-    except FileNotFoundError:
-        data = None
-    return _decode(store, tag, number, data)
-
-
-def _decode(store: Store, tag: str, number: int, data: bytes | None) -> TagEntry:
-    """Return the entry in the bytes of its file, None if it is missing; raises FormatError if it is damaged."""
-    place = store.place(entry_path(tag, number))
-    if data is None:
-        raise FormatError(f"{place}: an entry of the tag's log is missing")
-    try:
-        value = read_signed(data, place)
-        record = decode_record(TagRecord, value)
-    except Mismatch as error:
-        raise FormatError(f"{place}: in a tag entry, {error}") from error
-    if unknown := sorted(value.keys() - fields_of(record).keys()):
-        raise FormatError(f"{place}: a tag entry has no field {unknown[0]!r}")
-    for field, version in (("version", record.version), ("previous", record.previous)):
-        if version is not None and not VERSION_PATTERN.match(version):
-            raise FormatError(f"{place}: in a tag entry, {field} must be 16 hexadecimal digits")
-    return TagEntry(**asdict(record), number=number)
+    return tag_log(store, tag).newest()
 
 
 def log(store: Store, tag: str) -> list[TagEntry]:
-    """Return all entries of `tag`, oldest first."""
-    numbers = range(1, newest_number(store, tag) + 1)
-    files = store.read_all([entry_path(tag, number) for number in numbers])
-    return [_decode(store, tag, number, data) for number, data in zip(numbers, files, strict=True)]
+    """Return all entries of `tag`, oldest first; raises FormatError if one is damaged or missing."""
+    return tag_log(store, tag).entries()
 
 
 def move(store: Store, tag: str, version: str, seen_number: int, reason: str) -> TagEntry:
@@ -89,15 +62,15 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     Raises:
         FileExistsError: the tag has moved since.
         VersionDeleted: the version is deleted, or is being deleted.
+        FormatError, StoreError: as EntryLog.append.
     """
     from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, leasing  # a reader moves no tag
 
-    number = seen_number + 1
-    previous = read_entry(store, tag, seen_number).version if seen_number else None
-    record = TagRecord(version, previous, now(), user(), reason)
+    moves = tag_log(store, tag)
+    previous = moves.read(seen_number).version if seen_number else None
+    entry = TagEntry(version, previous, now(), user(), reason, seen_number + 1)
     with leasing(store, version, TAG, TAG_SECONDS):  # until the entry is visible, no collector deletes the version
-        store.create(entry_path(tag, number), sign_record(record))
-    return read_entry(store, tag, number)
+        return moves.append(entry)
 
 
 def tagged_versions(store: Store) -> dict[str, list[str]]:
@@ -121,18 +94,13 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     entries = log(store, tag)
     if entries and entries[-1].version == version:
         return None
-    if len(entries) != seen_number:
+    if (entries[-1].number if entries else 0) != seen_number:
         return f"{tag} was moved to {entries[-1].version if entries else 'nothing'} while this build ran"
     if entries and entries[-1].reason != BUILD_REASON and version in {entry.version for entry in entries}:
         return f"{tag} was set to {entries[-1].version} by hand ({entries[-1].reason}) after it named {version}"
     try:
         move(store, tag, version, seen_number, BUILD_REASON)
     except FileExistsError:
-        moved = read_entry(store, tag, seen_number + 1)
+        moved = tag_log(store, tag).read(seen_number + 1)
         return None if moved.version == version else f"{tag} was moved to {moved.version} at the same moment"
     return None
-
-
-def entry_path(tag: str, number: int) -> str:
-    """Return the path of entry `number` of a tag's log, relative to the dataset's folder."""
-    return f"tags/{tag}/{entry_name(number)}"

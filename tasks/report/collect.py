@@ -21,8 +21,6 @@ from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, v
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.tokenizers import Tokenizer
 
-_MAX_ENTRIES = 100  # of a tag's log that are searched for the version, the newest first
-
 
 @dataclass(frozen=True)
 class FiguresJob:
@@ -123,9 +121,8 @@ def _tagging(store: Store, version: str) -> Tagging:
 
 def _first_naming(store: Store, tag: str, version: str) -> tags.TagEntry | None:
     """Return the last move of a tag to a version by a build, or else the first one; None if it is not found."""
-    number, found = tags.newest_number(store, tag), None
-    for at in range(number, max(0, number - _MAX_ENTRIES), -1):
-        entry = tags.read_entry(store, tag, at)
+    found = None
+    for entry in reversed(tags.tag_log(store, tag).read_all()[0]):
         if entry.version == version:
             found = entry
             if entry.reason == tags.BUILD_REASON:

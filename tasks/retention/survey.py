@@ -10,7 +10,7 @@ from tokenloom.storage.stores.store import Store, StoredFile
 from tokenloom.storage.versions import retirement, tags
 from tokenloom.storage.versions.leases import HeldLease, held_leases
 from tokenloom.storage.versions.published import version_path
-from tokenloom.storage.versions.retirement import RetirementEntry, newest_retirement, retirement_path
+from tokenloom.storage.versions.retirement import RetirementEntry, newest_retirement, retirement_log
 from tokenloom.storage.work.assignment import CANDIDATES
 
 
@@ -91,7 +91,7 @@ def _status(store: Store, version: str, tags_of: tuple[str, ...], users: tuple[s
         tags=tags_of,
         users=users,
         entry=entry,
-        entry_time=store.modified(retirement_path(version, entry.number)) if entry else None,
+        entry_time=store.modified(retirement_log(store, version).path(entry.number)) if entry else None,
     )
 
 

@@ -1,7 +1,8 @@
 """A store, its spills and loader states that an earlier release wrote keep their meaning.
 
-golden/version-1.zip holds inputs, spec.yaml, the store that 0.1.0 built from them on 2026-11-22, and states.json: for
-two packings, the state of a loader after five batches, and the SHA-256 (16 digits) of the next three.
+golden/version-1.zip holds inputs, spec.yaml, the store that 0.1.0 built from them on 2026-11-22 (its tag entry gained
+`number` later), and states.json: for two packings, the state of a loader after five batches, and the SHA-256 (16
+digits) of the next three.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -32,6 +32,7 @@ from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import local_files, remote, remote_errors, remote_retries, remote_systems, uploads
 from tokenloom.storage.stores.local import LocalStore
@@ -144,7 +145,8 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
     upload(s3_url, published.folder / "data" / "tags", "moving/data/tags")
     store = dataset_store(f"s3://{BUCKET}/moving", "data")
     assert tags.newest_number(store, "latest") == 1
-    put(s3_url, "moving/data/tags/latest/00000002.json", store.read("tags/latest/00000001.json"))
+    entry = tags.log(store, "latest")[0]
+    put(s3_url, "moving/data/tags/latest/00000002.json", sign_record(replace(entry, number=2)))
     assert tags.newest_number(store, "latest") == 2
     assert store.names("tags/latest") == ["00000001.json", "00000002.json"]
 

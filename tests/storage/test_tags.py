@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import sign
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.canonical import sign, sign_record
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 
@@ -56,7 +56,7 @@ def test_the_log_keeps_every_move_with_its_previous_version(store: LocalStore) -
 def test_entry_has_the_fields_of_the_format_and_a_checksum(store: LocalStore) -> None:
     history(store, (A, "build"))
     value = json.loads(store.read("tags/latest/00000001.json"))
-    assert sorted(value) == ["at", "by", "checksum", "previous", "reason", "version"]
+    assert sorted(value) == ["at", "by", "checksum", "number", "previous", "reason", "version"]
 
 
 def test_names_that_are_not_entries_are_ignored(store: LocalStore) -> None:
@@ -210,13 +210,13 @@ def test_damaged_entry_stops_the_next_move(store: LocalStore) -> None:
         tags.move(store, "latest", B, 1, "tag")
     with pytest.raises(FormatError):
         tags.move_by_build(store, "latest", B, 1)
-    assert tags.newest_number(store, "latest") == 1
+    assert store.names("tags/latest") == ["00000001.json"]
 
 
-@pytest.mark.parametrize("fields", [{"version": A}, {"version": A, "previous": None, "at": "", "by": "", "why": ""}])
+@pytest.mark.parametrize("fields", [{"version": A}, {"version": A, "previous": None, "at": "", "by": "", "number": 1}])
 def test_entry_with_other_fields_is_refused(store: LocalStore, fields: dict[str, str | None]) -> None:
     store.replace("tags/latest/00000001.json", sign(fields))
-    with pytest.raises(FormatError, match="fields"):
+    with pytest.raises(FormatError, match="must be given"):
         tags.newest(store, "latest")
 
 
@@ -226,3 +226,43 @@ def test_gap_in_the_log_is_refused_and_named(store: LocalStore) -> None:
     assert named(store) == C
     with pytest.raises(FormatError, match=r"00000002\.json: .*missing"):
         tags.log(store, "latest")
+
+
+@pytest.mark.parametrize("number", [3, 9, 99_999_999])
+def test_a_copy_under_another_number_is_no_entry(store: LocalStore, number: int) -> None:
+    history(store, (A, "build"), (B, "build"))
+    path = f"tags/latest/{number:08d}.json"
+    store.replace(path, store.read("tags/latest/00000001.json"))
+    assert (named(store), tags.newest_number(store, "latest"), len(tags.log(store, "latest"))) == (B, 2, 2)
+    entries, problems = tags.tag_log(store, "latest").read_all()
+    assert [entry.version for entry in entries] == [A, B]
+    (problem,) = problems.values()
+    assert str(problem).endswith(f"{path}: it is not an entry of this log, as it says number 1; remove it")
+    if number == 3:
+        with pytest.raises(FormatError, match=r"00000003\.json: it is in the place of the next entry"):
+            tags.move_by_build(store, "latest", C, 2)
+        return
+    assert tags.move_by_build(store, "latest", C, 2) is None
+    assert named(store) == C
+
+
+def test_a_log_whose_numbers_are_used_up_is_named(store: LocalStore) -> None:
+    history(store, (A, "build"))
+    last = tags.TagEntry(B, A, "", "", "build", 99_999_999)
+    store.replace("tags/latest/99999999.json", sign_record(last))
+    assert named(store) == B  # a lost entry does not make an older one current
+    with pytest.raises(FormatError, match=r"00000002\.json: .*missing, and those up to tags/latest/99999998\.json"):
+        tags.log(store, "latest")
+    with pytest.raises(FormatError, match=r"99999999\.json: no number is left after it; remove it"):
+        tags.move(store, "latest", C, 99_999_999, "tag")
+    assert store.names("tags/latest") == ["00000001.json", "99999999.json"]
+
+
+def test_a_move_that_is_not_there_when_it_is_read_back_is_an_error(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(store, (A, "build"))
+    create = LocalStore.create
+    monkeypatch.setattr(LocalStore, "create", lambda self, path, data: create(self, f"{path}.lost", data))
+    with pytest.raises(StoreError, match=r"00000002\.json: it was written, and is not there"):
+        tags.tag_log(store, "latest").append(tags.TagEntry(B, A, "", "", "tag", 2))

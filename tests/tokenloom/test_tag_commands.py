@@ -352,3 +352,17 @@ def test_tags_of_a_remote_store_are_moved_and_shown(project: Project, s3_url: st
     assert [move["version"] for move in project.json("log", dataset)["entries"]] == [first, second, first]
     rows = project.json("ls", dataset)["versions"]
     assert {row["version"]: row["tags"] for row in rows} == {first: ["latest"], second: ["prod"]}
+
+
+def test_a_copied_entry_is_named_and_moves_no_tag(project: Project) -> None:
+    first, second = project.build(), project.build()
+    folder = project.folder / "store/data/tags/latest"
+    (folder / "99999999.json").write_bytes((folder / "00000001.json").read_bytes())
+    shown = project.shown("log", project.dataset)
+    assert "99999999.json: it is not an entry of this log, as it says number 1; remove it" in shown
+    assert [entry["version"] for entry in project.json("log", project.dataset)["entries"]] == [second, first]
+    assert project.latest() == second
+    assert project.json("tag", f"{project.dataset}@{first}", "latest")["moved"]
+    assert project.latest() == first
+    assert project.latest() == project.json("inspect", project.dataset)["version"]
+    assert project.build() == project.latest()

@@ -32,11 +32,12 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class LogResult(Result):
-    """The moves of a tag, newest first."""
+    """The moves of a tag, newest first, and the damages of its log."""
 
     dataset: str
     tag: str
     entries: list[LogEntry]
+    damages: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +54,12 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
         tag: its name.
         out: prints the result.
 
-    Raises:
-        StoreError: there is no such dataset or tag.
-        FormatError: an entry is damaged.
+    Raises StoreError if there is no such dataset or tag, or the store can't be read.
     """
     reference = tag_of(dataset, tag)
     store = dataset_store(reference.store, reference.dataset)
-    moves = tags.log(store, tag)
-    if not moves:
+    moves, problems = tags.tag_log(store, tag).read_all()
+    if not moves and not problems:
         raise StoreError(why_missing(store, reference))
     published = {version: is_published(store, version) for version in {move.version for move in moves}}
     entries = [LogEntry(**asdict(move), published=published[move.version]) for move in reversed(moves)]
@@ -69,7 +68,10 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
         for entry in entries
     ]
     out.table(["move", "at (UTC)", "version", "by", "reason"], rows)
-    return LogResult(reference.dataset, tag, entries)
+    damages = [str(problem) for problem in problems.values()]
+    for damage in damages:
+        out.line(f"damaged: {damage}")
+    return LogResult(reference.dataset, tag, entries, damages)
 
 
 def _version(entry: LogEntry) -> str:

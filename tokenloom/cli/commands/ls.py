@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.numbered_entries import entry_numbers
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import TagEntry
@@ -129,9 +127,9 @@ def _list_versions(store: Store, out: Output) -> VersionsResult:
         newest, damage = _newest(store, tag)
         if newest:
             tags_of.setdefault(newest.version, []).append(tag)
-        found, is_whole = _readable_log(store, tag)
+        found, problems = tags.tag_log(store, tag).read_all()
         entries += found
-        damages += [damage or _damaged(tag)] if damage or not is_whole else []
+        damages += [damage or _damaged(tag)] if damage or problems else []
     names = published_versions(store)
     publications = _publications(store, names, entries)
     versions = [_listed_version(store, name, tags_of.get(name, []), publications[name]) for name in names]
@@ -141,19 +139,6 @@ def _list_versions(store: Store, out: Output) -> VersionsResult:
     for damage in damages:
         out.line(printable(damage))
     return VersionsResult(str(store.root).rpartition("/")[2], versions, damages)
-
-
-def _readable_log(store: Store, tag: str) -> tuple[list[TagEntry], bool]:
-    """Return the readable entries of a tag's log, and whether these are all."""
-    try:
-        return tags.log(store, tag), True
-    except (FormatError, StoreError) as error:
-        _raise_if_remote(store, error)
-    entries = []
-    for number in entry_numbers(store.names(f"tags/{tag}")):
-        with suppress(FormatError, StoreError):
-            entries.append(tags.read_entry(store, tag, number))
-    return entries, False
 
 
 def _publications(store: Store, versions: list[str], entries: list[TagEntry]) -> dict[str, _Publication]:
