@@ -55,6 +55,9 @@ _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "transient"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
 }
+_SILENT = re.compile(
+    r"(?:Forbidden: [^\n]*|Bad Request)?(?:\s|, 40[03])*"
+)  # texts of gcsfs for an answer without a body
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing: all that the library reports
 _TRANSIENT_ERRNOS = {
@@ -101,6 +104,8 @@ def kind_of(error: BaseException) -> Kind:
     for link in _chain(error):
         if kind := _CODES.get(_code(link)):
             return kind
+    if is_unexplained(error):
+        return "forbidden"
     for link in _chain(error):
         status, names = _http_status(link), _names(link)
         if isinstance(link, FileNotFoundError) or status == 404:
@@ -119,6 +124,25 @@ def kind_of(error: BaseException) -> Kind:
 def is_bucket_missing(error: BaseException) -> bool:
     """Return whether an error says that the bucket or container is missing, not only the file."""
     return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(str(link)) for link in _chain(error))
+
+
+def is_unexplained(error: BaseException) -> bool:
+    """Return whether a store refused a request with status 400 or 403 and did not say why, as in an answer to HEAD.
+
+    An expired token, a wrong key, a wrong clock and a missing permission all look like this.
+    """
+    refusals = [link for link in _chain(error) if _http_status(link) in (400, 403)]
+    return bool(refusals) and not any(map(_is_explained, refusals))
+
+
+def _is_explained(error: BaseException) -> bool:
+    """Return whether a refusal says why, or is not of a store that has credentials."""
+    if isinstance(getattr(error, "response", None), dict):
+        return not re.fullmatch("[0-9]*", _code(error))
+    names = _names(error)
+    if "azure.HttpResponseError" in names:
+        return bool(_code(error))
+    return "aiohttp.ClientResponseError" in names or not _SILENT.fullmatch(str(error))
 
 
 def is_transient(error: BaseException) -> bool:
@@ -163,9 +187,9 @@ def _http_status(error: BaseException) -> int:
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     for name in ("status", "status_code", "code"):
         value = getattr(error, name, None)
-        if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
             return int(value)
-    return 0
+    return 403 if str(error).startswith("Forbidden: ") else 0  # gcsfs raises a bare OSError
 
 
 def _code(error: BaseException) -> str:

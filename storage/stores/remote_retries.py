@@ -14,7 +14,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.stores.remote_errors import is_bucket_missing, kind_of, reason_of, without_secrets
+from tokenloom.storage.stores.remote_errors import (
+    is_bucket_missing,
+    is_unexplained,
+    kind_of,
+    reason_of,
+    without_secrets,
+)
 from tokenloom.storage.stores.store import cut_short
 from tokenloom.storage.stores.time_limit import POLL_SECONDS, is_ending
 from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3, bucket_and_key, scheme_of
@@ -121,7 +127,7 @@ class RemoteCalls:
         if kind == "shorter":
             return FormatError(f"{place}: it is shorter than the range that was read: it was cut short; restore it")
         if kind == "forbidden":
-            return self._forbidden(place, reason, doing)
+            return self._forbidden(place, reason, doing, is_unexplained(error))
         if kind == "transient":
             return StoreError(
                 f"{place}: the store did not answer correctly in {number} tries ({reason}); "
@@ -129,12 +135,18 @@ class RemoteCalls:
             )
         return StoreError(f"{place}: can't be {doing} ({reason}); check the URL")
 
-    def _forbidden(self, place: str, reason: str, doing: str) -> StoreError:
+    def _forbidden(self, place: str, reason: str, doing: str, is_unexplained: bool) -> StoreError:
         verb, verbs = ("read", "list and read") if doing == "read" else ("write", "read and write")
         named = _CREDENTIALS.get(self.scheme)
+        why = f"no permission to {verb} it, or no credentials ({reason})"
+        if is_unexplained:
+            why = (
+                f"the store refused the request and did not say why ({reason}): the credentials have expired or are "
+                f"wrong, the clock of this machine is wrong, or there is no permission to {verb} it"
+            )
         return StoreError(
-            f"{place}: no permission to {verb} it, or no credentials ({reason}); set credentials of a user who may "
-            f"{verbs} that store in the environment" + (f", for {self.scheme}:// {named}" if named else "")
+            f"{place}: {why}; set credentials of a user who may {verbs} that store in the environment"
+            + (f", for {self.scheme}:// {named}" if named else "")
         )
 
     def _credentials_first(self) -> str:

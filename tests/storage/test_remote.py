@@ -24,6 +24,7 @@ from typing import IO, Any, ClassVar
 
 import fsspec
 import pytest
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.builders.datasets import build, make_spec, write_parquet
@@ -238,13 +239,57 @@ def test_an_unreachable_server_is_an_error_that_names_the_address(
 
 def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plan("403")
-    with pytest.raises(StoreError, match=r"a/file: no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(StoreError, match=r"a/file: .* no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
         store.read("a/file")
     assert "a-secret-access-key" not in str(caught.value)
     with pytest.raises(StoreError, match="s3://nowhere: no such bucket"):
         RemoteStore("s3://nowhere/at/all").read("file")
     gets = [path for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("a/file")]
     assert len(gets) == 1
+
+
+@pytest.mark.parametrize("fault", ["400", "403"])
+def test_a_refusal_that_says_nothing_names_the_credentials_first(
+    store: RemoteStore, s3_proxy: FaultyProxy, fault: str
+) -> None:
+    expected = (
+        r"a/file: the store refused the request and did not say why .*: the credentials have expired or are wrong"
+    )
+    reads: list[tuple[str, Callable[[], object]]] = [
+        ("HEAD", lambda: store.num_bytes("a/file")),
+        ("HEAD", lambda: store.modified("a/file")),
+        ("GET", lambda: store.read("a/file")),
+        ("GET", lambda: store.read_range("a/file", 3, 9)),
+        ("PUT", lambda: store.replace("a/file", b"data")),
+    ]
+    for method, request in reads:
+        s3_proxy.plan(*[fault] * 3, method=method)  # botocore asks a second time, for the bucket's region
+        with pytest.raises(
+            StoreError, match=f"{expected}, .*clock.*, or there is no permission to .*AWS_ACCESS_KEY_ID"
+        ):
+            request()
+        s3_proxy.faults[method].clear()
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_every_kind_of_store_refuses_without_a_reason_in_its_own_way(status: int) -> None:
+    errors: list[Exception] = [
+        ClientError({"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadObject")
+    ]
+    google = pytest.importorskip("gcsfs.retry")
+    with pytest.raises(Exception, match=r"Forbidden|, 400") as caught:
+        google.validate_response(status, b"", "b/bucket/o/file")
+    azure = pytest.importorskip("azure.core.exceptions")
+    refused = azure.HttpResponseError(message="Operation returned an invalid status")
+    refused.status_code, refused.error_code = status, None
+    errors += [caught.value, refused]
+    for error in errors:
+        assert (remote_errors.kind_of(error), remote_errors.is_unexplained(error)) == ("forbidden", True)
+    with pytest.raises(Exception, match="nonsense") as explained:
+        google.validate_response(status, b'{"error": {"message": "nonsense"}}', "b/bucket/o/file")
+    refused.error_code = "nonsense"
+    for error in (explained.value, refused):
+        assert not remote_errors.is_unexplained(error)
 
 
 def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
