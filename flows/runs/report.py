@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
-from tokenloom.console import printable
+from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
 from tokenloom.flows.runs.names import is_generated
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
@@ -24,6 +25,7 @@ from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
+_MARKS = re.compile(r"[\\`*_\[\]|~#!]")  # of Markdown
 _MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
 
 
@@ -45,7 +47,7 @@ def show_result(result: BuildResult) -> None:
     create_markdown_artifact(
         summary(result, manifest, inputs, build.seconds),
         key=f"{key}-summary",
-        description=outcome_line(result.to_json()),
+        description=_cell(outcome_line(result.to_json())),
     )
     create_table_artifact(
         _first([{"source": entry.source, "path": entry.path, "bytes": entry.bytes} for entry in inputs]),
@@ -66,7 +68,10 @@ def artifact_key(dataset: str) -> str:
 
 
 def _first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return rows[:_MAX_ROWS]
+    return [
+        {name: printable_line(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows[:_MAX_ROWS]
+    ]
 
 
 def _description(what: str, count: int) -> str:
@@ -86,13 +91,13 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(
         [
-            f"## {manifest.dataset} {manifest.version}",
+            f"## {_cell(manifest.dataset)} {manifest.version}",
             _cell(outcome_line(result.to_json())),
             *(f"- {_cell(note)}" for note in notes(result.to_json())),
             "```python",
-            reading_lines(result.reference),
+            *map(printable_line, reading_lines(result.reference).split("\n")),
             "```",
-            *([f"All figures and charts: `{_cell(result.report)}`"] if result.report else []),
+            *([f"All figures and charts: {_cell(result.report)}"] if result.report else []),
             "```text",
             "\n    |\n".join(_diagram(manifest, inputs, seconds)),
             "```",
@@ -101,13 +106,13 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
             "| split | documents | tokens | shards |",
             "|---|---:|---:|---:|",
             *(
-                f"| {name} | {split.documents:,} | {split.tokens:,} | {len(split.shards):,} |"
+                f"| {_cell(name)} | {split.documents:,} | {split.tokens:,} | {len(split.shards):,} |"
                 for name, split in manifest.splits.items()
             ),
             "",
             "| rows | |",
             "|---|---:|",
-            *(f"| {name} | {count:,} |" for name, count in ordered_rows(manifest.row_counts).items()),
+            *(f"| {_cell(name)} | {count:,} |" for name, count in ordered_rows(manifest.row_counts).items()),
             *_check_rows(result.gates),
         ]
     )
@@ -115,7 +120,7 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
 
 def _check_rows(gates: list[GateResult]) -> list[str]:
     """Return the lines of a table of checks; none without checks."""
-    rows = [f"| {gate.name} | {_cell(gate.expected)} | {_cell(gate.found)} |" for gate in gates]
+    rows = [f"| {_cell(gate.name)} | {_cell(gate.expected)} | {_cell(gate.found)} |" for gate in gates]
     return ["", "| check | expected | found |", "|---|---|---|", *rows] if rows else []
 
 
@@ -158,7 +163,7 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
     damages, warnings = result["damages"], result["warnings"]
     found = f"{len(damages):,} damaged" if damages else "nothing is damaged"
     lines = [
-        f"## {result['reference']}",
+        f"## {_cell(result['reference'])}",
         f"{counted(result['files'], 'file')}, {counted(result['bytes'], 'byte')} read, "
         f"{counted(result['documents_encoded_again'], 'document')} encoded again: **{found}**.",
     ]
@@ -169,24 +174,27 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
             for row in damages[:_MAX_ROWS]
         ]
     if len(damages) > _MAX_ROWS:
-        lines.append(f"and {len(damages) - _MAX_ROWS:,} more: `tokenloom verify {result['reference']}` lists all")
+        lines.append(f"and {len(damages) - _MAX_ROWS:,} more: tokenloom verify {_cell(result['reference'])} lists all")
     lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MAX_ROWS])]
     create_markdown_artifact(
-        "\n".join(lines), key=f"{artifact_key(dataset)}-verification", description=result["reference"]
+        "\n".join(lines), key=f"{artifact_key(dataset)}-verification", description=_cell(result["reference"])
     )
 
 
 def show_collection(found: Collected) -> None:
     """Write what became of each version and of leftovers, or would, as a table artifact."""
-    rows = [{"version": version, "outcome": outcome, "why": printable(why)} for version, outcome, why in found.rows()]
+    rows = [
+        {"version": version, "outcome": outcome, "why": printable_line(why)} for version, outcome, why in found.rows()
+    ]
     rows += [
         {"version": "", "outcome": found.outcome("delete"), "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
         for each in found.leftovers
     ]
     create_table_artifact(
-        _first(rows), key=f"{artifact_key(found.dataset)}-collection", description=collection_line(found)
+        _first(rows), key=f"{artifact_key(found.dataset)}-collection", description=_cell(collection_line(found))
     )
 
 
 def _cell(text: str) -> str:
-    return printable(text).replace("|", "\\|").replace("\n", " ")
+    """Return a text of a file or a user for Markdown, in which none of it counts as HTML or Markdown."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(printable_line(text), quote=False))

@@ -29,7 +29,7 @@ Decoder = Callable[[object], object]
 
 JsonObject = dict[str, object]
 
-_RULES = {int: "an integer", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
+_RULES = {int: "an integer of 64 bits", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
 
 
 class Mismatch(Exception):
@@ -94,7 +94,7 @@ def _decoder(hint: object) -> Decoder:
 
 def _plain(kind: type) -> Decoder:
     def decode(value: object) -> object:
-        if type(value) is not kind:
+        if type(value) is not kind or (type(value) is int and not -(2**63) <= value <= 2**64):
             raise Mismatch("", _RULES[kind])
         return value
 
@@ -102,7 +102,7 @@ def _plain(kind: type) -> Decoder:
 
 
 def _number(value: object) -> object:
-    if type(value) not in (int, float):
+    if type(value) not in (int, float) or not abs(cast(float, value)) < 2**64:  # NaN neither
         raise Mismatch("", _RULES[float])
     return value
 

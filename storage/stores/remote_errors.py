@@ -15,14 +15,24 @@ from typing import Literal
 
 Kind = Literal["missing", "exists", "forbidden", "shorter", "transient", "other"]
 
-# A password before the host, or a token or signature after the path.
+
+def _spelled(word: str) -> str:
+    """Return a pattern of a word whose letters may be percent-encoded, as servers decode them: `%73ig` is `sig`."""
+    return "".join(f"(?:{c}|%{ord(c):02x}|%{ord(c.upper()):02x})" for c in word)
+
+
+_SECRET_WORDS = ("sig", "token", "secret", "passw", "passphrase", "pwd", "key", "jwt", "auth", "bearer", "credential")
+# A password before the host, or a token or signature after the path; `author` is not a secret.
 SECRET_URL = re.compile(
     r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
-    r"|(?<=[?&#])[^=&\s]*(?:sig|token|secret|password|key)[^=&\s]*=[^&\s'\"]*",
+    rf"|(?<=[?&#;])[^=&?#;\s]*(?:{'|'.join(map(_spelled, _SECRET_WORDS))})(?!ors?=)[^=&?#;\s]*=[^&\s'\"]*",
     re.I,
 )
 # Names of environment variables (TOKENLOOM_HOME is not secret) and of options of fsspec.
-_SECRET_NAME = re.compile("SECRET|TOKEN(?!LOOM|IZERS)|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING|^KEY$", re.I)
+_SECRET_NAME = re.compile(
+    "SECRET|TOKEN(?!LOOM|IZERS)|PASSWORD|PASSWD|PASSPHRASE|JWT|API_?KEY|AUTH_STRING|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING|^KEY$",
+    re.I,
+)
 _MARK = "is_transient"  # an attribute of errors
 _MIN_SECRET_CHARS = 8  # a shorter value is not a secret and may occur in any word
 

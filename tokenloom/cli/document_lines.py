@@ -23,9 +23,11 @@ class DocumentLines:
     def __init__(self, a: VersionDocuments, b: VersionDocuments, fate: str) -> None:
         self._fate, self.num_lines = fate, 0
         side = a if fate == "removed" else b
-        self._splits_a, self._splits = list(a.splits), list(side.splits)
+        self._splits_a, self._splits = (list(map(json.dumps, one.splits)) for one in (a, side))
         self._places = [f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.inputs]
-        self._shards = [[row["name"] for row in split.shards.rows] for split in side.manifest.splits.values()]
+        self._shards = [
+            [json.dumps(row["name"]) for row in split.shards.rows] for split in side.manifest.splits.values()
+        ]
 
     def blocks(self, fates: Fates) -> Iterator[str]:
         """Yield the lines of those of these documents that had the fate, some thousand at a time."""
@@ -41,10 +43,10 @@ class DocumentLines:
         columns = [rows[name].tolist() for name in ("split", "shard", "input", "row", "num_tokens")]
         old = [""] * len(rows)
         if self._fate == "moved":
-            old = [f'"split_before": "{self._splits_a[split]}", ' for split in before["split"].tolist()]
+            old = [f'"split_before": {self._splits_a[split]}, ' for split in before["split"].tolist()]
         for i, (split, shard, number, row, num_tokens) in enumerate(zip(*columns, strict=True)):
             yield (
-                f'{{"split": "{self._splits[split]}", {old[i]}"shard": "{self._shards[split][shard]}", '
+                f'{{"split": {self._splits[split]}, {old[i]}"shard": {self._shards[split][shard]}, '
                 f'{self._places[number]}, "row": {row}, "content": "{content[32 * i : 32 * i + 32]}", '
                 f'"num_tokens": {num_tokens}}}\n'
             )

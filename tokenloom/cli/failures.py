@@ -50,7 +50,7 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
         is_resumable: whether the command, run again after an interruption, continues where it stopped.
     """
     if debug and not isinstance(error, KeyboardInterrupt):
-        traceback.print_exception(error)
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
     message, code = _message(error, is_resumable), _exit_code(error)
     sys.stderr.write(f"{_prefix(error)}{message}{_suffix(error)}\n")
     if as_json:

@@ -16,6 +16,7 @@ from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from tokenloom.console import printable_line
 from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.meter_reading import FinishedStep, Reading, step_label
 from tokenloom.tasks.running.progress import Event, Message
@@ -53,7 +54,7 @@ class LiveDisplay(Progress):
         """Show an event; any thread may call."""
         lines = [self._line(step) for step in self._meter.take(event)]
         if isinstance(event, Message):
-            lines.append(Text(event.text, style="yellow"))
+            lines.append(Text(printable_line(event.text), style="yellow"))
         self._print(lines)
 
     def __exit__(
@@ -74,7 +75,7 @@ class LiveDisplay(Progress):
         step, share = reading.step, reading.share
         step_share = step.share if step else None
         is_two_bars = share is not None and not reading.has_one_step
-        details = [*(step.details if step else ()), *([] if is_two_bars else reading.times())]
+        details = [*map(printable_line, step.details if step else ()), *([] if is_two_bars else reading.times())]
         self.update(
             step_bar,
             description=_padded(step.name if step else ""),
@@ -94,7 +95,7 @@ class LiveDisplay(Progress):
 
     def _line(self, step: FinishedStep, *, failed: bool = False) -> Text:
         mark, style = (self._marks[1], "bold red") if failed else (self._marks[0], "green")
-        details = ", ".join(step.details)
+        details = printable_line(", ".join(step.details))
         return Text.assemble(
             (f"{mark} ", style),
             _padded(step.step),

@@ -1,4 +1,7 @@
-"""Write to stdout: lines and tables for people, or the JSON of a result."""
+"""Write to stdout: lines and tables for people, or the JSON of a result.
+
+Any text may come from a file of a store, so control characters are escaped here, for every command.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from tokenloom.console import print_status, printable
+from tokenloom.console import print_status, printable_line
 from tokenloom.errors import TokenloomError, one_line
 
 
@@ -25,13 +28,18 @@ class Output:
         self.is_quiet = quiet
 
     def line(self, text: str = "") -> None:
-        """Print a line."""
+        """Print a line; control characters and line ends in it are escaped."""
         if not self.is_quiet:
-            write_output(text + "\n")
+            write_output(printable_line(text) + "\n")
+
+    def lines(self, text: str) -> None:
+        """Print a text that may have several lines."""
+        for line in text.split("\n"):
+            self.line(line)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print rows under a header. Columns of integers are right-aligned, with a separator for thousands."""
-        cells = [header, *[[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]]
+        cells = [[_cell(c) for c in row] for row in [header, *rows]]
         widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
         right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
         for row in cells:
@@ -39,10 +47,15 @@ class Output:
             self.line("  " + "  ".join(aligned).rstrip())
 
 
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else printable_line(str(value)).replace("\t", "\\t")
+
+
 def json_text(value: object) -> str:
-    """Return a value as JSON for stdout, with \\u escapes for what stdout can't show."""
+    """Return a value as one line of JSON; what is not printable, or can't be shown by stdout, is escaped as JSON allows."""
     is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") == "utf-8"
-    return json.dumps(value, ensure_ascii=not is_utf8)
+    text = json.dumps(value, ensure_ascii=not is_utf8)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def write_output(text: str, *, flush: bool = False) -> None:
@@ -84,4 +97,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print_status(f"tokenloom: warning: {printable(one_line(str(message)))}")
+    print_status(f"tokenloom: warning: {one_line(str(message))}")

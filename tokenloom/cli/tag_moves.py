@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.hand_moves import HandMove, check_tag
@@ -52,7 +51,7 @@ def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult
     """Print what a move did, and return it."""
     entry, reference = move.entry, f"{store.root}@{move.entry.version}"
     if move.moved:
-        out.line(printable(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})"))
+        out.line(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})")
     else:
-        out.line(printable(f"{tag} already names {reference}; nothing was moved"))
+        out.line(f"{tag} already names {reference}; nothing was moved")
     return TagResult(reference=reference, tag=tag, moved=move.moved, **asdict(entry))

@@ -111,7 +111,8 @@ def run(
     show(result, out)
     if plot:
         Path(plot).write_text(draw(result), encoding="utf-8")
-        out.line(f"\nwrote {plot}")
+        out.line()
+        out.line(f"wrote {plot}")
     return result
 
 

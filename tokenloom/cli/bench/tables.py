@@ -36,8 +36,9 @@ def show(result: BenchResult, out: Output) -> None:
     out.line(f"{result.reference} {result.split}: {what}")
     out.line(
         f"{counted(result.processes, 'process')}, {result.step_ms:g} ms of computing per step; "
-        f"the split has {counted(result.shards, 'shard')}\n"
+        f"the split has {counted(result.shards, 'shard')}"
     )
+    out.line()
     out.table(["way of feeding", *_FEEDING], [[way_name(result, way), *_speeds(way)] for way in ways])
     _explain(out, _FEEDING)
     out.line()

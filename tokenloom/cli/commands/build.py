@@ -74,7 +74,7 @@ def _print(out: Output, result: Json) -> None:
         out.line(f"the tag was not moved: {result['tag_note']}")
     if result["report"]:
         out.line(f"report {result['report']}")
-    out.line(reading_lines(result["reference"]))
+    out.lines(reading_lines(result["reference"]))
 
 
 def _print_left_out_rows(out: Output, result: Json) -> None:

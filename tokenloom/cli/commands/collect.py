@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tokenloom.cli.argument_types import add_dataset, add_policy
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, Result
-from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.storage.versions.references import parse_dataset
 from tokenloom.tasks.retention.collect import Collected, collect, collection_line
@@ -72,7 +71,7 @@ def run(
 def _print(out: Output, found: Collected) -> None:
     rows = found.rows()
     if rows:
-        out.table(["version", "", "why"], [[version, done, printable(why)] for version, done, why in rows])
+        out.table(["version", "", "why"], [[version, done, why] for version, done, why in rows])
     for each in found.leftovers:
         out.line(f"  {each.kind}: {counted(len(each.paths), 'file')}, {shown_bytes(each.bytes)}")
     out.line(collection_line(found))

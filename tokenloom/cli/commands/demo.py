@@ -51,7 +51,7 @@ def run(folder: str, updates: int, workers: int | None, direct: bool, out: Outpu
     """Build a dataset from the standard library's sources, read it back, and train a small model on it."""
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")
-    return JsonResult(run_demo(Path(folder), updates, lambda spec: build(spec, workers, direct), out.line))
+    return JsonResult(run_demo(Path(folder), updates, lambda spec: build(spec, workers, direct), out.lines))
 
 
 def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], print_line: Callable[[str], None]) -> Json:

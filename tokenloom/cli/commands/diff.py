@@ -15,7 +15,6 @@ from tokenloom.cli.display import showing_progress
 from tokenloom.cli.document_lines import DocumentLines
 from tokenloom.cli.output import Output, write_output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.comparison.changes import Change, changes
 from tokenloom.storage.comparison.compare import FATES, Tally, compare
@@ -206,14 +205,14 @@ def _print_changes(out: Output, found: list[Change]) -> None:
     for change in found:
         if change.kind != "input":
             old, new = _shown(change.old, change.kind), _shown(change.new, change.kind)
-            out.line(printable(f"{change.kind} {change.key}: {old} -> {new}"))
+            out.line(f"{change.kind} {change.key}: {old} -> {new}")
     for what, some in (
         ("added", [change for change in inputs if change.old is None]),
         ("removed", [change for change in inputs if change.new is None]),
         ("changed", [change for change in inputs if None not in (change.old, change.new)]),
     ):
         if some:
-            out.line(printable(f"{counted(len(some), 'input')} {what}: {first_of([each.key for each in some], 3)}"))
+            out.line(f"{counted(len(some), 'input')} {what}: {first_of([each.key for each in some], 3)}")
 
 
 def _shown(value: object, kind: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tokenloom.cli.argument_types import add_policy
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
@@ -83,7 +82,7 @@ def _print(out: Output, usage: DatasetUsage) -> None:
         if num_bytes := getattr(usage, name):
             out.line(f"  {name:<12} {shown_bytes(num_bytes)}")
     if usage.damage is not None:
-        out.line(printable(f"  gc would stop: {usage.damage}"))
+        out.line(f"  gc would stop: {usage.damage}")
         return
     retires = f", and retire {counted(len(usage.gc_retires), 'version')}" if usage.gc_retires else ""
     out.line(f"  gc would free {shown_bytes(usage.gc_frees)} now{retires}")

@@ -9,7 +9,6 @@ from tokenloom.cli.argument_types import add_dataset
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.cli.tag_moves import add_tag_option, tag_of
-from tokenloom.console import printable
 from tokenloom.errors import StoreError
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
@@ -63,10 +62,7 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
         raise StoreError(why_missing(store, reference))
     published = {version: is_published(store, version) for version in {move.version for move in moves}}
     entries = [LogEntry(**asdict(move), published=published[move.version]) for move in reversed(moves)]
-    rows = [
-        [entry.number, shown_time(entry.at), _version(entry), printable(entry.by), printable(entry.reason)]
-        for entry in entries
-    ]
+    rows = [[entry.number, shown_time(entry.at), _version(entry), entry.by, entry.reason] for entry in entries]
     out.table(["move", "at (UTC)", "version", "by", "reason"], rows)
     damages = [str(problem) for problem in problems.values()]
     for damage in damages:

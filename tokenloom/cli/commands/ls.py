@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
+from tokenloom.console import printable_line
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.names import NAME_PATTERN
@@ -137,7 +137,7 @@ def _list_versions(store: Store, out: Output) -> VersionsResult:
     damages += [version.damage for version in versions if version.damage]
     _print_versions(out, versions)
     for damage in damages:
-        out.line(printable(damage))
+        out.line(damage)
     return VersionsResult(str(store.root).rpartition("/")[2], versions, damages)
 
 
@@ -180,9 +180,9 @@ def _cells(version: ListedVersion) -> list[str]:
     counts = ["damaged"] * 3
     if version.damage is None:
         counts = [_shown(version.documents or 0), _shown(version.tokens or 0), shown_bytes(version.bytes or 0)]
-    who, why = printable(version.by or "-"), printable(version.reason or "-")
-    who = shortened(who, _MAX_NAME)
-    return [version.version, shown_time(version.at or "-"), *counts, who, ", ".join(version.tags), why]
+    texts = shown_time(version.at or "-"), version.by or "-", ", ".join(version.tags), version.reason or "-"
+    at, who, names, why = map(printable_line, texts)  # before they are shortened
+    return [version.version, at, *counts, shortened(who, _MAX_NAME), names, why]
 
 
 def _shown(count: int) -> str:

@@ -58,8 +58,8 @@ def run(reference: str, split: str, count: int, chars: int, out: Output) -> Peek
     check_split(reference, manifest, split)
     documents = list(islice(_documents(store, manifest, split, count, chars), count))
     for document in documents:
-        out.line(printable(_title(document)))
-        out.line(document.text)
+        out.line(_title(document))
+        out.lines(document.text)
     return PeekResult(f"{store.root}@{manifest.version}", split, documents)
 
 

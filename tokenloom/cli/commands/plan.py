@@ -10,7 +10,6 @@ from tokenloom.cli.argument_types import add_spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
 from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
@@ -91,7 +90,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     _print_sources(out, result)
     _print_plan(out, planned, result, choice)
     if result.not_writable:
-        out.line(f"warning: a build by this user fails: {printable(result.not_writable)}")
+        out.line(f"warning: a build by this user fails: {result.not_writable}")
     if estimate and not planned.published:
         check_disk(planned, estimate)
     return result
@@ -190,7 +189,8 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Cho
     for message in (*left_out_messages(planned.left_out), *header_messages(planned.inputs)):
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
-    out.line(f"\nversion {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    out.line()
+    out.line(f"version {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     end = described_end(planned.tokenizer.eot_id, planned.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(result.tokenizer)}, end of text {end}")
     out.line(encoder_line(choice))

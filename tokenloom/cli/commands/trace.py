@@ -12,7 +12,6 @@ from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
 from tokenloom.cli.opened_stream import OpenedStream, as_usage_errors, make_steps, open_dataset, open_loaded
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
 from tokenloom.errors import SpecError, one_line
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, TracedDocument, TracedSample
 from tokenloom.wording import counted
@@ -156,16 +155,16 @@ def _step(text: str) -> str:
 
 
 def _print(out: Output, title: str, samples: list[TracedSample]) -> None:
-    out.line(printable(title))
+    out.line(title)
     for sample in samples:
         origin = [f"rank {sample['rank']}"] if "rank" in sample else []
         origin += [f"of {sample['member']}"] if "member" in sample else []
         place = f"sample {sample['sample']:,}, number {sample['index']:,} of {sample['shard']}"
-        out.line(printable(", ".join(["--- " + place, *origin])))
+        out.line(", ".join(["--- " + place, *origin]))
         for document in sample["documents"]:
-            out.line(printable(_described(document)))
+            out.line(_described(document))
             if document["text"]:
-                out.line(f"      {printable(one_line(document['text']))}")
+                out.line(f"      {one_line(document['text'])}")
 
 
 def _described(document: TracedDocument) -> str:

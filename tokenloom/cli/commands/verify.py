@@ -10,7 +10,6 @@ from tokenloom.cli.argument_types import add_reference, count_up_to
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
-from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
 
@@ -93,9 +92,9 @@ def _print(out: Output, found: Json, deep: bool, write_blocks: bool) -> None:
     if write_blocks:
         out.line(f"  {counted(found['blocks_written'], '.blocks file')} written")
     for row in damages:
-        out.line(printable(f"{row['file']}: {row['what']}"))
+        out.line(f"{row['file']}: {row['what']}")
     for step in dict.fromkeys(row["next_step"] for row in damages):
         files = [row["file"] for row in damages if row["next_step"] == step]
-        out.line(printable(f"next, for {files[0]}{f' and {len(files) - 1} more' * (len(files) > 1)}: {step}"))
+        out.line(f"next, for {files[0]}{f' and {len(files) - 1} more' * (len(files) > 1)}: {step}")
     for warning in found["warnings"]:
-        out.line(printable(f"note: {warning}"))
+        out.line(f"note: {warning}")

@@ -13,7 +13,6 @@ from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
 from tokenloom.cli.opened_stream import NoSamples, as_usage_errors, make_steps, open_loaded
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import printable
 from tokenloom.errors import SpecError
 from tokenloom.reader.tracing.records import Sighting
 from tokenloom.storage.formats.manifest import Manifest
@@ -189,21 +188,21 @@ def _shard_index(document: FoundDocument) -> int:
 
 def _print(out: Output, place: str, found: Lookup) -> None:
     kind = found.status.replace("_", " ")
-    out.line(printable(f"{place}: {kind}{': ' if found.reason else ''}{found.reason}"))
+    out.line(f"{place}: {kind}{': ' if found.reason else ''}{found.reason}")
     for text in found.hashed:
-        out.line(printable(f"  hashed    {text['what']}: {counted(text['bytes'], 'byte')}, content {text['content']}"))
+        out.line(f"  hashed    {text['what']}: {counted(text['bytes'], 'byte')}, content {text['content']}")
     for document in found.documents[:_MAX_SHOWN]:
         identifier = f", id {document['id']}" if document.get("id") is not None else ""
         row = f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
-        out.line(printable(f"  document  {tokens}, {row}, content {document['content']}"))
+        out.line(f"  document  {tokens}, {row}, content {document['content']}")
     _print_rest(out, len(found.documents), "document")
 
 
 def _print_steps(out: Output, steps: list[Sighting], note: str) -> None:
     out.line()
     if not steps:
-        out.line(printable(note))
+        out.line(note)
         return
     columns = ["epoch", "step", "rank", "index", "position", "sample", "member", "seen"]
     header = [name for name in columns if name in steps[0]]
