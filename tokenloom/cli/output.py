@@ -52,7 +52,7 @@ def _cell(value: Any) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return a value as one line of JSON; what is not printable, or can't be shown by stdout, is escaped as JSON allows."""
+    """Return a value as one line of JSON, which escapes what is not printable or what stdout can't encode."""
     is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") == "utf-8"
     text = json.dumps(value, ensure_ascii=not is_utf8)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -213,7 +213,7 @@ def _print_gates(out: Output, gates: list[GateResult]) -> None:
 
     for gate in gates:
         then = "" if gate.passed else "; a build ends with exit code 3 and moves no tag"
-        out.line(printable(f"{gate_line(gate)}{then}"))
+        out.line(f"{gate_line(gate)}{then}")
 
 
 def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:
