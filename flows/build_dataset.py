@@ -50,6 +50,8 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
         emit_published(spec.dataset, result.to_json())
         with using_credentials(spec.credentials):
             report.show_result(result)
+    else:
+        report.name_run(spec.dataset, f"{result.version} up to date")
     return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 

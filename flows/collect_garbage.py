@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from pydantic import Field
 
 from tokenloom.errors import SpecError
@@ -14,6 +14,7 @@ from tokenloom.flows.runners import run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.hooks import VERIFY_HOOKS, completed_with
 from tokenloom.storage.versions.references import parse_dataset
+from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention.collect import Collected, collect, collection_line
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.wording import seconds_of
@@ -32,7 +33,8 @@ def collect_garbage(
     """Retire versions that no rule, tag or lease keeps; delete those that an earlier run retired, and leftovers.
 
     Args:
-        dataset: Required: STORE/DATASET, such as s3://corpora/store/news. A relative path needs TOKENLOOM_HOME.
+        dataset: STORE/DATASET, such as s3://corpora/store/news. A relative path needs TOKENLOOM_HOME. A schedule must
+            give it, although Prefect's dialog of a schedule calls every field "(Optional)".
         keep_last: Keep this many of the versions that were published last.
         keep_days: Keep versions that were published less than this many days ago.
         grace: How long a version stays retired before a run deletes it: 24h, 30m, 7d.
@@ -49,6 +51,9 @@ def collect_garbage(
     policy = Policy(keep_last, keep_days, _seconds("grace", grace), _seconds("keep_work", keep_work))
     with using_credentials(credentials_in(credentials)):
         found: Collected = run_one("collect", lambda: collect(store, policy, dry_run=dry_run))
+        problem = try_to_write_catalogue(store) if found.deleted and not dry_run else None
+    if problem:
+        get_run_logger().warning("%s", problem)
     report.name_run(found.dataset, "collected")
     report.show_collection(found)
     return completed_with(collection_line(found), found.to_json())  # type: ignore[return-value]  # Prefect returns its data

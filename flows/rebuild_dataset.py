@@ -25,8 +25,9 @@ def rebuild_dataset(
     """Build a version of the dataset in a spec file, and publish it if anything changed.
 
     Args:
-        spec_file: Required: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path
-            starts from TOKENLOOM_HOME, paths in the file from its folder.
+        spec_file: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path
+            starts from TOKENLOOM_HOME, paths in the file from its folder. A schedule must give it, although Prefect's
+            dialog of a schedule calls every field "(Optional)".
         overrides: One KEY=VALUE per line, as with --set on the command line, such as limit=1000.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Write the report of a published version, which stays published whatever becomes of the report."""
+"""Write the report of a published version and the store's catalogue; the version stays published whatever happens."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def import_for_reports() -> None:
 
 def _import() -> None:
     with contextlib.suppress(ImportError):  # whoever writes the report says so
-        from tokenloom.tasks.report.page import page_template
+        from tokenloom.tasks.report.page import import_template
 
-        page_template()
+        import_template()
 
 
 def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None = None) -> BuildResult:
@@ -46,7 +46,17 @@ def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None =
     collect = partial(_collect, plan.store, plan.version)
     if run_each is not None:
         collect = partial(_collect_in_worker, plan, run_each)
-    return replace(result, report=_report(plan.store, plan.version, result.published, collect))
+    result = replace(result, report=_report(plan.store, plan.version, result.published, collect))
+    if result.published or result.tag_moved:
+        _write_catalogue(plan.store)
+    return result
+
+
+def _write_catalogue(store: Store) -> None:
+    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+
+    if problem := try_to_write_catalogue(store):
+        progress.report(progress.Message(f"the version is published, but {problem}"))
 
 
 def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
@@ -69,7 +79,9 @@ def report_of_candidate(store: Store, version: str, published: bool) -> str | No
     build = find_build_record(store, version)
     if build and build.spec.get("report") is False:
         return None
-    return _report(store, version, published, partial(_collect, store, version))
+    place = _report(store, version, published, partial(_collect, store, version))
+    _write_catalogue(store)
+    return place
 
 
 def _report(store: Store, version: str, is_new: bool, collect: Callable[[], VersionFigures]) -> str | None:

@@ -89,7 +89,8 @@ def test_the_wheel_contains_every_module_and_only_tokenloom(tmp_path: Path) -> N
         for name, path in _MODULES.items()
         if path.resolve().relative_to(_ROOT).as_posix() in tracked.stdout.decode().split("\0")
     }
-    data = {"prefect.yaml", "py.typed", "tasks/report/page.html", "tasks/report/style.css"}
+    pages = {f"tasks/report/{name}" for name in ("catalogue.html", "head.html", "page.html", "style.css")}
+    data = {"prefect.yaml", "py.typed"} | pages
     assert inside == paths | {f"tokenloom/{name}" for name in data}
 
 

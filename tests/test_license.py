@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 _ROOT = Path(__file__).parent.parent
 _APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"  # of LICENSE-2.0.txt of apache.org
-# Each may be used by a program under Apache-2.0. MPL-2.0 asks for the source of its own files alone, if one changes them.
+# Each may be used by a program under Apache-2.0; MPL-2.0 covers its own files alone.
 _ALLOWED = re.compile(r"\b(MIT|0?BSD|Apache|ISC|PSF|MPL|Mozilla|Zlib|CC0|CNRI-Python|Artistic)\b")
 _LIBRARIES = {"pygal"}  # LGPL-3.0-or-later: imported unchanged, as a library, by tasks/report alone
 

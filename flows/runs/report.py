@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,12 +15,15 @@ from prefect.runtime import flow_run
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
 from tokenloom.flows.runs.names import is_generated
+from tokenloom.flows.runs.store_links import page_url
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
-from tokenloom.storage.versions.published import read_inputs, version_path
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import REPORTS, read_inputs, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.retention.collect import Collected, collection_line
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.results import VerificationResult
@@ -45,7 +49,7 @@ def show_result(result: BuildResult) -> None:
     inputs = read_inputs(store, manifest)
     key = artifact_key(manifest.dataset)
     create_markdown_artifact(
-        summary(result, manifest, inputs, build.seconds),
+        summary(result, manifest, inputs, build.seconds, _links(store, result.report)),
         key=f"{key}-summary",
         description=_cell(outcome_line(result.to_json())),
     )
@@ -60,6 +64,17 @@ def show_result(result: BuildResult) -> None:
         for shard in split.shards
     ]
     create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shard", len(shards)))
+
+
+def _links(store: Store, report: str | None) -> list[str]:
+    """Return lines of Markdown that link a version's report and the catalogue; its place if a browser can't open it."""
+    if report is None:
+        return []
+    catalogue = f"{report.rpartition(f'/{REPORTS}/')[0].rpartition('/')[0]}/{INDEX}"
+    links = {"All figures and charts": page_url(store, report), "All versions of the store": page_url(store, catalogue)}
+    if not all(links.values()):
+        return [f"All figures and charts: `{_cell(report)}`"]
+    return [" · ".join(f"[{text}](<{_cell(str(url))}>)" for text, url in links.items())]
 
 
 def artifact_key(dataset: str) -> str:
@@ -78,7 +93,13 @@ def _description(what: str, count: int) -> str:
     return counted(count, what) if count <= _MAX_ROWS else f"the first {_MAX_ROWS} of {counted(count, what)}"
 
 
-def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, float]) -> str:
+def summary(
+    result: BuildResult,
+    manifest: Manifest,
+    inputs: list[InputEntry],
+    seconds: dict[str, float],
+    links: Sequence[str] = (),
+) -> str:
     """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
@@ -86,6 +107,7 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
         manifest: the manifest of the version.
         inputs: the inputs of the version.
         seconds: the time of each step, from build.json.
+        links: lines about the version's pages.
     """
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
@@ -97,7 +119,7 @@ def summary(result: BuildResult, manifest: Manifest, inputs: list[InputEntry], s
             "```python",
             *map(printable_line, reading_lines(result.reference).split("\n")),
             "```",
-            *([f"All figures and charts: {_cell(result.report)}"] if result.report else []),
+            *links,
             "```text",
             "\n    |\n".join(_diagram(manifest, inputs, seconds)),
             "```",

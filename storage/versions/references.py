@@ -117,7 +117,7 @@ def why_missing(store: Store, reference: Reference) -> str:
     if not store.exists(""):
         return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{_others(reference.store)}"
     folder = f"{reference.store}/{reference.dataset}"
-    if not {"versions", "tags"} & set(store.names("")) and (datasets := _datasets_in(store)):
+    if not {"versions", "tags"} & set(store.names("")) and (datasets := datasets_in(store)):
         return (
             f"{folder}: this is a store; name one of its datasets: {', '.join(f'{folder}/{one}' for one in datasets)}"
         )
@@ -131,11 +131,11 @@ def _others(root: str) -> str:
         return f"; `tokenloom ls {root}` lists its datasets"
     if not store.exists(""):
         return ", which does not exist"
-    datasets = _datasets_in(store)
+    datasets = datasets_in(store)
     return f"; its datasets are: {', '.join(datasets)}" if datasets else ", which has no datasets"
 
 
-def _datasets_in(store: Store) -> list[str]:
+def datasets_in(store: Store) -> list[str]:
     """Return the names of the datasets of a store in which something was published, sorted."""
     names = filter(NAME_PATTERN.match, store.names(""))
     return sorted(name for name in names if any(store.exists(f"{name}/{part}") for part in ("versions", "tags")))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib.resources import files
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
 
 from tokenloom.tasks.outcome import reading_lines
+from tokenloom.tasks.report.build_sections import forced_line
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Section
 from tokenloom.tasks.report.sections import bytes_per_token, report_sections
-from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
+from tokenloom.tasks.report.templates import template
+from tokenloom.tasks.report.wording import megabytes, percent_of, short
 from tokenloom.tasks.version_notes import tokenizer_label
 from tokenloom.wording import counted, described_tokenizer, shown_time
 
@@ -31,16 +27,16 @@ def render_page(figures: VersionFigures) -> str:
 
 def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int) -> str:
     manifest = figures.manifest
-    return page_template().render(
+    return template("page.html").render(
         max_rows=max_rows,
         title=f"{manifest.dataset} {manifest.version}: tokenloom report",
-        style=Markup(_read("style.css")),
         dataset=manifest.dataset,
         version=manifest.version,
         facts=_facts(figures),
         tiles=_tiles(figures),
         reading=reading_lines(figures.reference),
         notes=figures.notes,
+        banner=forced_line(figures.build),
         sections=sections,
         footer="Made by `tokenloom report` from the store alone: manifest, build.json, document tables and a sample of "
         "the shards.",
@@ -74,26 +70,6 @@ def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
     return tiles
 
 
-@lru_cache(maxsize=1)
-def page_template() -> Template:
-    """Return the template of a page, compiled once a process."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters["coded"] = _coded
-    return environment.from_string(_read("page.html"))
-
-
-def _coded(text: str) -> Markup:
-    """Return a sentence of ours with what stands between backticks as code."""
-    parts = inert(text).split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
-
-
-def _shown(value: Any) -> Any:
-    """Return a value of the template as it is shown: markup of ours unchanged, text without control characters."""
-    return inert(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _read(name: str) -> str:
-    return files("tokenloom.tasks.report").joinpath(name).read_text(encoding="utf-8")
+def import_template() -> None:
+    """Compile the template ahead of need; importing this module has loaded what draws."""
+    template("page.html")

@@ -16,12 +16,16 @@ _NAME_CHARS, _CELL_CHARS = 64, 300  # of a bar's name, the longest of a source; 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; its first column and those that `texts` names are text, the others numbers."""
+    """A table; its first column and those that `texts` names are text, the others numbers.
+
+    `bad_rows` are the positions of the rows that are shown in the colour of a failure.
+    """
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: Sequence[str] = ()
+    bad_rows: Sequence[int] = ()
 
     def first_rows(self, count: int) -> Sequence[Sequence[str]]:
         """Return the first rows, their cells clipped, and one that says how many more there are."""
@@ -49,6 +53,7 @@ class ShownDocument:
     row: str
     id: str | None
     text: str
+    is_code: bool
     is_cut: bool
     split: str
     shard: str

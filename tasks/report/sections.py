@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -26,6 +27,7 @@ from tokenloom.wording import counted
 
 _PLACE_CHARS = 200  # of a path or id
 _MAX_SPLITS = 6  # columns of the table of sources
+_INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines: code or a table
 _MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
 
 
@@ -229,6 +231,7 @@ def _shown(document: SampledDocument) -> ShownDocument:
         row=f"{document.row:,}",
         id=document.id if document.id is None else clipped(document.id, _PLACE_CHARS),
         text=document.text,
+        is_code=bool(_INDENTED.search(document.text)),
         is_cut=document.is_cut,
         split=document.split,
         shard=document.shard,

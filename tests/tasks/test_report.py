@@ -338,7 +338,12 @@ def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> No
     assert {row[0] for row in tables["Sources"][1:]} == set(figures.sources)
     assert {row[0] for row in tables["Splits"][1:]} == set(figures.splits)
     assert "10 of 20 checks passed" in _text(tree)
-    assert "<b>because</b>" in _text(tree)
+    (banner,) = (node for node in tree.iter(f"{_XHTML}p") if node.get("class") == "banner")
+    assert _text(banner).startswith("Published by force. 10 checks failed (gate-1, gate-3, ")
+    assert _text(banner).endswith("A person published it all the same: <b>because</b>.")
+    bad = [_text(row) for row in tree.iter(f"{_XHTML}tr") if row.get("class") == "bad"]
+    assert [row.split(maxsplit=1)[0].partition(">")[0] for row in bad] == [f"gate-{i}" for i in range(1, 20, 2)]
+    assert all(row.endswith("failed") for row in bad)
 
 
 def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so() -> None:
@@ -560,7 +565,15 @@ def _luminance(colour: str) -> float:
 @pytest.mark.parametrize("scheme", [0, 1, 2])  # light, dark, print
 @pytest.mark.parametrize(
     ("text", "back"),
-    [("text", "back"), ("faint", "back"), ("accent", "back"), ("text", "panel"), ("accent", "soft")],
+    [
+        ("text", "back"),
+        ("faint", "back"),
+        ("accent", "back"),
+        ("text", "panel"),
+        ("accent", "soft"),
+        ("bad", "back"),
+        ("bad", "panel"),
+    ],
 )
 def test_every_text_has_the_contrast_that_wcag_aa_asks_for(scheme: int, text: str, back: str) -> None:
     blocks = re.findall(

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
@@ -61,6 +62,9 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: Up) -> None:
     summary, inputs, shards = (artifact(f"news-{name}") for name in ("summary", "inputs", "shards"))
     assert artifact("news-progress").description.startswith("100% of the build, ")
     assert f"## news {version}" in summary.data and "The longest step was" in summary.data
+    report, catalogue = re.findall(r"\]\(<(http://127\.0\.0\.1:\d+/stores/.+?)>\)", summary.data)
+    assert (folder / f"store/news/reports/{version}.html").read_bytes() == httpx.get(report, trust_env=False).content
+    assert f"news/reports/{version}.html" in httpx.get(catalogue, trust_env=False).text
     assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
     assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
     assert_result_is_reported(run, version, folder)

@@ -1,4 +1,4 @@
-"""The report of a version in a browser: its charts, its colours, and no request, script error or sideways scrolling."""
+"""Reports, catalogue and drawings in a browser: charts, colours, texts in their boxes; no request, no scrolling."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ _COLOURS = """
 const style = getComputedStyle(document.body)
 return [style.backgroundColor, style.color, getComputedStyle(document.querySelector('.bars rect')).fill]
 """
+# texts of a drawing that come closer than 3 pixels to the side of the box around them, or leave it
+_OUTSIDE = """
+const boxes = [...document.querySelectorAll('rect')].map(each => each.getBoundingClientRect())
+return [...document.querySelectorAll('text')].filter(text => {
+    const own = text.getBoundingClientRect(), [x, y] = [(own.left + own.right) / 2, (own.top + own.bottom) / 2]
+    const around = boxes.filter(box => box.left < x && x < box.right && box.top < y && y < box.bottom)
+    return around.some(box => own.left < box.left + 3 || own.right > box.right - 3)
+}).map(text => text.textContent)
+"""
+# the hints beside the captions of tables that are wider than the screen
+_HINTS = """
+return [...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)
+    .map(each => getComputedStyle(each.querySelector('caption'), '::after').content)
+"""
+_DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +100,30 @@ def test_the_page_follows_the_colour_scheme_and_prints_on_white(resizable: Page,
     assert seen["light", "screen"] == ["rgb(255, 255, 255)", "rgb(31, 35, 40)", "rgb(9, 105, 218)"]
     assert seen["dark", "screen"] == ["rgb(13, 17, 23)", "rgb(240, 246, 252)", "rgb(68, 147, 248)"]
     assert seen["dark", "print"][0] == "rgb(255, 255, 255)"
+
+
+def test_the_catalogue_fits_a_phone_and_its_links_lead_to_reports(resizable: Page, page_url: str) -> None:
+    resizable.errors(), resizable.hosts()
+    catalogue = page_url.partition("/data/reports/")[0] + "/index.html"
+    for width in (390, 1400):
+        _open(resizable, catalogue, width, "dark")
+        scroll_width, client_width = resizable.driver.execute_script(_BOUNDS)
+        assert scroll_width <= client_width
+    resizable.follow("/reports/")
+    assert resizable.driver.current_url == page_url
+    assert resizable.errors() == []
+    assert resizable.hosts() == set()
+
+
+def test_on_a_phone_a_table_that_is_cut_says_that_it_scrolls(resizable: Page, page_url: str) -> None:
+    for url in (page_url, page_url.partition("/data/reports/")[0] + "/index.html"):
+        _open(resizable, url, 390, "light")
+        hints = resizable.driver.execute_script(_HINTS)
+        assert hints
+        assert all("scroll sideways" in hint for hint in hints)
+
+
+@pytest.mark.parametrize("drawing", sorted(_DOCS.glob("*.svg")), ids=lambda path: path.name)
+def test_the_texts_of_a_drawing_stay_in_their_boxes(resizable: Page, drawing: Path) -> None:
+    _open(resizable, drawing.as_uri(), 1000, "light")
+    assert resizable.driver.execute_script(_OUTSIDE) == []

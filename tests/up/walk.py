@@ -204,7 +204,7 @@ def watch_two_firings(page: Page, folder: Path, dataset: str) -> None:
     for run, is_new in ((first, True), (second, False)):
         page.open(f"/runs/flow-run/{run.id}")  # an address as Prefect prints it
         page.await_line("Completed")
-        page.await_text(f"{dataset} {version}")
+        page.await_text(f"{dataset} {version}{'' if is_new else ' up to date'}")
         page.press("Details", "tab")
         if not is_new:
             page.await_text("up to date")

@@ -1,4 +1,4 @@
-"""What the commands share that show or move tags."""
+"""What the commands share that show or move tags, or change what a store holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.console import print_status, printable
 from tokenloom.errors import SpecError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.hand_moves import HandMove, check_tag
@@ -52,6 +53,15 @@ def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult
     entry, reference = move.entry, f"{store.root}@{move.entry.version}"
     if move.moved:
         out.line(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})")
+        refresh_catalogue(store)
     else:
         out.line(f"{tag} already names {reference}; nothing was moved")
     return TagResult(reference=reference, tag=tag, moved=move.moved, **asdict(entry))
+
+
+def refresh_catalogue(store: Store) -> None:
+    """Write the catalogue of a dataset's store again; if that fails, say so on stderr and go on."""
+    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+
+    if problem := try_to_write_catalogue(store):
+        print_status(printable(problem))

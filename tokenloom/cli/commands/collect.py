@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tokenloom.cli.argument_types import add_dataset, add_policy
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, Result
+from tokenloom.cli.tag_moves import refresh_catalogue
 from tokenloom.errors import SpecError
 from tokenloom.storage.versions.references import parse_dataset
 from tokenloom.tasks.retention.collect import Collected, collect, collection_line
@@ -63,8 +64,11 @@ def run(
             "gc needs a rule, as without one it would delete every version that has no tag: give --keep-last N, "
             "--keep-days DAYS or both, such as --keep-last 3 --keep-days 30"
         )
-    found = collect(parse_dataset(dataset), Policy(keep_last, keep_days, grace, keep_work), dry_run=dry_run)
+    store = parse_dataset(dataset)
+    found = collect(store, Policy(keep_last, keep_days, grace, keep_work), dry_run=dry_run)
     _print(out, found)
+    if found.deleted and not dry_run:
+        refresh_catalogue(store)
     return CollectResult(found)
 
 

@@ -12,6 +12,7 @@ from tokenloom.cli.argument_types import count_up_to, positive
 from tokenloom.cli.commands.deploy import print_kept
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.flows.runs.store_links import PREFIX
 from tokenloom.server.up import Services, run_services
 from tokenloom.server.up_folder import default_home
 
@@ -59,6 +60,7 @@ def _print(out: Output, home: Path, services: Services) -> None:
     out.line(f"schedule        {services.pages['rebuild-nightly']}")
     out.line(f"verify          {services.pages['verify-dataset']}")
     out.line(f"collect         {services.pages['collect-garbage']}")
+    out.line(f"catalogues      {services.url.removesuffix('/api')}{PREFIX}")
     print_kept(out, services.kept)
     out.line(f"data and logs   {home}")
     out.line(f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")

@@ -1,0 +1,97 @@
+"""The pages of local stores on the server of `tokenloom up`: catalogues and reports, read-only, and nothing else.
+
+A path is `/stores/KEY/index.html` or `/stores/KEY/DATASET/reports/VERSION.html`, of a store that a run has noted
+(flows/runs/store_links.py). Names are matched against their patterns, so no path leaves the store; a link that does is
+not followed. The pages come from a store and share their origin with Prefect's API, so a policy forbids them to run
+scripts or request anything.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from tokenloom.flows.runs.store_links import PREFIX, STORES, noted_stores
+from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.versions.published import report_path
+from tokenloom.tasks.report.catalogue import INDEX
+
+_POLICY = b"sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_LARGEST = 2**24  # bytes of a page; ours have at most a million
+
+
+def with_store_pages(app: Any) -> Any:
+    """Return the ASGI application with the pages of noted stores; unchanged if `tokenloom up` did not start it."""
+    folder = os.environ.get(STORES)
+    if not folder:
+        return app
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not f"{path}/".startswith(f"{PREFIX}/"):
+            await app(scope, receive, send)
+            return
+        page = page_at(Path(folder), path.removeprefix(PREFIX)) if scope["method"] in ("GET", "HEAD") else None
+        status, body = (404, b"no such page\n") if page is None else (200, page)
+        kind = b"text/plain" if page is None else b"text/html; charset=utf-8"
+        headers = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            (b"content-security-policy", _POLICY),
+            (b"x-content-type-options", b"nosniff"),
+            (b"cache-control", b"no-cache"),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body if scope["method"] != "HEAD" else b""})
+
+    return serve
+
+
+def page_at(folder: Path, path: str) -> bytes | None:
+    """Return the page at a path below PREFIX; None if there is none.
+
+    Args:
+        folder: of the notes.
+        path: "/KEY/index.html", for example; "" for the list of the stores.
+    """
+    stores = noted_stores(folder)
+    if path in ("", "/"):
+        return _list(stores)
+    _, key, *rest = path.split("/")
+    return _read(stores[key], rest) if key in stores else None
+
+
+def _read(root: Path, names: list[str]) -> bytes | None:
+    if names != [INDEX] and not _is_report(names):
+        return None
+    place = root.joinpath(*names)
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait
+        with os.fdopen(descriptor, "rb") as file:
+            is_inside = place.resolve().is_relative_to(root.resolve())
+            is_page = stat.S_ISREG(os.fstat(descriptor).st_mode) and os.fstat(descriptor).st_size <= _LARGEST
+            return file.read() if is_inside and is_page else None
+    except OSError:
+        return None
+
+
+def _is_report(names: list[str]) -> bool:
+    """Return whether names are those of a dataset, its folder of reports, and a report."""
+    dataset, version = names[0] if names else "", names[-1].removesuffix(".html") if names else ""
+    is_named = NAME_PATTERN.match(dataset) and VERSION_PATTERN.match(version)
+    return bool(is_named) and names[1:] == report_path(version).split("/")
+
+
+def _list(stores: dict[str, Path]) -> bytes:
+    """Return a page that links the catalogues of the stores."""
+    found = [
+        f'<li><a href="{PREFIX}/{key}/{INDEX}">{html.escape(ascii(str(root))[1:-1])}</a></li>'
+        for key, root in stores.items()
+        if (root / INDEX).is_file()
+    ]
+    shown = "\n".join(found) or "<li>none yet: a build through this server adds its store</li>"
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+    return f"{head}<title>Stores</title><h1>Stores</h1><ul>\n{shown}\n</ul></html>\n".encode()
