@@ -28,7 +28,7 @@ from tokenloom.tasks.estimate import (
     surely_fits,
 )
 from tokenloom.tasks.finish import finish_build
-from tokenloom.tasks.inputs import header_messages, left_out_messages
+from tokenloom.tasks.inputs import header_messages, left_out_messages, table_messages
 from tokenloom.tasks.jobs import (
     check_batches,
     cut_batches,
@@ -147,6 +147,7 @@ def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
     _report_messages(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
         _report_messages(header_messages(plan.inputs))
+        _report_messages(table_messages(plan.inputs))
         plan.store.remove_stale_temporaries()
         if not plan.store.creates_exclusively():
             _report_messages([f"{plan.store.root}: {_ONE_WRITER}"])

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import InputError, of_source
+from tokenloom.errors import InputError, StoreError, of_source
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import FingerprintMemory, Stamp, remote_fingerprint, stamp
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
-from tokenloom.tasks.sources.files.finding import PINNED, FoundFile
-from tokenloom.tasks.sources.files.opening import info_of
+from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
+from tokenloom.tasks.sources.files.opening import info_of, is_local
 from tokenloom.wording import counted
 
 LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
+
+_TABLES = {  # and what lies in their folder, above the data files
+    "Delta Lake": "_delta_log/*.json",
+    "Iceberg": "metadata/*.metadata.json",
+    "Hudi": ".hoodie/hoodie.properties*",
+}
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,27 @@ def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
             yield warning
 
 
+def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
+    """Yield a warning for each source of parquet files in the folder of a table, whose log says which files it has."""
+    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "parquet"}
+    for source, file in reversed(first.items()):
+        folder = file.url.removesuffix(file.path).rstrip("/")
+        if name := _table_at(folder) or _table_at(folder.rpartition("/")[0]):
+            yield (
+                f"source {source}: {folder} belongs to a table of {name}: every file that matches is read, also those "
+                "with rows that the table deleted or replaced; export the table to parquet to read its current rows"
+            )
+
+
+def _table_at(folder: str) -> str | None:
+    """Return the format of the table in a folder; None if there is none, or if the folder can't be listed."""
+    if not is_local(folder) and not (is_object(folder) and folder.partition("://")[2]):
+        return None
+    with suppress(InputError, StoreError):
+        return next((name for name, mark in _TABLES.items() if match(f"{escape(folder)}/{mark}")[1]), None)
+    return None
+
+
 def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[str]]:
     """Return the input files like list_inputs, and why those of a source could not be found; writes nothing.
 
@@ -149,7 +179,7 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         found = listing.files()
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
-        known = [(file.fingerprint, None) if file.fingerprint else memory.local(file.url) for file in found]
+        known = [(file.fingerprint, None) if file.fingerprint else _local(file, memory) for file in found]
     stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
     stream: dict[str, str] = {}
     if any("stream" in file.options for file in found):  # each file's rows depend on all files
@@ -160,6 +190,13 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         InputFile(source, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
         for file, (fingerprint, _), seen in zip(found, known, stamps, strict=True)
     ]
+
+
+def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, Stamp]:
+    """Return the fingerprint of a local file, also of what a README.md beside it says about reading it."""
+    fingerprint, seen = memory.local(file.url)
+    readme = file.options.get("set_by_readme")
+    return f"{fingerprint}, read as {sha256_of(readme)[:16]}" if readme else fingerprint, seen
 
 
 def check_unchanged(file: InputFile) -> None:

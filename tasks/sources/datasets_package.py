@@ -17,7 +17,11 @@ from tokenloom.tasks.sources.files.opening import input_bytes, is_local
 
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
-_HARMLESS = {"name", "version", "data_dir", "data_files", "description", "features", "delimiter", "sep", "chunksize"}
+HARMLESS = {  # options that change neither rows nor texts; `features` may change types, which is an error here
+    *("name", "version", "data_dir", "data_files", "description", "features", "chunksize", "batch_size", "block_size"),
+    *("use_threads", "fragment_scan_options", "memory_map", "verbose"),
+}
+SKIPPING = {"on_bad_files", "on_bad_lines", "error_bad_lines", "warn_bad_lines"}
 _EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # or nested
 _STREAM_ROWS = 16  # rows that the package gives at a time: few, since each may be a large text
 _HUB_SECONDS = 30
@@ -30,6 +34,7 @@ class Dataset:
         urls: its data files.
         kind: the kind of source that reads the files; None if only the package reads them.
         delimiter: the character between the columns of CSV files.
+        options: what its README.md sets for the package, see options_of; {} if the package does not read it.
 
     Args:
         builder: the package's builder of the dataset.
@@ -39,11 +44,15 @@ class Dataset:
 
     def __init__(self, builder: Any, split: str, name: str) -> None:
         files = {str(key): list(map(str, urls)) for key, urls in (builder.config.data_files or {}).items()}
-        if not files.get(split):
+        if split not in files:
             raise InputError(f"{name}: no split {split!r}; its splits are: {', '.join(files) or 'none'}. Set split:")
+        if not files[split]:
+            raise InputError(f"{name}: split {split!r} has no data file; check data_files in the spec and in README.md")
         self.urls = files[split]
         self._builder, self._split = builder, split
-        self.kind = _kind(builder.config, self.urls)
+        options = options_of(builder.config)
+        self.kind = _kind(builder.config, self.urls, options, name)
+        self.options = {} if self.kind else options
         self.delimiter = str(getattr(builder.config, "sep", ","))
 
     def num_shards(self) -> int:
@@ -77,18 +86,27 @@ class Dataset:
             raise _read_error(url, error) from error
 
 
-def _kind(config: Any, urls: list[str]) -> str | None:
-    """Return the kind of source that reads the files of a config; None if only the package reads them."""
-    kind = _KINDS.get(type(config).__name__)
-    if kind in ("parquet", None):
-        return kind
-    default = type(config)()
-    is_special = any(
-        getattr(config, field.name) != getattr(default, field.name)
-        for field in fields(config)
-        if field.name not in _HARMLESS
-    )
-    return None if is_special or any(url.endswith(_EXTRACTED) or "::" in url for url in urls) else kind
+def options_of(config: Any) -> dict[str, str]:
+    """Return the options that a config sets and that change what is read, as text."""
+    found = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
+    return {name: repr(value) for name, (value, default) in found.items() if value != default and name not in HARMLESS}
+
+
+def _kind(config: Any, urls: list[str], options: dict[str, str], name: str) -> str | None:
+    """Return the kind of source that reads the files of a config; None if only the package reads them as it says.
+
+    Raises InputError for an option that leaves out rows without counting them.
+    """
+    if skipping := next((option for option in options if option in SKIPPING), None):
+        raise InputError(
+            f"{name}: its README.md sets {skipping}: {options[skipping]}, which leaves out bad files or rows without "
+            "counting them; remove it there, and set documents: {on_error: skip}"
+        )
+    sep = str(getattr(config, "sep", ","))
+    is_own = not options.keys() - {"sep", "delimiter"} and len(sep) == 1 and sep not in '"\r\n\0'
+    if not is_own or any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
+        return None
+    return _KINDS.get(type(config).__name__)
 
 
 def is_on_hub(name: str) -> bool:

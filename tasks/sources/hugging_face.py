@@ -77,7 +77,7 @@ class Reader:
         if dataset.kind is not None and self._take is None:
             return {"kind": dataset.kind, "delimiter": dataset.delimiter}
         is_one = self._take is not None or dataset.num_shards() != len(dataset.urls)
-        return {"stream": True} if is_one else {}
+        return ({"stream": True} if is_one else {}) | ({"set_by_readme": dataset.options} if dataset.options else {})
 
     def _dataset(self, commit: str | None) -> Dataset:
         get = self._options.get
@@ -90,6 +90,8 @@ class Reader:
         dataset = self._dataset(found[1] if found else None)
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
+        if dataset.options != self._options.get("set_by_readme", {}):
+            raise InputError(f"{url}: the options in README.md of {self._options['name']} changed; build again")
         return dataset, dataset.urls.index(url)
 
     def place(self, url: str, row: int) -> str:

@@ -5,6 +5,7 @@ A filter is pushed down: row groups that can't hold a row it keeps, by their sta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -31,6 +32,7 @@ from tokenloom.tasks.sources.files.opening import announce, open_input
 from tokenloom.tasks.sources.parquet_footer import (
     byte_ranges,
     check_counts,
+    check_decrypted,
     group_of,
     leaves_of,
     may_keep,
@@ -70,9 +72,13 @@ class Reader:
     def _open(self, url: str, part: FileRange | None = None) -> Iterator[pq.ParquetFile]:
         """Open a file, to read its footer, or the row groups of `part`."""
         with open_input(url) as file:
-            opened = _parse(file, url, metadata=self._footer[1] if self._footer and self._footer[0] == url else None)
-            self._footer = url, opened.metadata
-            leaves = leaves_of(opened, self._columns.needed(opened.schema_arrow, url))
+            known = self._footer[1] if self._footer and self._footer[0] == url else None
+            opened = _parse(file, url, metadata=known)
+            names = self._columns.needed(opened.schema_arrow, url)
+            if known is None:
+                check_decrypted(opened, url, _footer_bytes(file), names)
+                self._footer = url, opened.metadata
+            leaves = leaves_of(opened, names)
             if part is not None:
                 groups = range(part.start, part.end)
                 if repeated := repeated_leaves(opened, groups, leaves):
@@ -200,8 +206,16 @@ def _parse(
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        advice = name_hint(url, "parquet") or f": {message_of(error)}. Repair the file or leave it out"
+        reason = message_of(error)
+        step = "It is encrypted: write it again without encryption," if "encrypted" in reason else "Repair the file"
+        advice = name_hint(url, "parquet") or f": {reason}. {step} or leave it out"
         raise InputError(f"{url}: not a readable parquet file{advice}") from error
+
+
+def _footer_bytes(file: IO[bytes]) -> int:
+    """Return the length of the footer of an open parquet file."""
+    file.seek(-8, os.SEEK_END)
+    return int.from_bytes(file.read(4), "little")
 
 
 def _not_read(num_rows: int, *bad: BadRow) -> Rows:

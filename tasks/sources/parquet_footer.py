@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, message_of
 from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, holds
 from tokenloom.tasks.sources.base import Group
 from tokenloom.wording import counted
@@ -37,6 +38,27 @@ def _byte_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)
     return start, start + column.total_compressed_size
+
+
+def check_decrypted(file: pq.ParquetFile, url: str, footer_bytes: int, names: Iterable[str]) -> None:
+    """Raise InputError if a column is encrypted. The footer may not be; pyarrow ends the process if asked about it.
+
+    Args:
+        file: the open file.
+        url: for messages.
+        footer_bytes: the footer's length; a signature makes it longer than its contents.
+        names: dotted names of the columns.
+    """
+    if footer_bytes == file.metadata.serialized_size or not file.metadata.num_row_groups:
+        return
+    for name in names:
+        try:
+            next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{url}: column {name!r} is encrypted ({message_of(error)}); write the file again without encryption, "
+                "or leave it out"
+            ) from error
 
 
 def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
@@ -92,19 +114,33 @@ def may_keep(file: pq.ParquetFile, group: int, tree: Filter | None) -> bool:
 def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
     """Return whether a column chunk may hold a value that a comparison keeps; nulls are never kept.
 
-    (Arrow's own pruning by expressions gives up on a chunk that holds a null.)
+    (Arrow's own pruning by expressions gives up on a chunk that holds a null.) pyarrow gives no statistics that are
+    of an order that the footer does not define, or of a writer that is known to be wrong.
     """
     if statistics is None or not statistics.has_min_max:
         return True
     value = comparison.value
     try:
         low, high = statistics.min, statistics.max
-        if isinstance(low, Decimal) or low != low or high != high:  # compared as float; NaN, which should not be there
+        if isinstance(low, Decimal) or not low <= high:  # compared as float; NaN, or in another order than they should
             return True
         if comparison.operator == "!=":  # a NaN, which statistics leave out, differs from every value
             return isinstance(low, float) or not low == value == high
+        if isinstance(low, str) and isinstance(value, str) and low != high:
+            low, high, value = *_bounds_in_any_order(low.encode(), high.encode()), value.encode()
         if comparison.operator == "==":
             return bool(low <= value <= high)
         return bool(COMPARE[comparison.operator](low if comparison.operator[0] == "<" else high, value))
     except (TypeError, UnicodeDecodeError):  # bytes and text, for instance; a bound that is not UTF-8
         return True
+
+
+def _bounds_in_any_order(low: bytes, high: bytes) -> tuple[bytes, bytes]:
+    """Return wider bounds of UTF-8 that are right even if their writer compared bytes as signed numbers.
+
+    Such a writer finds ["aé", "az", "b"] to be between "aé" and "b". What is right in either order is how texts begin,
+    up to the first byte in which the bounds differ. No byte of UTF-8 is as large as the one added to the upper bound.
+    """
+    unequal = (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    end = next(unequal, min(len(low), len(high))) + 1
+    return low[:end], high[:end] + b"\xff"

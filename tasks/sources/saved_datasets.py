@@ -13,6 +13,10 @@ from tokenloom.tasks.sources.files.opening import filesystem_of
 
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
+_STATE_KEYS = {  # those that releases of datasets have written
+    *("_data_files", "_fingerprint", "_split", "_indices_data_files", "_indexes", "_info", "_inplace_history"),
+    *("_format_columns", "_format_kwargs", "_format_type", "_output_all_columns"),  # how rows are shown
+}
 
 
 def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -55,6 +59,10 @@ def _data_files(folder: str, pattern: str) -> list[str]:
     state = _read_json(filesystem, f"{folder}/{_STATE}")
     if state.get("_indices_data_files"):
         raise InputError(f"{folder}: saved with indices, by an old release of datasets; load it and save it again")
+    if unknown := sorted(state.keys() - _STATE_KEYS):
+        raise InputError(
+            f"{folder}/{_STATE}: {unknown[0]!r} is not supported; save the dataset as parquet, and read that"
+        )
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
     if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
         raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")

@@ -22,7 +22,9 @@ def check_batch(batch: pa.RecordBatch) -> None:
 def _check_array(values: pa.Array) -> None:
     """Check all offsets of an array whose lengths are checked; strings may hold invalid UTF-8 (see Columns)."""
     kind, types = values.type, pa.types
-    if types.is_struct(kind):
+    if isinstance(values, pa.ExtensionArray):
+        _check_array(values.storage)
+    elif types.is_struct(kind):
         for i in range(kind.num_fields):
             _check_array(values.field(i))
     elif types.is_dictionary(kind):

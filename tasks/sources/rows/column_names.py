@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources.rows.shown_names import change_option, shown_names, wanted_column
 
+_UUID, _JSON = "arrow.uuid", "arrow.json"  # extension types that parquet's logical types become
+
 
 def _path(schema: pa.Schema, name: str) -> list[str]:
     """Return the names on the way to a column; a column whose own name has the dots comes first."""
@@ -54,14 +56,28 @@ def pick(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """Return values without dictionaries and views, which few of Arrow's functions accept."""
+    """Return values without dictionaries, views and extension types, which few of Arrow's functions accept.
+
+    A UUID becomes its 36 characters, as other tools print it.
+    """
     if pa.types.is_dictionary(values.type):
         values = pa.DictionaryArray.from_arrays(values.indices, plain(values.dictionary)).dictionary_decode()
+    if _is_extension(values.type, _UUID):
+        values = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.large_string())
+    if _is_extension(values.type, _JSON):
+        values = values.storage
     if pa.types.is_string_view(values.type):
         return values.cast(pa.large_string())
     return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column's values: of a dictionary, the type of its entries."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """Return the type of a column's values: of a dictionary, the type of its entries; UUIDs and JSON are strings."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if _is_extension(kind, _JSON):
+        return kind.storage_type
+    return pa.large_string() if _is_extension(kind, _UUID) else kind
+
+
+def _is_extension(kind: pa.DataType, name: str) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == name

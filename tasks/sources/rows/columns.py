@@ -132,7 +132,9 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     kind = value_type(kind)
-    return _is_string(kind) or (_is_list(kind) and _is_string(value_type(kind.value_type)))
+    if _is_list(kind):
+        return not isinstance(kind.value_type, pa.BaseExtensionType) and _is_string(value_type(kind.value_type))
+    return _is_string(kind)
 
 
 def _joined(values: pa.Array) -> pa.Array:
@@ -148,6 +150,8 @@ def _joined(values: pa.Array) -> pa.Array:
 
 def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
     """Return the approximate number of bytes in the text of each row, (n,)."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
     if pa.types.is_dictionary(values.type):
         lengths = _text_lengths(values.dictionary)
         indices = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)

@@ -33,6 +33,11 @@ def run(reference: str, out: Output) -> JsonResult:
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
     out.line(f"  rows       {fates(ordered_rows(manifest.row_counts))}")
+    build = find_build_record(store, manifest.version)
+    if num_pruned := build.measured.get("rows_not_read") if build else None:
+        out.line(
+            f"             {num_pruned:,} of those filtered were not read: statistics of their row groups rule them out"
+        )
     splits = [
         [
             name,

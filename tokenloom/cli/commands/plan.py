@@ -184,9 +184,13 @@ def _print_sources(out: Output, result: PlanResult) -> None:
 
 def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Choice) -> None:
     from tokenloom.tasks.encoders import encoder_line
-    from tokenloom.tasks.inputs import header_messages, left_out_messages
+    from tokenloom.tasks.inputs import header_messages, left_out_messages, table_messages
 
-    for message in (*left_out_messages(planned.left_out), *header_messages(planned.inputs)):
+    for message in (
+        *left_out_messages(planned.left_out),
+        *header_messages(planned.inputs),
+        *table_messages(planned.inputs),
+    ):
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line()
