@@ -25,6 +25,7 @@ LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> fil
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
+_TABLE_LEVELS = 3  # folders to look in: that of a file, and those above it
 _TABLES = {  # and what lies in their folder, above the data files
     "Delta Lake": "_delta_log/*.json",
     "Iceberg": "metadata/*.metadata.json",
@@ -119,20 +120,21 @@ def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield a warning for each source of parquet files in the folder of a table, whose log says which files it has."""
     first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "parquet"}
     for source, file in reversed(first.items()):
-        folder = file.url.removesuffix(file.path).rstrip("/")
-        if name := _table_at(folder) or _table_at(folder.rpartition("/")[0]):
+        found = (_table_at(file.url.rsplit("/", up)[0]) for up in range(1, _TABLE_LEVELS + 1))
+        if table := next(filter(None, found), None):
             yield (
-                f"source {source}: {folder} belongs to a table of {name}: every file that matches is read, also those "
-                "with rows that the table deleted or replaced; export the table to parquet to read its current rows"
+                f"source {source}: {table}: every file that matches is read, also those with rows that the table "
+                "deleted or replaced; export the table to parquet to read its current rows"
             )
 
 
 def _table_at(folder: str) -> str | None:
-    """Return the format of the table in a folder; None if there is none, or if the folder can't be listed."""
+    """Return what table a folder is; None if it is none, or can't be listed."""
     if not is_local(folder) and not (is_object(folder) and folder.partition("://")[2]):
         return None
     with suppress(InputError, StoreError):
-        return next((name for name, mark in _TABLES.items() if match(f"{escape(folder)}/{mark}")[1]), None)
+        names = (name for name, mark in _TABLES.items() if match(f"{escape(folder)}/{mark}")[1])
+        return next((f"{folder} is a table of {name}" for name in names), None)
     return None
 
 

@@ -38,6 +38,8 @@ from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.take import read_first
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
+_FORMATS = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "tsv": "csv", "jsonl": "json", "ndjson": "json"}
+_FORMAT = re.compile(rf"\.({'|'.join(_FORMATS)})(\.\w+)?$")
 
 
 class Reader:
@@ -67,6 +69,8 @@ class Reader:
         else:
             dataset = self._dataset(None)
             check_names(dataset.urls)
+            if dataset.kind and data_files is None and name not in BUILDERS:
+                _check_formats(Path(name), dataset.urls)
             root = root_of(filesystem_of(str(data_files))[1]) if name in BUILDERS else f"{Path(name).resolve()}/"
             found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
         options = self._reading(dataset)
@@ -133,6 +137,28 @@ class Reader:
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file or stream."""
         return [FileRange(0, 1)]
+
+
+def _check_formats(folder: Path, urls: Sequence[str]) -> None:
+    """Raise InputError if a folder holds data of a second format: the package reads the more frequent one alone.
+
+    The configs in a README.md say which files are meant.
+    """
+    readme = folder / "README.md"
+    if readme.is_file() and "configs:" in readme.read_text("utf-8", "replace"):
+        return
+    formats = {_format(url.rsplit("/", 1)[-1]) for url in urls}
+    paths = (path for path in sorted(folder.rglob("*")) if not path.name.startswith((".", "_", "metadata.")))
+    if odd := next((path for path in paths if _format(path.name) not in {None, *formats}), None):
+        raise InputError(
+            f"{odd}: not of the format of the dataset's other files, so it would be left out; set data_files"
+        )
+
+
+def _format(name: str) -> str | None:
+    """Return the format of a data file by its name; None if that may be something else."""
+    found = _FORMAT.search(name)
+    return found and _FORMATS[found[1]]
 
 
 def _pinned(url: str, commit: str) -> FoundFile:

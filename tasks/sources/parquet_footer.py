@@ -138,9 +138,10 @@ def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
 def _bounds_in_any_order(low: bytes, high: bytes) -> tuple[bytes, bytes]:
     """Return wider bounds of UTF-8 that are right even if their writer compared bytes as signed numbers.
 
-    Such a writer finds ["aé", "az", "b"] to be between "aé" and "b". What is right in either order is how texts begin,
-    up to the first byte in which the bounds differ. No byte of UTF-8 is as large as the one added to the upper bound.
+    Such a writer finds ["aé", "az", "b"] to be between "aé" and "b". What is right in either order is how the texts
+    begin, up to and with the first byte in which the bounds differ. No byte of UTF-8 is as large as the one added to
+    the upper bound.
     """
-    unequal = (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
-    end = next(unequal, min(len(low), len(high))) + 1
+    unequal = (i + 1 for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    end = next(unequal, len(low))
     return low[:end], high[:end] + b"\xff"

@@ -119,7 +119,7 @@ class _Counting(io.FileIO):
 
 
 def test_a_filter_on_a_sorted_column_reads_only_matching_row_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     letters = random.Random(1)
     rows: list[Row] = [{"text": f"{i} " + letters.randbytes(400).hex(), "score": i / 10_000} for i in range(10_000)]
@@ -143,6 +143,12 @@ def test_a_filter_on_a_sorted_column_reads_only_matching_row_groups(
     assert groups == {16, 17, 18, 19}
     assert 0 < _Counting.num_bytes < 0.6 * path.stat().st_size  # for the spills, and again for the check
     assert build_json(spec, result)["measured"]["rows_not_read"] == 8_000
+    assert main(["inspect", result.reference]) == 0
+    assert "8,000 of those filtered were not read" in capsys.readouterr().out
+    spec = make_spec(tmp_path / "none", [source(path, filter="score > 1 and text > 'x'")])
+    pruned = "10,000 by statistics of their row groups, without being read"
+    assert_refused(spec, f"10,000 rows read, 10,000 of them left out by a filter ({pruned})")
+    spec = make_spec(tmp_path / "store", [source(path, filter="score >= 0.8")])
     assert texts_of(spec, result) == sorted(row["text"] for row in rows if row["score"] >= 0.8)
     assert result.rows == {
         "read": 10_000,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 
 from tests.builders.datasets import build, make_spec, stored_documents, write_parquet
@@ -70,6 +72,34 @@ def test_invalid_utf8_in_parquet_names_file_and_row(tmp_path: Path) -> None:
     assert_refused(spec_of(path), str(path), "row 21: invalid UTF-8 at byte 4; ", "encoding_errors: replace")
     write_parquet(path, TEXTS)
     assert_builds(spec_of(path), TEXTS)
+
+
+class _Keys(encryption.KmsClient):
+    """Wraps keys in nothing."""
+
+    def wrap_key(self, key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_an_encrypted_column_is_named_before_it_is_read(is_plain: bool, tmp_path: Path) -> None:
+    """Under a plain footer, pyarrow ends the process that asks for what the footer says about the column."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": TEXTS, "other": TEXTS})
+    options = encryption.EncryptionConfiguration("a", column_keys={"b": ["text"]}, plaintext_footer=is_plain)
+    factory = encryption.CryptoFactory(lambda _: _Keys())
+    keys = factory.file_encryption_properties(encryption.KmsConnectionConfig(), options)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
+        writer.write_table(table)
+    for documents in ({}, {"on_error": "skip"}):
+        what = "column 'text' is encrypted" if is_plain else "It is encrypted"
+        assert_refused(spec_of(path, documents=documents), str(path), what, "write it again" if not is_plain else "")
+    if is_plain:
+        spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(path), "text": "other"}])
+        assert_builds(spec, TEXTS)
 
 
 def test_one_bad_file_among_good_ones_is_the_one_named(tmp_path: Path) -> None:

@@ -6,15 +6,19 @@ import json
 import os
 import socket
 import sys
+from dataclasses import fields
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.builders.datasets import build, make_spec, stored_documents, write_jsonl, write_parquet
+from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import input_bytes
@@ -98,6 +102,114 @@ def test_configs_are_those_of_the_card(tmp_path: Path) -> None:
     assert [file.path for file in reader_of(tmp_path, config="small").files("")] == ["small/one.jsonl"]
     with pytest.raises(InputError, match=r"config huge: .*'huge' not found.*small.*large"):
         read(tmp_path, config="huge")
+
+
+def card(folder: Path, data_files: str, options: str) -> Path:
+    """Write a README.md with one config."""
+    config = f"- config_name: default\n  data_files: {data_files}\n  {options}\n"
+    (folder / "README.md").write_text(f"---\nconfigs:\n{config}---\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data_files", "options", "wanted"),
+    [
+        ("train-0.parquet", "filters: [[number, '>=', 7]]", ["text 0 7", "text 0 8", "text 0 9"]),
+        ("a.csv", "nrows: 1", ["one"]),
+        ("b.csv", "engine: python\n  sep: '[|]{2}'", ["one", "two"]),
+        ("c.json", "field: data", ["one", "two"]),
+        ("a.txt", "sample_by: paragraph", ["one\ntwo", "three\n"]),
+    ],
+)
+def test_options_of_a_readme_change_what_is_read(
+    data_files: str, options: str, wanted: list[str], tmp_path: Path
+) -> None:
+    three_files(tmp_path)
+    (tmp_path / "a.csv").write_text("text,n\none,1\ntwo,2\n")
+    (tmp_path / "b.csv").write_text("text||n\none||1\ntwo||2\n")
+    (tmp_path / "c.json").write_text('{"data": [{"text": "one"}, {"text": "two"}]}')
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
+    assert read(card(tmp_path, data_files, options)) == wanted
+
+
+def test_columns_that_a_readme_leaves_out_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no column 'text'; its columns are: number"):
+        read(card(three_files(tmp_path), "train-0.parquet", "columns: [number]"))
+
+
+@pytest.mark.parametrize(
+    ("data_files", "option"), [("train-*.parquet", "on_bad_files: skip"), ("a.csv", "on_bad_lines: warn")]
+)
+def test_options_that_lose_rows_in_silence_are_refused(data_files: str, option: str, tmp_path: Path) -> None:
+    (three_files(tmp_path) / "a.csv").write_text("text\none\n")
+    with pytest.raises(InputError, match=rf"README\.md sets {option[:9]}.*documents: {{on_error: skip}}"):
+        read(card(tmp_path, data_files, option))
+
+
+def test_another_option_in_the_readme_is_another_version(tmp_path: Path) -> None:
+    source = {"kind": "huggingface", "name": str(three_files(tmp_path / "data"))}
+    spec = make_spec(tmp_path / "store", [source])
+    found = []
+    for number in (7, 8, 8):
+        card(tmp_path / "data", "train-0.parquet", f"filters: [[number, '>=', {number}]]")
+        inputs, problems = find_inputs(spec, local_store(spec.store, spec.dataset))
+        assert problems == []
+        found.append([file.fingerprint for file in inputs])
+    assert found[0] != found[1] == found[2]
+    reader = make_reader(inputs[0].options)
+    card(tmp_path / "data", "train-0.parquet", "filters: [[number, '>=', 9]]")
+    with pytest.raises(InputError, match=r"options in README\.md .* changed; build again"):
+        list(reader.read(inputs[0].url, FileRange(0, 1)))
+
+
+#: options that the package honors; a source with one of them is read through it
+_OF_THE_PACKAGE = {
+    "arrow": "",
+    "csv": "sep delimiter header names column_names index_col usecols prefix mangle_dupe_cols engine converters "
+    "true_values false_values skipinitialspace skiprows nrows na_values keep_default_na na_filter skip_blank_lines "
+    "thousands decimal lineterminator quotechar quoting escapechar comment encoding dialect skipfooter doublequote "
+    "float_precision encoding_errors date_format",
+    "json": "encoding encoding_errors field newlines_in_values on_mixed_types parse_agent_traces",
+    "parquet": "columns filters",
+    "text": "encoding encoding_errors keep_linebreaks sample_by",
+}
+
+
+@pytest.mark.parametrize("builder", datasets_package.BUILDERS)
+def test_every_option_that_the_package_knows_is_honored_refused_or_harmless(builder: str) -> None:
+    module = import_module(f"datasets.packaged_modules.{builder}.{builder}")
+    config = getattr(module, f"{builder.capitalize()}Config")
+    assert datasets_package.options_of(config()) == {}
+    for field in fields(config):
+        is_honored = field.name in _OF_THE_PACKAGE[builder].split()
+        kinds = [field.name in datasets_package.HARMLESS, field.name in datasets_package.SKIPPING, is_honored]
+        assert kinds.count(True) == 1, f"{field.name} is new: what does it change?"
+        changed = config()
+        setattr(changed, field.name, "changed")
+        changed.data_files = {"train": ["/a"]}
+        dataset = partial(datasets_package.Dataset, type("Builder", (), {"config": changed}), "train", "name")
+        if field.name in datasets_package.SKIPPING:
+            with pytest.raises(InputError, match=field.name):
+                dataset()
+        else:
+            assert dataset().options == ({field.name: "'changed'"} if is_honored and field.name != "delimiter" else {})
+
+
+def test_a_file_of_another_format_that_the_package_would_skip_is_named(tmp_path: Path) -> None:
+    write_jsonl(three_files(tmp_path) / "more" / "train-3.jsonl", ["a"])
+    with pytest.raises(InputError, match=r"train-3\.jsonl: not of the format of .* would be left out; set data_files"):
+        read(tmp_path)
+    assert read(tmp_path, data_files="more/*") == ["a"]
+    assert len(read(card(tmp_path, "'*.parquet'", "default: true"))) == 30
+
+
+def test_a_split_without_files_is_not_called_missing() -> None:
+    from datasets.packaged_modules.csv.csv import CsvConfig
+
+    config = CsvConfig()
+    config.data_files = {"train": []}
+    with pytest.raises(InputError, match=r"name: split 'train' has no data file"):
+        datasets_package.Dataset(type("Builder", (), {"config": config}), "train", "name")
 
 
 def test_data_files_of_a_folder(tmp_path: Path) -> None:
@@ -260,13 +372,15 @@ def test_the_settings_of_the_package_stay_as_they_were(
 
 def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
+    from datasets.packaged_modules.parquet.parquet import ParquetConfig
 
     three_files(tmp_path)
     urls = [f"hf://datasets/org/name@{_COMMIT}/data/train-{i}.parquet" for i in range(3)]
     asked: list[tuple[str, str | None]] = []
 
-    config = type("ParquetConfig", (), {"data_files": {"train": urls}})
-    builder = type("Builder", (), {"config": config()})
+    config = ParquetConfig()
+    config.data_files = {"train": urls}
+    builder = type("Builder", (), {"config": config})
 
     def load(name: str, config: str | None, **options: Any) -> Any:
         asked.append((name, options["revision"]))

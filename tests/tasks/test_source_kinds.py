@@ -416,6 +416,13 @@ def test_a_saved_dataset_without_a_list_of_files_is_reported(tmp_path: Path, sta
         read_real(tmp_path / "set", kind="arrow")
 
 
+def test_what_is_not_known_of_a_saved_dataset_is_named(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    written(tmp_path / "set" / "state.json", b'{"_data_files": [{"filename": "a.arrow"}], "_deleted_rows": [0]}')
+    with pytest.raises(InputError, match=r"state\.json: '_deleted_rows' is not supported"):
+        read_real(tmp_path / "set", kind="arrow")
+
+
 def test_a_folder_that_is_not_a_saved_dataset_is_reported(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     with pytest.raises(InputError, match=r"write .*/set/\*.arrow"):

@@ -8,6 +8,7 @@ import json
 import random
 import tempfile
 import tracemalloc
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -22,9 +23,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import write_parquet
+from tests.builders.datasets import local_store, make_spec, write_parquet
 from tests.counts import count
 from tokenloom.errors import InputError
+from tokenloom.tasks.inputs import find_inputs, table_messages
 from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
 from tokenloom.tasks.sources.files import compressed, opening
@@ -175,6 +177,57 @@ def test_string_types_give_equal_rows(kind: pa.DataType, tmp_path: Path) -> None
     table = pa.table({"text": pa.array(texts, pa.string()).cast(kind)})
     pq.write_table(table, tmp_path / "a.parquet")
     assert read_file("parquet", tmp_path / "a.parquet") == list(enumerate(texts))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_uuids_and_json_are_read_as_text(kind: str, tmp_path: Path) -> None:
+    uuids = [uuid.UUID(int=7**40), None, uuid.UUID(int=0)]
+    texts = ['{"a": "é"}', "[1]", None]
+    columns = {
+        "json": pa.array(texts, pa.json_()),
+        "uuid": pa.array([one and one.bytes for one in uuids], pa.uuid()),
+        "same": pa.array(['{"long": "and repeated in each of the rows"}'] * 3, pa.json_()),
+    }
+    table, path = pa.table(columns), str(tmp_path / f"a.{kind}")
+    if kind == "parquet":
+        pq.write_table(table, path, store_schema=False)  # as another writer: only parquet's logical types
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    spelled = [one and str(one) for one in uuids]
+    for text, wanted in (("json", texts), ("uuid", spelled), ("same", columns["same"].to_pylist())):
+        assert read_file(kind, Path(path), text=text) == list(enumerate(wanted))
+    reader = make_reader({"kind": kind, **OPTIONS, "text": "json", "id": "uuid"})
+    (batch,) = reader.read(path, FileRange(0, 1))
+    assert batch.ids is not None
+    assert batch.ids.to_pylist() == spelled
+    assert read_file(kind, Path(path), text="json", filter=f'uuid == "{spelled[2]}"') == [(2, None)]
+    lists = pa.ListArray.from_arrays(pa.array([0, 3]), columns["uuid"])  # not joined, as their bytes are no text
+    pq.write_table(pa.table({"text": lists}), path)
+    with pytest.raises(InputError, match="a text column holds strings, or lists of strings"):
+        read_file("parquet", Path(path))
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"),
+    [
+        ("_delta_log/00000000000000000000.json", "Delta Lake"),
+        ("metadata/v1.metadata.json", "Iceberg"),
+        (".hoodie/hoodie.properties", "Hudi"),
+    ],
+)
+def test_a_table_is_named_since_rows_that_it_deleted_are_read(mark: str, name: str, tmp_path: Path) -> None:
+    table = tmp_path / "data" / "table"
+    write_parquet(table / "a" / "a.parquet", ["text"])
+    for pattern in (f"{table}/*/*.parquet", f"{table}/a/a.parquet", f"{tmp_path}/data/*/a/a.parquet"):
+        spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": pattern}])
+        inputs, _ = find_inputs(spec, local_store(spec.store, spec.dataset))
+        (table / mark).unlink(missing_ok=True)
+        assert list(table_messages(inputs)) == []
+        (table / mark).parent.mkdir(exist_ok=True)
+        (table / mark).write_text("{}")
+        (message,) = table_messages(inputs)
+        assert f"{table} is a table of {name}: every file that matches is read" in message
 
 
 def test_parquet_rows_located_by_number_are_found(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import struct
 import tempfile
 from collections.abc import Callable
 from decimal import Decimal
@@ -15,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders.raw_parquet import bounds, replaced_in_footer
 from tests.counts import count
 from tokenloom.spec.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
-from tokenloom.tasks.sources import FileRange, make_reader
+from tokenloom.tasks.sources import FileRange, Rows, make_reader
 from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.fields import Fields
 
@@ -210,6 +212,64 @@ def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any
     pq.write_table(table, path, row_group_size=1)
     batches = make_reader({"kind": "parquet"} | options).read(path, FileRange(0, 4))
     assert [int(row) for batch in batches for row in batch.rows] == wanted
+
+
+_HASHES = st.sampled_from([0, 1, 7, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1])
+_ACCENTED = st.text(st.sampled_from("bz~é漢"), max_size=3)
+
+
+def _signed(value: str | int) -> bytes | int:
+    """Return what orders values as a writer does that compares signed bytes or numbers."""
+    if isinstance(value, int):
+        return value - 2**64 if value >= 2**63 else value
+    return bytes(byte ^ 0x80 for byte in value.encode())
+
+
+def _stored(value: str | int) -> bytes:
+    return struct.pack("<Q", value) if isinstance(value, int) else value.encode()
+
+
+def read_filtered(path: str, text: str) -> list[Rows]:
+    """Return the batches of a parquet file that the filter `text` leaves."""
+    reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
+    return [batch for part in reader.partitions(path) for batch in reader.read(path, part)]
+
+
+@settings(max_examples=count(100, 5000), deadline=None)
+@given(
+    case=st.one_of(
+        st.tuples(st.lists(_HASHES, min_size=1, max_size=5), _HASHES.map(lambda value: min(value, 2**63 - 1))),
+        st.tuples(st.lists(_ACCENTED, min_size=1, max_size=5), _ACCENTED),
+    ),
+    sign=st.sampled_from(list(_OPERATORS)),
+)
+def test_a_writer_that_compares_in_another_order_loses_no_row(case: tuple[list[Any], Any], sign: str) -> None:
+    values, value = case
+    kind = pa.uint64() if isinstance(values[0], int) else pa.string()
+    table = pa.table({"text": pa.nulls(len(values), pa.string()), "c": pa.array(values, kind)})
+    right = bounds(_stored(min(values)), _stored(max(values)))
+    wrong = bounds(_stored(min(values, key=_signed)), _stored(max(values, key=_signed)))
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        pq.write_table(table, file.name)
+        Path(file.name).write_bytes(replaced_in_footer(Path(file.name).read_bytes(), right, wrong))
+        batches = read_filtered(file.name, f"c {sign} {value!r}")
+    wanted = [i for i, found in enumerate(values) if _OPERATORS[sign](found, value)]
+    assert [int(row) for batch in batches for row in batch.rows] == wanted
+
+
+def test_statistics_rule_out_row_groups_unless_their_writer_is_known_to_be_wrong(tmp_path: Path) -> None:
+    days = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-02"]
+    pq.write_table(pa.table({"text": days, "day": days}), tmp_path / "a.parquet", row_group_size=2)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    created = pq.read_metadata(tmp_path / "a.parquet").created_by.encode()
+    old = b"parquet-mr version 1.7.0"  # PARQUET-251
+    named = [bytes([len(name)]) + name for name in (created, old)]
+    (tmp_path / "b.parquet").write_bytes(replaced_in_footer(whole, *named))
+    for name, num_not_read in (("a", 2), ("b", 0)):
+        batches = read_filtered(str(tmp_path / f"{name}.parquet"), 'day >= "2024-02-01"')
+        assert [int(row) for batch in batches for row in batch.rows] == [2, 3]
+        assert sum(batch.num_filtered for batch in batches) == 2
+        assert sum(batch.num_not_read for batch in batches) == num_not_read
 
 
 # Syntax
