@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 
@@ -34,6 +35,12 @@ def parse_reference(text: str) -> Reference:
     """
     store, slash, rest = text.rstrip("/").rpartition("/")
     dataset, at, name = rest.partition("@")
+    is_spec = dataset.lower().endswith((".yaml", ".yml")) and "://" not in text
+    if is_spec and not os.path.isdir(f"{store}{slash}{dataset}"):
+        raise StoreError(
+            f"{text!r} is a spec, not a dataset: build it with `tokenloom build`, then write STORE/DATASET, which are "
+            "its keys `store` and `dataset`"
+        )
     name = name if at else "latest"
     store = store or "/" if slash else "."
     is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or _HEX_DIGITS.match(name))

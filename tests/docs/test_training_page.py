@@ -106,6 +106,7 @@ def test_packing_and_attention_within_documents(page: Any) -> None:
 def test_mixtures(page: Any) -> None:
     names = page("Mixtures")
     assert names.batch["input_ids"].shape == (8, 128)
+    assert sorted(set(names.names)) == ["news", "titles"]
     assert np.bincount(names.mixture.schedule.turns(np.arange(1000))[0]).tolist() == [700, 300]
 
 

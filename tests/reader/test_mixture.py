@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,7 +19,9 @@ from tests.counts import count
 from tests.reader.oracle import assert_same, copied, make_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.masks import segments
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order.schedule import MAX_PERIOD, Schedule, turn_table, whole_weights
 from tokenloom.storage.formats.canonical import sign
@@ -229,8 +233,39 @@ def test_members_of_different_tokenizers_are_refused(sets: dict[str, TokenDatase
     version["tokenizer"]["fingerprint"] = "e" * 64
     del version["checksum"]
     Path(reference, "versions", version["version"], "manifest.json").write_bytes(sign(version))
-    with pytest.raises(ValueError, match=f"must have the same tokenizer: 'a' has {'f' * 64}, 'b' has {'e' * 64}"):
+    label = r"made \(made\), 5,000 ids, fingerprint "
+    with pytest.raises(ValueError, match=f"same tokenizer: 'a' has {label}f{{8}}..., 'b' has {label}e{{8}}...; build"):
         Mixture({"a": (sets["large"], 1), "b": (TokenDataset(reference, seq_len=16), 1)})
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_the_field_member_says_which_dataset_each_sample_is_of(sets: dict[str, TokenDataset], prefetch: int) -> None:
+    options: dict[str, Any] = {"seq_len": 16, "fields": ["member"]}
+    marked = {name: TokenDataset(data.reference, **options) for name, data in sets.items()}
+    weights = {"large": 3, "small": 2, "third": 1}
+    mixture = Mixture({name: (marked[name], weights[name]) for name in weights})
+    turns, _ = mixture.schedule.turns(np.arange(7 * 40))
+    loader = TokenLoader(mixture, 7, prefetch=prefetch)
+    plain = TokenLoader(Mixture({name: (sets[name], weights[name]) for name in weights}), 7)
+    batches = [copied(next(loader)) for _ in range(20)]
+    stores = {name: str(Path(data.files.store.root).parent) for name, data in sets.items()}
+    again = TokenLoader.from_state(stores, loader.state_dict(), 7, dataset={"fields": ["member"]})
+    batches += [copied(next(again)) for _ in range(20)]
+    assert np.concatenate([batch.pop("member") for batch in batches]).tolist() == turns.tolist()
+    for batch in batches:
+        assert_same(batch, next(plain))  # labels too: the field does not mask any
+    assert list(mixture.datasets) == list(weights)
+    for one in (loader, plain, again):
+        one.close()
+
+
+def test_samples_without_a_mixture_have_the_member_0_and_padding_has_minus_1(sets: dict[str, TokenDataset]) -> None:
+    data = TokenDataset(sets["small"].reference, seq_len=16, packing="document", fields=["member"])
+    members = torch.cat([batch["member"] for batch in EvaluationPass(data, 4)])
+    assert members.tolist() == [0] * len(data) + [-1] * (-len(data) % 4)
+    assert "member" not in data[0]
+    first = next(iter(EvaluationPass(data, 4)))
+    assert [part["member"].tolist() for part in segments(first, 2)] == [[0] * 4] * 2
 
 
 # ---- state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import threading
@@ -332,7 +333,7 @@ def test_a_plan_that_can_not_be_written_is_reported(
 
 
 _FORK_DURING_WINDOW = """
-import os, sys, threading
+import os, sys, threading, time
 from tokenloom.reader.shards import boundaries
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
@@ -350,9 +351,14 @@ data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
 loader = TokenLoader(data, 2)
 loader.start()
 assert inside.wait(60)
+threading.Thread(target=next, args=(loader,), daemon=True).start()
+while loader._lock.acquire(blocking=False):  # until that thread waits for its batch
+    loader._lock.release()
+    time.sleep(0.01)
 child = os.fork()
 if child == 0:
     next(TokenLoader(data, 2, prefetch=0))
+    next(loader)
     os._exit(7)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 proceed.set()
@@ -362,10 +368,33 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_a_forked_child_does_not_deadlock_on_the_prefetch_thread(reference: str) -> None:
+def test_a_forked_child_does_not_deadlock_on_the_threads_of_its_parent(reference: str) -> None:
     command = [sys.executable, "-c", _FORK_DURING_WINDOW, reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 32])
+def test_threads_that_share_a_loader_take_each_batch_once(reference: str, prefetch: int) -> None:
+    data = TokenDataset(reference, seq_len=4)
+    expected = [as_lists(batch) for batch in TokenLoader(data, 2, num_epochs=1)]
+    loader = TokenLoader(data, 2, num_epochs=1, prefetch=prefetch)
+    taken: list[dict[str, Any]] = []
+
+    def take_some(most: int) -> None:
+        for batch in itertools.islice(loader, most):
+            taken.append(as_lists(batch))
+            time.sleep(0)  # another thread's turn
+
+    for most in (20, len(expected)):  # the first stops halfway: its state must be that of what was taken
+        threads = [threading.Thread(target=take_some, args=(most,), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert loader.state_dict()["samples"] == 2 * len(taken)
+    assert sorted(map(str, taken)) == sorted(map(str, expected))
 
 
 class Numbers:

@@ -195,7 +195,7 @@ def test_a_plot_escapes_names_and_bars_are_as_long_as_their_values() -> None:
         (["--plot", "nowhere/plot.svg"], 2, "in an existing folder"),
         (["--packing", "greedy"], 2, "packing must be one of concat"),
         (["--order", "random"], 2, "order must be one of"),
-        (["--seq-len", "1000000"], 2, "is empty"),
+        (["--seq-len", "1000000"], 2, "use a smaller seq_len"),
         (["--split", "tests"], 1, "no split 'tests'; it has: train"),
     ],
 )

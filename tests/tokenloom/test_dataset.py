@@ -19,7 +19,7 @@ import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
-from tokenloom import TokenDataset, TokenLoader
+from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
 from tokenloom.reader.shards import one_shard
 from tokenloom.spec.build_spec import BuildSpec
@@ -101,6 +101,45 @@ def test_a_list_of_indices_gives_the_samples_in_its_order(built: _Built) -> None
     indices = [3, 0, len(data) - 1, 3]
     for sample, i in zip(data.__getitems__(indices), indices, strict=True):
         np.testing.assert_array_equal(sample["input_ids"], data[i]["input_ids"])
+
+
+def test_a_slice_gives_a_list_of_samples_and_other_indices_say_what_to_write(built: _Built) -> None:
+    data = TokenDataset(built.reference, seq_len=50)
+    for part in (slice(0, 3), slice(-2, None), slice(4, 1, -1), slice(3, 3)):
+        expected = [data[i]["labels"].tolist() for i in range(len(data))[part]]
+        assert [sample["labels"].tolist() for sample in data[part]] == expected
+    for index in ([0, 1], 1.0, "0", None):
+        with pytest.raises(TypeError, match=r"an integer as its index, or write data\[first:end\]"):
+            data[index]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", ["news.yaml", "News.yml", "news.yaml@latest"])
+def test_a_spec_in_place_of_a_dataset_is_named(tmp_path: Path, name: str) -> None:
+    for there in (False, True):
+        if there:
+            Path(tmp_path, name.partition("@")[0]).write_text("dataset: news\n")
+        with pytest.raises(StoreError, match=f"{name}' is a spec, not a dataset: build it .* write STORE/DATASET"):
+            TokenDataset(tmp_path / name)
+
+
+def test_a_dataset_may_be_named_like_a_spec(tmp_path: Path) -> None:
+    reference = make_store(tmp_path, (90,))
+    Path(reference).rename(tmp_path / "data.yaml")
+    version = next((tmp_path / "data.yaml" / "versions").iterdir()).name
+    assert len(TokenDataset(f"{tmp_path}/data.yaml@{version}", seq_len=8)) > 0
+
+
+def test_a_split_without_documents_says_so_wherever_it_is_read(tmp_path: Path) -> None:
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in.jsonl", ["one text", "another"]))}
+    spec = make_spec(tmp_path / "store", [source], splits={"train": 0.98, "validation": 0.01, "test": 0.01})
+    build(spec)
+    message = r"split 'test': no samples: the split is empty, .* read another split \(train\)"
+    for packing in PACKINGS:
+        with pytest.warns(UserWarning, match=message):
+            data = TokenDataset(f"{spec.store}/data", "test", seq_len=4, packing=packing)
+        for read in (lambda data: EvaluationPass(data, 1), lambda data: TokenLoader(data, 1), TokenDataset.iterable):
+            with pytest.raises(ValueError, match=message):
+                read(data)
 
 
 def test_split_without_a_whole_sample_is_empty(built: _Built) -> None:
@@ -467,7 +506,7 @@ def test_full_verification_checks_tokens_and_open_does_not(synthetic: str) -> No
     [
         ({"packing": "dense"}, "packing must be one of concat, document, document_padded, best_fit, not 'dense'"),
         ({"labels": "none"}, "labels must be one of shifted, same, not 'none'"),
-        ({"fields": ("mask",)}, "fields must be one of cu_seqlens, document_ids, position_ids, not 'mask'"),
+        ({"fields": ("mask",)}, "fields must be one of cu_seqlens, document_ids, position_ids, member, not 'mask'"),
         ({"verify": "no"}, "verify must be one of open, full, not 'no'"),
         ({"access": "read"}, "access must be one of mmap, pread, range, not 'read'"),
         ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),

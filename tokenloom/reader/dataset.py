@@ -6,7 +6,7 @@ import operator
 import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.arrays import Int32s
 from tokenloom.reader.sample_source import SampleSource
-from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat
+from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
@@ -65,9 +65,10 @@ class TokenDataset(SplitSamples, SampleSource):
             whole documents with the least padding.
         labels: "shifted": the inputs, shifted by one; "same": the inputs, for models that shift them.
         fields: any of "position_ids" and "document_ids", (T,) int32 from 0 in each sample (padding has the document
-            -1), and "cu_seqlens", which only the batches of a TokenLoader hold.
+            -1); and, in the batches of a TokenLoader alone, "cu_seqlens", and "member", (B,) int64: the position in
+            `mixture.datasets` of the dataset that each sample is of, 0 without a mixture (a padded sample has -1).
         mask_documents: whether the label is -100 where its token begins another document than the token before. None:
-            if there are `fields`, or the packing is "best_fit". Labels in padding are always -100.
+            if there are `fields` of documents, or the packing is "best_fit". Labels in padding are always -100.
         max_open_shards: how many shards stay mapped, at least 1; fewer if they would hold more than two thirds of the
             process's file descriptors. A view of a closed shard stays valid.
         verify: "open" checks the header of a shard when it is opened, "full" the whole shard.
@@ -119,27 +120,16 @@ class TokenDataset(SplitSamples, SampleSource):
             seq_len=seq_len,
             labels=labels,
             fields=names,
-            mask_documents=bool(names) or packing == "best_fit" if mask_documents is None else bool(mask_documents),
+            mask_documents=has_document_fields(names) or packing == "best_fit"
+            if mask_documents is None
+            else bool(mask_documents),
             short_rows=packing in ("document_padded", "best_fit"),
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
         )
         super().__init__(files, packing, form, options)
         if not len(self):
-            warnings.warn(self._why_empty(), stacklevel=2)
-
-    def _why_empty(self) -> str:
-        """Return why there are no samples, and what to do."""
-        place = f"{self.reference}, split {self.split!r}"
-        if not self.num_tokens:
-            return f"{place}: no samples: the split has no tokens"
-        needed = 2 if self.format.short_rows else self.seq_len + 1
-        what = "shard" if self.packing == "concat" else "document"
-        step = ", or packing='document_padded'" if self.packing == "document" else ""
-        return (
-            f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} a sample takes at least "
-            f"{needed:,} tokens of one {what}, and no {what} has that many; use a smaller seq_len{step}"
-        )
+            warnings.warn(self.why_empty(), stacklevel=2)
 
     @property
     def lease(self) -> Lease | None:
@@ -150,11 +140,19 @@ class TokenDataset(SplitSamples, SampleSource):
         how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
         return f"TokenDataset({self.reference!r}, {how}): {counted(len(self), 'sample')}"
 
-    def __getitem__(self, index: SupportsIndex) -> Sample:
-        """Return {"input_ids", "labels"}, each (seq_len,) int64, and the `fields`.
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Sample | list[Sample]:
+        """Return {"input_ids", "labels"}, each (seq_len,) int64, and the `fields`; for a slice, a list of them.
 
-        Raises IndexError outside of [-len, len).
+        Raises IndexError outside of [-len, len), TypeError if the index is neither an integer nor a slice.
         """
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self))))
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"a sample has an integer as its index, or write data[first:end]; not {index!r}")
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:

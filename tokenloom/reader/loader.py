@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -58,7 +60,8 @@ class TokenLoader:
 
     All ranks share one global stream of samples. Rank r takes the positions g with g % world_size == r, so the stream
     does not depend on the number of ranks, and one number says where a training run is. `cu_seqlens` is
-    (num_runs + 1,) int32 over the flattened batch, `max_seqlen` an int.
+    (num_runs + 1,) int32 over the flattened batch, `max_seqlen` an int. Threads may share a loader: each batch goes to
+    one of them.
 
     Args:
         source: a TokenDataset or a Mixture.
@@ -121,6 +124,9 @@ class TokenLoader:
         self._prefetcher: Prefetcher[Made] | None = None
         self._feed: Feed | None = None
         self._ready: list[Made] = []  # made, and taken from the thread
+        # Reentrant: a handler of a signal may close the loader, or save its state, in the middle of `__next__`.
+        self._lock = threading.RLock()
+        _LOADERS.add(self)
 
     def __repr__(self) -> str:
         rank = f"rank {self.ranks.rank} of {self.ranks.world_size}"
@@ -143,20 +149,21 @@ class TokenLoader:
         return self
 
     def __next__(self) -> Batch:
-        begin = time.perf_counter()
-        try:
-            if not self._ready:
-                self._ready = self._take()
-            batch: Batch = self._ready.pop(0)
-            if self._finishes:
-                assert self._feed is not None  # it made the batch
-                batch = self._feed.finish(batch)
-            self._waits.add(begin, time.perf_counter())
-        except BaseException:
-            self.close()  # so that the next call makes the same batch again
-            raise
-        self._taken += 1
-        return batch
+        with self._lock:
+            begin = time.perf_counter()
+            try:
+                if not self._ready:
+                    self._ready = self._take()
+                batch: Batch = self._ready.pop(0)
+                if self._finishes:
+                    assert self._feed is not None  # it made the batch
+                    batch = self._feed.finish(batch)
+                self._waits.add(begin, time.perf_counter())
+            except BaseException:
+                self.close()  # so that the next call makes the same batch again
+                raise
+            self._taken += 1
+            return batch
 
     @property
     def _position(self) -> int:
@@ -175,19 +182,20 @@ class TokenLoader:
 
     def start(self) -> None:
         """Begin to make batches ahead, before the first is requested."""
-        if self._producer is not None and self._producer.is_mine:
-            return
-        self._ready = []  # a forked child makes them again
-        chunk_batches = self._chunk_batches()
-        form, batch_size = self.stream.format, self.steps.batch_size
-        self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
-        producer = Producer(
-            self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
-        )
-        # Before the producer is set: an interrupt may come in between, and `close` needs both.
-        self._abandon_producer = weakref.finalize(self, producer.abandon)
-        self._producer = producer
-        self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
+        with self._lock:
+            if self._producer is not None and self._producer.is_mine:
+                return
+            self._ready = []  # a forked child makes them again
+            chunk_batches = self._chunk_batches()
+            form, batch_size = self.stream.format, self.steps.batch_size
+            self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
+            producer = Producer(
+                self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
+            )
+            # Before the producer is set: an interrupt may come in between, and `close` needs both.
+            self._abandon_producer = weakref.finalize(self, producer.abandon)
+            self._producer = producer
+            self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
     def _chunk_batches(self) -> int:
         return max(1, min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes))
@@ -205,15 +213,16 @@ class TokenLoader:
 
     def close(self) -> None:
         """End the thread; the next batch continues from where the loader is, with a new thread."""
-        producer, prefetcher = self._producer, self._prefetcher
-        self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the wait below
-        try:
-            if prefetcher is not None:
-                prefetcher.close()
-        finally:
-            if producer is not None:
-                self._abandon_producer.detach()
-                producer.close()
+        with self._lock:
+            producer, prefetcher = self._producer, self._prefetcher
+            self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the wait below
+            try:
+                if prefetcher is not None:
+                    prefetcher.close()
+            finally:
+                if producer is not None:
+                    self._abandon_producer.detach()
+                    producer.close()
 
     def state_dict(self) -> LoaderState:
         """Return where the loader is, as JSON: its stream's fingerprint, and the number of samples all ranks took."""
@@ -225,8 +234,9 @@ class TokenLoader:
         Raises TokenloomError if the state belongs to a different stream; the message names the differences.
         """
         position = check_state(state, self.stream.fingerprint())
-        self.close()
-        self._start, self._taken = position, 0
+        with self._lock:
+            self.close()
+            self._start, self._taken = position, 0
 
     @classmethod
     def from_state(
@@ -297,3 +307,15 @@ class TokenLoader:
     def describe(self) -> str:
         """Return how a batch is made, as text: shards, packing, order, and the shapes and types on the way."""
         return describe(self.stream, self.steps, str(self.device), self.prefetch)
+
+
+_LOADERS: weakref.WeakSet[TokenLoader] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """Replace the locks in a forked child: threads of its parent may hold them."""
+    for loader in _LOADERS:
+        loader._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -48,7 +48,8 @@ def segments(batch: Batch, num_segments: int) -> Iterator[Batch]:
     """Yield consecutive segments of a batch, T / num_segments tokens each, for truncated backpropagation.
 
     Args:
-        batch: tensors (B, T); segments leave out cu_seqlens and max_seqlen, which hold for whole rows only.
+        batch: tensors (B, T); segments leave out cu_seqlens and max_seqlen, which hold for whole rows only, and have
+            `member` as it is.
         num_segments: a divisor of T.
 
     Raises ValueError if num_segments does not divide T.
@@ -59,4 +60,4 @@ def segments(batch: Batch, num_segments: int) -> Iterator[Batch]:
     width = seq_len // num_segments
     rows = {name: values for name, values in batch.items() if name not in ("cu_seqlens", "max_seqlen")}
     for start in range(0, seq_len, width):
-        yield {name: values[:, start : start + width] for name, values in rows.items()}
+        yield {name: values if name == "member" else values[:, start : start + width] for name, values in rows.items()}

@@ -9,10 +9,14 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.order import Schedule
 from tokenloom.reader.sample_source import SampleSource
 from tokenloom.reader.streams import DatasetStream, MixtureStream
+from tokenloom.storage.formats.manifest import TokenizerEntry
+from tokenloom.wording import described_tokenizer
 
 
 class Mixture(SampleSource):
     """Several datasets by weight; a weight counts samples.
+
+    The field "member" of the datasets says which of them each sample of a batch is of.
 
     Args:
         members: {name: (dataset, weight)}; all have one tokenizer, seq_len, packing, labels and fields. Weights are
@@ -56,15 +60,24 @@ class Mixture(SampleSource):
 def _check_alike(datasets: Mapping[str, TokenDataset]) -> None:
     first_name, first = next(iter(datasets.items()))
     for name, data in datasets.items():
-        for what, mine, other in (
-            ("tokenizer", first.files.manifest.tokenizer.fingerprint, data.files.manifest.tokenizer.fingerprint),
+        mine, theirs = (each.files.manifest.tokenizer for each in (first, data))
+        if mine.fingerprint != theirs.fingerprint:
+            raise ValueError(
+                f"members of a mixture must have the same tokenizer: {first_name!r} has {_described(mine)}, "
+                f"{name!r} has {_described(theirs)}; build one of them with the tokenizer of the other"
+            )
+        for what, one, other in (
             ("seq_len", first.seq_len, data.seq_len),
             ("packing", first.packing, data.packing),
             ("labels", first.format.labels, data.format.labels),
             ("fields", first.format.fields, data.format.fields),
             ("mask_documents", first.format.mask_documents, data.format.mask_documents),
         ):
-            if mine != other:
+            if one != other:
                 raise ValueError(
-                    f"members of a mixture must have the same {what}: {first_name!r} has {mine}, {name!r} has {other}"
+                    f"members of a mixture must have the same {what}: {first_name!r} has {one}, {name!r} has {other}"
                 )
+
+
+def _described(tokenizer: TokenizerEntry) -> str:
+    return f"{described_tokenizer(tokenizer.label)}, fingerprint {tokenizer.fingerprint[:8]}..."

@@ -46,6 +46,7 @@ class Turns(NamedTuple):
     """Some positions of a stream that one dataset takes."""
 
     member: str | None  # of a mixture; None in the stream of a dataset
+    index: int  # of the member in the mixture; 0 in the stream of a dataset
     stream: DatasetStream
     places: Int64s  # (n,) which of the positions these are
     positions: Int64s  # (n,) in the dataset's own stream
@@ -112,11 +113,7 @@ class DatasetStream(Stream):
 
     def __init__(self, dataset: SplitSamples, order: str, seed: int, lanes: int | None) -> None:
         if not len(dataset):
-            where = "shard" if dataset.packing == "concat" else "document"
-            raise ValueError(
-                f"{dataset.reference}, split {dataset.split!r}, is empty: no {where} has "
-                f"seq_len + 1 = {dataset.seq_len + 1} tokens; choose a smaller seq_len, or another packing"
-            )
+            raise ValueError(dataset.why_empty())
         super().__init__(dataset.format, len(dataset), [dataset])
         self.dataset = dataset
         self.order = Order(order, dataset.counts, seed, lanes)
@@ -139,7 +136,7 @@ class DatasetStream(Stream):
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
         """See Stream."""
-        yield Turns(None, self, np.arange(len(positions)), positions)
+        yield Turns(None, 0, self, np.arange(len(positions)), positions)
 
     def positions(self, member: str | None, own: Int64s) -> Int64s:
         """See Stream."""
@@ -149,9 +146,9 @@ class DatasetStream(Stream):
         """See Stream."""
         return RowWindow([self.part(positions, np.arange(len(positions)))], num_rows, self.format)
 
-    def part(self, positions: Int64s, places: Int64s) -> WindowPart:
-        """Return the rows of (n,) positions, as the rows `places` of a window."""
-        return WindowPart(self.dataset.shards, places, self.dataset.locate(self.order.samples(positions)))
+    def part(self, positions: Int64s, places: Int64s, member: int = 0) -> WindowPart:
+        """Return the rows of (n,) positions, as the rows `places` of a window; `member` is the dataset's number."""
+        return WindowPart(self.dataset.shards, places, self.dataset.locate(self.order.samples(positions)), member)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """See Stream."""
@@ -191,7 +188,7 @@ class MixtureStream(Stream):
 
     def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """See Stream."""
-        parts = [turns.stream.part(turns.positions, turns.places) for turns in self.turns(positions)]
+        parts = [turns.stream.part(turns.positions, turns.places, turns.index) for turns in self.turns(positions)]
         return RowWindow(parts, num_rows, self.format)
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
@@ -200,7 +197,7 @@ class MixtureStream(Stream):
         for index, (name, member) in enumerate(self.members.items()):
             places = np.flatnonzero(members == index)
             if len(places):
-                yield Turns(name, member, places, ordinals[places])
+                yield Turns(name, index, member, places, ordinals[places])
 
     def positions(self, member: str | None, own: Int64s) -> Int64s:
         """See Stream."""

@@ -66,6 +66,9 @@ class CudaFeed:
                 shared["ignored"] = self._ignored(window, first, num_batches)
                 if "cu_seqlens" in self._form.fields:
                     shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
+        if "member" in self._form.fields:
+            members = window.members(first, first + num_batches * self._batch_size)
+            shared["member"] = (members, [self._batch_size] * num_batches)
         with self._times.phase("copy"):
             copied, parts = self._copy(shared)
         return [
@@ -126,7 +129,7 @@ class CudaFeed:
         }
         if "ignored" in arrays:
             batch["labels"].view(-1).index_fill_(0, arrays["ignored"], IGNORED)
-        batch |= {name: arrays[name].clone() for name in self._form.row_fields}
+        batch |= {name: arrays[name].clone() for name in (*self._form.row_fields, "member") if name in arrays}
         if made.max_seqlen is not None:
             batch |= {"max_seqlen": made.max_seqlen, "cu_seqlens": arrays["cu_seqlens"].clone()}
         return batch

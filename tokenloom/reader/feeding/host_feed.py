@@ -85,6 +85,10 @@ class HostFeed:
                 with self._times.phase("pack"):
                     self._ignore_labels(window, first, end, ids_and_labels)
                     self._add_fields(window, first, end, batches)
+            if "member" in self._form.fields:
+                members = window.members(first, end).reshape(num_batches, self._batch_size)
+                for batch, of_batch in zip(batches, members, strict=True):
+                    batch["member"] = torch.from_numpy(of_batch)
         return batches
 
     def _tensors(self, array: Int32s | Int64s, count: int) -> list[Tensor]:

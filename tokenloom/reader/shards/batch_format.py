@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tokenloom.reader.arrays import TokenType
 
 IGNORED = -100  # the label that loss functions ignore
-FIELDS = ("cu_seqlens", "document_ids", "position_ids")
+DOCUMENT_FIELDS = ("cu_seqlens", "document_ids", "position_ids")  # they follow from where documents begin
+FIELDS = (*DOCUMENT_FIELDS, "member")
 LABELS = ("shifted", "same")
 
 
@@ -30,9 +32,14 @@ class BatchFormat(NamedTuple):
     @property
     def row_fields(self) -> tuple[str, ...]:
         """The fields of shape (B, T)."""
-        return tuple(name for name in self.fields if name != "cu_seqlens")
+        return tuple(name for name in self.fields if name not in ("cu_seqlens", "member"))
 
     @property
     def needs_marks(self) -> bool:
         """Whether a batch depends on where documents begin in its rows."""
-        return bool(self.fields) or self.mask_documents or self.short_rows
+        return has_document_fields(self.fields) or self.mask_documents or self.short_rows
+
+
+def has_document_fields(fields: Iterable[str]) -> bool:
+    """Return whether one of the fields follows from where documents begin."""
+    return not set(DOCUMENT_FIELDS).isdisjoint(fields)

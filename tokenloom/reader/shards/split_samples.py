@@ -91,6 +91,24 @@ class SplitSamples:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    def why_empty(self) -> str:
+        """Return why there are no samples, and what to do."""
+        place = f"{self.reference}, split {self.split!r}"
+        if not self.num_tokens:
+            filled = [name for name, split in self.files.manifest.splits.items() if split.tokens]
+            step = f"read another split ({', '.join(filled)}), or " if filled else ""
+            return (
+                f"{place}: no samples: the split is empty, no document fell into it; {step}build a version with more "
+                "documents, or another share for the split"
+            )
+        needed = 2 if self.format.short_rows else self.seq_len + 1
+        what = "shard" if self.packing == "concat" else "document"
+        step = ", or packing='document_padded'" if self.packing == "document" else ""
+        return (
+            f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} a sample takes at least "
+            f"{needed:,} tokens of one {what}, and no {what} has that many; use a smaller seq_len{step}"
+        )
+
     def shards_of(self, indices: Int64s) -> Int64s:
         """Return the shard of each of (n,) samples."""
         return np.searchsorted(self._ends, indices, side="right")

@@ -44,6 +44,7 @@ class WindowPart(NamedTuple):
     shards: OpenShards
     places: Int64s  # (n,) ascending
     rows: RowPieces
+    member: int = 0  # the number of the dataset in its mixture
 
     def lengths(self) -> Int64s:
         """Return the number of tokens in each row, (n,)."""
@@ -88,6 +89,13 @@ class RowWindow:
         """Mark the shards of the rows as used, so that other shards are closed before them; or open them."""
         for part in self.parts:
             part.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist(), may_open)
+
+    def members(self, first: int, end: int) -> Int64s:
+        """Return the number of the dataset of rows [first, end), (end - first,); -1 for padding."""
+        members = np.full(self.num_rows, -1)
+        for part in self.parts:
+            members[part.places] = part.member
+        return members[first:end]
 
     def _pieces(self) -> _Pieces:
         width, columns = self.form.dtype.itemsize, []
