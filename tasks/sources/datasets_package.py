@@ -178,6 +178,11 @@ def _check_folder(name: str) -> None:
     folder = Path(name)
     if not folder.is_dir():
         raise InputError(f"{name}: no such folder; check name, or give the name of a dataset on the hub: org/name")
+    if set(name) & set("*?["):
+        raise InputError(
+            f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
+            "files; rename the folder"
+        )
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
 

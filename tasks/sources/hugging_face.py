@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import root_of
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
 from tokenloom.tasks.sources.datasets_package import (
@@ -32,7 +33,7 @@ from tokenloom.tasks.sources.datasets_package import (
     load_pinned,
     translate_package_errors,
 )
-from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, check_names, found_file, root_of
+from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, check_names, found_file
 from tokenloom.tasks.sources.files.opening import filesystem_of, input_bytes, is_local
 from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.take import read_first

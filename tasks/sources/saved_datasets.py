@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import first_wildcard
 from tokenloom.tasks.sources.files.finding import FoundFile, found_file, match
 from tokenloom.tasks.sources.files.opening import filesystem_of
 
@@ -50,7 +51,7 @@ def _data_files(folder: str, pattern: str) -> list[str]:
             f"path: {folder}/{splits[0]}"
         )
     if not filesystem.exists(f"{folder}/{_STATE}"):
-        if any(c in pattern for c in "*?["):
+        if first_wildcard(pattern) is not None:
             return []
         raise InputError(
             f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "

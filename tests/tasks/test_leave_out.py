@@ -24,6 +24,8 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import finding
 from tokenloom.tasks.sources.files.finding import find_files
+from tokenloom.tasks.sources.files.local_glob import local_glob
+from tokenloom.tasks.sources.files.remote_glob import folder_glob
 
 TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", ".hidden.txt"]
 PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git status` with such a .gitignore does
@@ -39,6 +41,9 @@ PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git sta
     "[ab].t?t": ["2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "a.txt"],
     ".*": [".hidden.txt"],
     "data/a.txt": [],
+    "**/": sorted(set(TREE) - {"a.txt", "b.tmp", "old", ".hidden.txt"}),
+    "2024/**/b.*": ["2024/old/deep/b.txt"],
+    "[!a].t\\mp": ["b.tmp"],
 }
 
 
@@ -172,10 +177,27 @@ def test_a_pattern_that_can_leave_out_nothing_is_refused(pattern: str, tree: Pat
         spec_of(tree, pattern)
 
 
-@pytest.mark.parametrize("pattern", ["[a.txt", "/"])
+@pytest.mark.parametrize("pattern", ["[a.txt", "/", "[z-a]", "a\\", "[[:alpha:]]"])
 def test_a_pattern_that_is_not_valid_is_called_so(pattern: str, tree: Path) -> None:
-    with pytest.raises((SpecError, ValueError), match=r"is not a valid pattern"):
+    with pytest.raises((SpecError, ValueError), match=r"is not a valid pattern") as caught:
         spec_of(tree, pattern)
+    assert "leave_out" in str(caught.value)
+    assert "write" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["leave_out", "remote", "local"])
+def test_no_pattern_backtracks(kind: str, tmp_path: Path) -> None:
+    # Matched by backtracking, each of these would take hours.
+    stars, folders = "*-" * 60 + "*.tmp", "**/a*/" * 12 + "b"
+    for pattern, path in ((stars, "-" * 200), (folders, "/".join(["a" * 20] * 100))):
+        if kind == "leave_out":
+            assert not LeaveOut([pattern]).takes(path)
+        elif kind == "remote":
+            info = {"name": f"h/{path}", "type": "file", "size": 1}
+            assert folder_glob(lambda _folder, info=info: [info], "url", f"h/{pattern}") == []  # type: ignore[misc]
+        elif pattern is stars:
+            (tmp_path / path).touch()
+            assert local_glob(f"{tmp_path}/{pattern}") == []
 
 
 def test_a_single_pattern_needs_no_list(tree: Path) -> None:

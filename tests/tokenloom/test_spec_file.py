@@ -7,15 +7,21 @@ from typing import Any
 
 import fsspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
 from tests.servers.busy_server import serving
+from tests.tasks.test_remote_glob import put_all
 from tokenloom.cli.commands.starter_spec import STARTER_SPEC
-from tokenloom.errors import SpecError
+from tokenloom.errors import InputError, SpecError
+from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.spec.messages import pydantic_rule, with_rules_in_words
+from tokenloom.spec.wildcards import escaped, first_wildcard, literal
+from tokenloom.tasks.sources import make_reader
 
 BASE = """\
 dataset: news
@@ -476,3 +482,72 @@ def test_a_mistake_is_explained_in_terms_of_the_spec(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         load(tmp_path, text, *overrides)
+
+
+# A folder is no pattern, whatever its name.
+
+_NAMES = ["exp[1]", "lr=[0.1,0.2]", "what?", "*", "a[!b]", "[]", "[[]"]
+_SIBLINGS = ["exp1", "lr=0", "whatX", "ac", "["]
+
+
+def files_of(spec: BuildSpec) -> list[tuple[str, str]]:
+    """Return the path and URL of each file of the first source."""
+    source = spec.sources[0]
+    return [
+        (file.path, file.url)
+        for file in make_reader(source.reading_options() | {"max_bytes": 1}).files(source.pattern())
+    ]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "arrow", "json"])
+@pytest.mark.parametrize("start", ["spec", "set", "home", "worker"])
+def test_only_what_the_user_wrote_is_a_pattern(
+    start: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, fields = ("data_files", "kind: huggingface, name: json") if kind == "json" else ("path", f"kind: {kind}")
+    for name in [*_NAMES, *_SIBLINGS]:
+        (tmp_path / name / "d[1]").mkdir(parents=True)
+        for file in ("a.jsonl", "b.jsonl", "d[1]/a.jsonl"):
+            (tmp_path / name / file).write_text('{"text": "one"}\n')
+    for name in _NAMES:
+        folder = tmp_path / name
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("HOME" if start == "home" else "TOKENLOOM_HOME", str(folder))
+        for path, wanted in {
+            "a.jsonl": ["a.jsonl"],
+            "[a]*.jsonl": ["a.jsonl"],
+            "*.jsonl": ["a.jsonl", "b.jsonl"],
+        }.items():
+            written = f"~/{path}" if start == "home" else path
+            text = f"dataset: d\nstore: st\ntokenizer: byte\nsources: [{{{fields}, {key}: '{written}'}}]\n"
+            if start == "worker":
+                sources = [dict(part.partition(": ")[::2] for part in f"{fields}, {key}: {written}".split(", "))]
+                spec = with_absolute_paths(
+                    BuildSpec.model_validate({"dataset": "d", "store": "st", "tokenizer": "byte", "sources": sources})
+                )
+            else:
+                spec = load(folder, text, *([f"sources.0.{key}={path}"] if start == "set" else []))
+            assert files_of(spec) == [(name, f"{folder}/{name}") for name in wanted]
+
+
+def test_a_folder_of_a_url_is_no_pattern(s3_url: str, s3_proxy: object) -> None:
+    root = put_all(s3_url, *(f"{name}/{file}" for name in [*_NAMES, *_SIBLINGS] for file in ("a.jsonl", "b.jsonl")))
+    for name in _NAMES:
+        for path, wanted in {"a.jsonl": ["a.jsonl"], "*.jsonl": ["a.jsonl", "b.jsonl"], "**/b*": ["b.jsonl"]}.items():
+            spec = BuildSpec.model_validate(
+                {"dataset": "d", "store": "st", "tokenizer": "byte", "sources": [{"kind": "jsonl", "path": path}]}
+            ).resolve(f"{root}/{name}")
+            assert files_of(spec) == [(file, f"{root}/{name}/{file}") for file in wanted]
+
+
+def test_a_folder_that_the_package_would_take_for_a_pattern_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "exp[1]").mkdir()
+    spec = load(tmp_path, "dataset: d\nstore: st\nsources: [{kind: huggingface, name: './exp[1]'}]\n")
+    with pytest.raises(InputError, match="as wildcards, and would read other files; rename the folder"):
+        files_of(spec)
+
+
+@given(st.text(st.sampled_from("*?[]!a-^"), min_size=1))
+def test_an_escaped_path_matches_itself_alone(name: str) -> None:
+    assert first_wildcard(escaped(name)) is None
+    assert literal(escaped(name)) == name

@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.form import show_in_form
+from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
@@ -38,11 +39,12 @@ class SpecModel(BaseModel):
     """A part of a spec; unknown keys are errors, and values are not converted.
 
     `path_fields` names the fields that hold local paths or URLs. They are made absolute before a build and are not part
-    of its identity: the content of the files is.
+    of its identity: the content of the files is. `pattern_fields` are those of them in which wildcards are patterns.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     path_fields: ClassVar[tuple[str, ...]] = ()
+    pattern_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -57,9 +59,19 @@ class SpecModel(BaseModel):
             if path := getattr(self, field):
                 yield field, path
 
-    def with_paths(self, key: str, absolute: Callable[[str, str], str]) -> Self:
-        """Return the model, which is at `key` of the spec, with absolute(key of the path, path) for every path."""
-        return self.model_copy(update={field: absolute(f"{key}.{field}", path) for field, path in self.paths()})
+    def with_paths(self, key: str, folder_of: Callable[[str], str]) -> Self:
+        """Return the model, which is at `key` of the spec, with absolute paths.
+
+        Args:
+            key: where the model is.
+            folder_of: returns the folder that a relative path starts from, by the key of the path.
+        """
+        return self.model_copy(
+            update={
+                field: join_path(folder_of(f"{key}.{field}"), path, is_pattern=field in self.pattern_fields)
+                for field, path in self.paths()
+            }
+        )
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the bytes of a version, as JSON values without defaults and paths."""
@@ -71,21 +83,27 @@ def is_absolute(path: str) -> bool:
     return "://" in path or path.startswith("/")
 
 
-def join_path(folder: str, path: str) -> str:
+def join_path(folder: str, path: str, *, is_pattern: bool = False) -> str:
     """Return `path` as an absolute path or URL.
 
     Args:
         folder: the local folder or URL that a relative path starts from.
         path: a local path or a URL; ~ is the home folder on this machine.
+        is_pattern: whether wildcards in `path` are a pattern; those in the names of `folder` never are.
 
     Raises SpecError if `path` leaves the host or bucket of a URL.
     """
     if is_absolute(path):
         return path
+    fixed = escaped if is_pattern else str
     protocol, mark, rest = folder.partition("://")
-    if not mark or path.startswith("~"):
-        return str((Path(folder) / Path(path).expanduser()).absolute())
-    joined = posixpath.normpath(posixpath.join(rest, path))
-    if joined.split("/")[0] != rest.split("/")[0]:
+    if path.startswith("~"):
+        home, slash, path = path.partition("/")
+        return fixed(str(Path(home).expanduser())) + slash + path
+    if not mark:
+        return str(Path(fixed(str(Path(folder).absolute()))) / path)
+    host, slash, names = rest.partition("/")
+    joined = posixpath.normpath(posixpath.join(host + slash + fixed(names), path))
+    if joined.split("/")[0] != host:
         raise SpecError(f"{path!r} leaves {folder}, the folder that it is relative to; write an absolute path or a URL")
     return f"{protocol}://{joined}"

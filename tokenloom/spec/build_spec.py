@@ -245,15 +245,15 @@ class BuildSpec(SpecModel):
             folders: others that those of some keys start from, by key as in `paths`.
         """
 
-        def absolute(key: str, path: str) -> str:
-            return join_path((folders or {}).get(key, str(folder)), path)
+        def folder_of(key: str) -> str:
+            return (folders or {}).get(key, str(folder))
 
-        sources = [source.with_paths(f"sources.{i}", absolute) for i, source in enumerate(self.sources)]
+        sources = [source.with_paths(f"sources.{i}", folder_of) for i, source in enumerate(self.sources)]
         parts: dict[str, Any] = {
-            "store": absolute("store", self.store),
+            "store": join_path(folder_of("store"), self.store),
             "sources": sources,
-            "tokenizer": self.tokenizer.with_paths("tokenizer", absolute),
-            "documents": self.documents.with_paths("documents", absolute),
+            "tokenizer": self.tokenizer.with_paths("tokenizer", folder_of),
+            "documents": self.documents.with_paths("documents", folder_of),
         }
         return self.model_copy(update=parts)
 

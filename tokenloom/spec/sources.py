@@ -101,6 +101,7 @@ class _Source(SpecModel):
 
 class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
     path: Location = Field(title="Path", description="File, glob or fsspec URL, such as data/*.parquet")
     name: Name | None = Field(
         None, title="Name", description="Shown in the inputs of a version; default: kind and position"
@@ -220,6 +221,7 @@ class HuggingFaceSource(_Source):
     """A dataset on the Hugging Face Hub, a local folder of data files, or files read by one of its builders."""
 
     model_config = ConfigDict(title="Hugging Face dataset")
+    pattern_fields: ClassVar[tuple[str, ...]] = ("data_files",)
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: Location = Field(
         title="Dataset", description="org/name on the hub; a folder such as ./data; or json, csv, parquet, text, arrow"

@@ -11,6 +11,7 @@ from typing import Any
 from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import first_wildcard, literal, root_of
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import remote_fingerprint
@@ -28,7 +29,6 @@ from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob
 from tokenloom.wording import counted
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes
-_WILDCARDS = "*?["
 _SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8
 
 
@@ -106,8 +106,9 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
         filesystem, stripped = filesystem_of(pattern)
     root = root_of(stripped)
     is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # "?name=", no wildcard
-    if is_query or _first_wildcard(stripped) is None:
-        info = local_info(stripped) if filesystem is None else info_in(filesystem, stripped, pattern)
+    if is_query or first_wildcard(stripped) is None:
+        stripped = stripped if is_query else literal(stripped)
+        info = local_info(stripped) if filesystem is None else info_in(filesystem, stripped, literal(pattern))
         found = [(stripped, info)]
         return root, leave_out.kept(found, root) if leave_out else found
     with translate_input_errors(pattern):
@@ -122,15 +123,6 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
         found = leave_out.kept(found, root)
     check_names(name for name, _ in found)
     return root, found
-
-
-def root_of(name: str) -> str:
-    """Return the root of a pattern, which has no protocol: up to the last "/" before the first wildcard."""
-    return name[: name.rfind("/", 0, _first_wildcard(name)) + 1]
-
-
-def _first_wildcard(name: str) -> int | None:
-    return min((i for i in map(name.find, _WILDCARDS) if i >= 0), default=None)
 
 
 def check_names(names: Iterable[str]) -> None:

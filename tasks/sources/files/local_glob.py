@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from tokenloom.errors import InputError
+from tokenloom.spec.wildcards import first_wildcard, literal
 from tokenloom.tasks.sources.files.opening import Info, translate_input_errors
-
-_MAGIC = frozenset("*?[")
 
 
 def local_glob(pattern: str) -> list[tuple[str, Info]]:
@@ -57,7 +56,8 @@ def _matches(folder: str, parts: list[str], above: tuple[str, ...]) -> Iterator[
             elif not rest:
                 yield path
         return
-    names = [name for name in _names(folder) if fnmatchcase(name, part)] if _MAGIC & set(part) else [part]
+    is_fixed = first_wildcard(part) is None
+    names = [literal(part)] if is_fixed else [name for name in _names(folder) if fnmatchcase(name, part)]
     for name in names:
         path = os.path.join(folder, name)
         if rest and _is_folder(path):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import translate
 
 from tokenloom.errors import InputError
+from tokenloom.spec.wildcards import PartMatcher, first_wildcard, literal, matches_parts, root_of
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3
 from tokenloom.storage.stores.urls import S3
 from tokenloom.tasks.sources.files.opening import Info
-
-_FIXED = re.compile(r"[^*?\[]*")  # the start of a pattern without wildcards
 
 
 def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
@@ -45,15 +45,15 @@ def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
 
 def _objects(pattern: str, path: str) -> list[Info]:
     """Return the objects below the fixed start of a pattern; on S3 only one level of them if the pattern has one."""
-    fixed = _fixed(path)
-    bucket, mark, prefix = fixed.partition("/")
+    start = first_wildcard(path)
+    bucket, mark, prefix = literal(path[:start]).partition("/")
     if not mark:
         raise InputError(f"{pattern}: a wildcard in the bucket's name; give each bucket a source of its own")
     calls = RemoteCalls(pattern)
     try:
         if calls.scheme in S3:  # the `find` of s3fs takes a minute for 40,000 folders
-            return _s3_objects(calls, pattern, bucket, prefix, deep="/" in path[len(fixed) :] or "**" in path)
-        folder, _, stem = fixed.rpartition("/")
+            return _s3_objects(calls, pattern, bucket, prefix, deep="/" in path[start:] or "**" in path)
+        folder, _, stem = f"{bucket}/{prefix}".rpartition("/")
         found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)
         if isinstance(found, list):  # Azure, if an object has the name of the folder
             found = calls.call(pattern, "find", bucket, prefix=prefix, detail=True, many=True)
@@ -89,8 +89,8 @@ def folder_glob(listing: Callable[[str], list[Info]], pattern: str, path: str) -
     Raises InputError for an invalid pattern.
     """
     matches = _matcher(path, pattern)
-    root = path[: _fixed(path).rfind("/") + 1]
-    levels = [None if part == "**" else _matcher(part, pattern) for part in path[len(root) :].split("/")]
+    root = root_of(path)
+    levels = _levels(path[path.rfind("/", 0, first_wildcard(path)) + 1 :], pattern)
     found = dict(_below(listing, root, levels))
     if found and (folder := root.rstrip("/")):
         found.setdefault(folder, {"name": folder, "type": "directory", "size": 0})
@@ -98,7 +98,7 @@ def folder_glob(listing: Callable[[str], list[Info]], pattern: str, path: str) -
 
 
 def _below(
-    listing: Callable[[str], list[Info]], folder: str, levels: list[Callable[[str], object] | None]
+    listing: Callable[[str], list[Info]], folder: str, levels: list[PartMatcher | None]
 ) -> Iterator[tuple[str, Info]]:
     """Yield what `folder` holds, and the folders below it that `levels` lead through.
 
@@ -126,19 +126,24 @@ def _matching(found: Iterable[tuple[str, Info]], matches: Callable[[str], object
     return sorted(chosen, key=lambda item: item[0])
 
 
-def _fixed(path: str) -> str:
-    found = _FIXED.match(path)
-    assert found
-    return found[0]
+def _matcher(path: str, pattern: str) -> Callable[[str], bool]:
+    levels = _levels(path, pattern)
+    if levels[-1] is None:
+        levels.append(lambda _name: True)  # ** at the end does not match the folder before it, see _matching
+    return lambda name: matches_parts(levels, name.split("/"))
 
 
-def _matcher(path: str, pattern: str) -> Callable[[str], object]:
-    from fsspec.utils import glob_translate  # see opening.filesystem_of
-
-    try:
-        # Two "/" in a row in a key are a folder without a name; ** leads through it too.
-        return re.compile(glob_translate(path).replace("(?:.+/)?", "(?:.*/)?")).match
-    except ValueError as error:  # "**" beside other characters
+def _levels(path: str, pattern: str) -> list[PartMatcher | None]:
+    """Return what matches each part of a path: None for **, which also leads through folders without a name."""
+    parts = path.split("/")
+    if any("**" in part and part != "**" for part in parts):
         raise InputError(
             f"{pattern}: ** must be a whole part of the path, and matches any number of folders: write a*/**/*.txt"
-        ) from error
+        )
+    return [None if part == "**" else _part_matcher(part) for part in parts]
+
+
+def _part_matcher(part: str) -> PartMatcher:
+    if part == "*":
+        return bool  # any name but an empty one
+    return literal(part).__eq__ if first_wildcard(part) is None else re.compile(translate(part)).match

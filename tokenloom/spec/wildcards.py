@@ -1,0 +1,59 @@
+"""Wildcards of paths: which characters are some, and matching without backtracking over them.
+
+`*`, `?` and `[...]` match within one part of a path; `**`, as a whole part, matches any number of parts. A wildcard in
+brackets stands for itself: "exp[[]1]" is the name "exp[1]".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+_WILDCARD = re.compile(r"\[([*?[])\]|[*?[]")
+PartMatcher = Callable[[str], object]
+
+
+def escaped(path: str) -> str:
+    """Return the pattern that matches a path alone."""
+    return re.sub(r"([*?[])", r"[\1]", path)
+
+
+def first_wildcard(pattern: str) -> int | None:
+    """Return the position of the first wildcard, None if there is none; those that stand for themselves don't count."""
+    return next((found.start() for found in _WILDCARD.finditer(pattern) if not found[1]), None)
+
+
+def literal(pattern: str) -> str:
+    """Return the path that a pattern without wildcards matches."""
+    return _WILDCARD.sub(lambda found: found[1] or found[0], pattern)
+
+
+def root_of(pattern: str) -> str:
+    """Return the root of a pattern, which has no protocol: up to the last "/" before the first wildcard."""
+    return literal(pattern[: pattern.rfind("/", 0, first_wildcard(pattern)) + 1])
+
+
+def matches_parts(pattern: Sequence[PartMatcher | None], parts: Sequence[str]) -> bool:
+    """Return whether the parts of a path match a pattern; its None matches any number of parts.
+
+    Only the last None that was reached is extended, since whatever an earlier one could take, this one can.
+    """
+    at = i = 0
+    restart: tuple[int, int] | None = None  # after the last None: position in the pattern, in the parts
+    while i < len(parts):
+        matcher = pattern[at] if at < len(pattern) else _nothing
+        if matcher is None:
+            at += 1
+            restart = at, i
+        elif matcher(parts[i]):
+            at, i = at + 1, i + 1
+        elif restart is not None:
+            at, i = restart[0], restart[1] + 1
+            restart = at, i
+        else:
+            return False
+    return all(matcher is None for matcher in pattern[at:])
+
+
+def _nothing(_part: str) -> bool:
+    return False
