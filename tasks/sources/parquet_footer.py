@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, holds
+from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Members, holds
 from tokenloom.tasks.sources.base import Group
 from tokenloom.wording import counted
 
@@ -103,7 +103,9 @@ def may_keep(file: pq.ParquetFile, group: int, tree: Filter | None) -> bool:
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
     row_group = file.metadata.row_group(group)
 
-    def may_hold(comparison: Comparison) -> bool:
+    def may_hold(comparison: Comparison | Members) -> bool:
+        if isinstance(comparison, Members):
+            return not comparison.is_in or holds(comparison.bounds, may_hold)
         if paths.count(comparison.column) != 1:
             return True
         return _may_hold(comparison, row_group.column(paths.index(comparison.column)).statistics)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -43,6 +44,30 @@ class Comparison:
     value: Scalar
 
 
+@dataclass(frozen=True, eq=False)  # hashed as an object: the values may be many
+class Members:
+    """`column in [...]`, or `not in`, with many values that are all text, all numbers or all true or false."""
+
+    column: str
+    is_in: bool
+    values: tuple[Scalar, ...]
+
+    @cached_property
+    def value_set(self) -> frozenset[Scalar]:
+        """The values."""
+        return frozenset(self.values)
+
+    def comparisons(self) -> Junction:
+        """Return the same as comparisons with each value."""
+        return Junction(not self.is_in, _comparisons(self.column, self.is_in, self.values))
+
+    @cached_property
+    def bounds(self) -> Junction:
+        """Comparisons that are true for whatever `in` keeps."""
+        low, high = min(self.values), max(self.values)  # of one kind
+        return Junction(True, (Comparison(self.column, ">=", low), Comparison(self.column, "<=", high)))
+
+
 @dataclass(frozen=True)
 class Junction:
     """Several expressions: all of them (`is_all`) or at least one must be true."""
@@ -51,9 +76,11 @@ class Junction:
     parts: tuple[Filter, ...]
 
 
-Filter = Comparison | Junction
+Filter = Comparison | Members | Junction
+_FEW_VALUES = 16  # of a list, which are compared one by one
 
 
+@lru_cache(maxsize=4)  # each partition asks for it, and a list may have 200,000 values
 def parse_filter(text: str) -> Filter:
     """Return the tree of a filter; raise ValueError if the syntax is not supported.
 
@@ -67,17 +94,19 @@ def parse_filter(text: str) -> Filter:
 
 
 def comparisons_of(tree: Filter) -> Iterator[Comparison]:
-    """Yield the comparisons of a filter in the order written."""
+    """Yield the comparisons of a filter in the order written; of many values, one with each type of value."""
     if isinstance(tree, Comparison):
         yield tree
+    elif isinstance(tree, Members):
+        yield from _comparisons(tree.column, tree.is_in, {type(value): value for value in tree.values}.values())
     else:
         for part in tree.parts:
             yield from comparisons_of(part)
 
 
-def holds(tree: Filter, compare: Callable[[Comparison], bool]) -> bool:
+def holds(tree: Filter, compare: Callable[[Comparison | Members], bool]) -> bool:
     """Return whether a filter is true; `compare` is called for every comparison, without short circuit."""
-    if isinstance(tree, Comparison):
+    if not isinstance(tree, Junction):
         return compare(tree)
     parts = [holds(part, compare) for part in tree.parts]
     return all(parts) if tree.is_all else any(parts)
@@ -96,10 +125,21 @@ def _tree(node: ast.expr) -> Filter:
         if type(operator) in _OPERATORS:
             return Comparison(column, _OPERATORS[type(operator)], _scalar(value))
         if isinstance(operator, ast.In | ast.NotIn) and isinstance(value, ast.List | ast.Tuple) and value.elts:
-            is_in = isinstance(operator, ast.In)
-            same = "==" if is_in else "!="
-            return Junction(not is_in, tuple(Comparison(column, same, _scalar(item)) for item in value.elts))
+            return _membership(column, isinstance(operator, ast.In), [_scalar(item) for item in value.elts])
     raise ValueError(f"{ast.unparse(node)!r} is not a comparison; {_HELP}")
+
+
+def _membership(column: str, is_in: bool, values: list[Scalar]) -> Filter:
+    if len(values) <= _FEW_VALUES:
+        return Junction(not is_in, _comparisons(column, is_in, values))
+    kinds: dict[type, dict[Scalar, None]] = {}
+    for value in values:
+        kinds.setdefault(type(value) if isinstance(value, str | bool) else float, {})[value] = None
+    return Junction(not is_in, tuple(Members(column, is_in, tuple(found)) for found in kinds.values()))
+
+
+def _comparisons(column: str, is_in: bool, values: Iterable[Scalar]) -> tuple[Comparison, ...]:
+    return tuple(Comparison(column, "==" if is_in else "!=", value) for value in values)
 
 
 def _column(node: ast.expr) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import reduce
+from functools import lru_cache, reduce
 from math import ceil, floor, isfinite
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.row_filter import Comparison, Filter
+from tokenloom.spec.row_filter import Comparison, Filter, Members
 from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
@@ -31,10 +31,39 @@ def kept_rows(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_
 
 
 def _mask(batch: pa.RecordBatch, tree: Filter) -> pa.Array:
+    if isinstance(tree, Members):
+        return _member_mask(batch, tree)
     if not isinstance(tree, Comparison):
         return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, (_mask(batch, part) for part in tree.parts))
     values = plain(pick(batch, tree.column))
     return pc.call_function(_KERNELS[tree.operator], [values, _scalar(tree, values.type)])
+
+
+def _member_mask(batch: pa.RecordBatch, members: Members) -> pa.Array:
+    """Return which rows hold one of many values, or none of them; null for null."""
+    values = plain(pick(batch, members.column))
+    if pa.types.is_floating(values.type):
+        values = values.cast(pa.float64())
+    wanted = _value_set(members, values.type)
+    if wanted is None:
+        return _mask(batch, members.comparisons())
+    found = pc.is_in(values, wanted)
+    return pc.if_else(values.is_valid(), found if members.is_in else pc.invert(found), None)
+
+
+@lru_cache(maxsize=8)
+def _value_set(members: Members, kind: pa.DataType) -> pa.Array | None:
+    """Return the values that a column of type `kind` can equal; None if Arrow compares that type only one by one."""
+    types, is_text = pa.types, isinstance(members.values[0], str)
+    if is_text and (types.is_string(kind) or types.is_large_string(kind)):
+        return pa.array(members.values, kind)
+    if is_text and (types.is_binary(kind) or types.is_large_binary(kind)):
+        return pa.array([str(value).encode() for value in members.values], kind)
+    if isinstance(members.values[0], str | bool) or not (types.is_integer(kind) or types.is_floating(kind)):
+        return None
+    scalars = [_scalar(Comparison(members.column, "==", value), kind) for value in members.values]
+    found = [scalar.as_py() for scalar in scalars if scalar.type == kind]  # an integer equals no other one
+    return pa.array([*found, -0.0] if types.is_floating(kind) and 0 in members.value_set else found, kind)
 
 
 def check_comparable(schema: pa.Schema, comparison: Comparison, url: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.spec.row_filter import COMPARE, Comparison, columns_of, holds, parse_filter
+from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
@@ -120,8 +120,9 @@ class Fields:
         keys = shown_names(value)
         raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
 
-    def _compare(self, place: str, row: int, value: Any, comparison: Comparison) -> bool:
-        found, wanted = self._found(value, comparison.column), comparison.value
+    def _compare(self, place: str, row: int, value: Any, comparison: Comparison | Members) -> bool:
+        found = self._found(value, comparison.column)
+        wanted = comparison.values[0] if isinstance(comparison, Members) else comparison.value
         is_number = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
         if found is _MISSING or found is None or (is_number and not found.strip()):
             return False
@@ -137,6 +138,8 @@ class Fields:
                 row,
                 "bad_filter",
             ) from error
+        if isinstance(comparison, Members):
+            return (found in comparison.value_set) == comparison.is_in
         return bool(COMPARE[comparison.operator](found, wanted))
 
 
