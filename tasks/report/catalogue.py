@@ -17,7 +17,6 @@ from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.numbered_entries import entry_numbers
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.report.wording import clipped, megabytes, short
@@ -143,12 +142,13 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
     tags_of: dict[str, list[str]] = {}
     moves: list[tags.TagEntry] = []
     for tag in filter(NAME_PATTERN.match, store.names("tags")):
-        numbers = entry_numbers(store.names(f"tags/{tag}"))[-limit:]
-        for number in numbers:
+        log = tags.tag_log(store, tag)
+        with suppress(FormatError):
+            if newest := log.newest():
+                tags_of.setdefault(newest.version, []).append(tag)
+        for number in log.numbers()[-limit:]:
             with suppress(FormatError):
-                moves.append(tags.read_entry(store, tag, number))
-                if number == numbers[-1]:
-                    tags_of.setdefault(moves[-1].version, []).append(tag)
+                moves.append(log.read(number))
     return tags_of, [move.version for move in sorted(moves, key=lambda move: move.at, reverse=True)]
 
 
