@@ -29,7 +29,7 @@ from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.results import VerificationResult
 from tokenloom.wording import counted
 
-_MARKS = re.compile(r"[\\`*_\[\]|~#!]")  # of Markdown
+_MARKS = re.compile(r"[\\`*\[\]|~]")  # of Markdown, where they begin something within a line
 _MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
 
 

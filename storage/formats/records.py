@@ -29,7 +29,7 @@ Decoder = Callable[[object], object]
 
 JsonObject = dict[str, object]
 
-_RULES = {int: "an integer of 64 bits", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
+_RULES = {int: "an integer", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
 
 
 class Mismatch(Exception):
@@ -94,8 +94,10 @@ def _decoder(hint: object) -> Decoder:
 
 def _plain(kind: type) -> Decoder:
     def decode(value: object) -> object:
-        if type(value) is not kind or (type(value) is int and not -(2**63) <= value <= 2**64):
+        if type(value) is not kind:
             raise Mismatch("", _RULES[kind])
+        if type(value) is int and not -(2**63) <= value <= 2**64:  # what NumPy and a terminal can take
+            raise Mismatch("", "an integer of 64 bits")
         return value
 
     return decode

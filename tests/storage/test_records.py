@@ -58,6 +58,9 @@ def test_keys_that_the_record_does_not_have_are_ignored() -> None:
     ("change", "message"),
     [
         ({"lines": None}, "lines must be a list"),
+        ({"layers": {"top": 10**30}}, "layers.top must be an integer of 64 bits"),
+        ({"scale": float("nan")}, "scale must be a number"),
+        ({"scale": 10**400}, "scale must be a number"),
         ({"lines": [[]]}, "lines[] must be an object"),
         ({"lines": [{"name": "a"}]}, "lines[].points must be given"),
         ({"lines": [{"name": 1, "points": []}]}, "lines[].name must be text"),

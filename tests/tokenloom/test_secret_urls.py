@@ -12,6 +12,7 @@ import yaml
 
 from tests.builders.datasets import write_parquet
 from tokenloom.cli.main import main
+from tokenloom.storage.stores.remote_errors import redacted
 
 _PLANTED = "planted-3e9f51c07a"
 _URLS = [
@@ -121,3 +122,18 @@ def test_no_secret_of_a_url_is_shown(
             shown.append(f"{place}: it was accepted")
         shown += [f"{place}: {text}" for text in (out.out, out.err, logs) if _PLANTED in text]
     assert shown == []
+
+
+@pytest.mark.parametrize(
+    "name", ["%73ig", "s%49G", "%53ignature", "x;token", "jwt", "id_jwt", "auth", "Authorization", "pwd", "db_pwd"]
+)
+def test_other_spellings_of_a_secret_are_hidden(name: str) -> None:
+    for mark in "?&#;":
+        text = f"https://host/x{mark}{name}={_PLANTED}"
+        assert _PLANTED not in redacted(text)
+        assert redacted(text) != text
+
+
+@pytest.mark.parametrize("url", ["https://host/x?author=me", "https://host/x?page=2;part=3", "s3://bucket/a;b=c"])
+def test_other_parts_of_a_url_are_shown(url: str) -> None:
+    assert redacted(url) == url

@@ -16,7 +16,9 @@ import pytest
 from rich.console import Console
 
 from tests.builders.datasets import write_jsonl
+from tokenloom.cli.display import showing_progress
 from tokenloom.cli.live_display import LiveDisplay
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Advanced, Event, Message, Reused, StepStarted, WorkKnown
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -197,3 +199,15 @@ def test_a_message_appears_above_the_bars(capfd: pytest.CaptureFixture[str]) -> 
         display.take(StepStarted("tokenize", 10))
         display.take(Message("s3://b/a: [retried] in 1 s"))
     assert "s3://b/a: [retried] in 1 s" in capfd.readouterr().err
+
+
+def test_a_message_can_not_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\x1b]0;owned\x07 a.jsonl\nforged \u202e"
+    with LiveDisplay() as display:
+        display.take(Message(text))
+    with showing_progress():
+        progress.report(Message(text))
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert shown.count("owned") == 2
+    assert shown.replace("\n", "").isprintable()
+    assert not [line for line in shown.splitlines() if line.startswith("forged")]
