@@ -16,7 +16,7 @@ from tokenloom.tasks.gates import NOT_COMPARED
 from tokenloom.wording import counted, tokenizer_name
 
 
-def tokenizer_label(entry: TokenizerEntry, definition: Mapping[str, Any] | None) -> dict[str, Any]:
+def tokenizer_label(entry: TokenizerEntry, definition: object) -> dict[str, Any]:
     """Return a tokenizer's name, kind and vocabulary size for people; see tokenizer_name for the definition."""
     return entry.label | {"name": tokenizer_name(entry.name, entry.kind, definition)}
 
@@ -32,8 +32,9 @@ def empty_parts(store: Store, manifest: Manifest, build: BuildRecord | None) -> 
     Raises FormatError if the manifest has values that no build writes.
     """
     spec = version_spec(store, manifest)
-    shares = {name: share for name, share in spec.splits if not manifest.splits[name].documents}
-    return [*empty_splits(shares, manifest.num_documents), *_empty_sources(build, spec.documents)]
+    shares = dict(spec.splits)
+    empty = {name: shares.get(name, 0.0) for name, split in manifest.splits.items() if not split.documents}
+    return [*empty_splits(empty, manifest.num_documents), *_empty_sources(build, spec.documents)]
 
 
 def empty_splits(shares: Mapping[str, float], num_documents: int, *, is_estimate: bool = False) -> list[str]:

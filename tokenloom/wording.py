@@ -87,7 +87,7 @@ def about(seconds: float) -> str:
     return f"about {hours:,} h {minutes} min" if minutes else f"about {hours:,} h"
 
 
-def tokenizer_name(name: str, kind: str, definition: Mapping[str, Any] | None) -> str:
+def tokenizer_name(name: str, kind: str, definition: object) -> str:
     """Return the name of a tokenizer for people; one without a name of its own is named by its file.
 
     Example: {"kind": "huggingface", "path": "/models/llama/tokenizer.json"} -> "llama/tokenizer.json"
@@ -95,9 +95,9 @@ def tokenizer_name(name: str, kind: str, definition: Mapping[str, Any] | None) -
     Args:
         name: in the manifest; that of a tokenizer without one is its kind.
         kind: of the tokenizer.
-        definition: what it is made from, with the path of its file; None if that is not known.
+        definition: what it is made from, a mapping with the path of its file; anything else if that is not known.
     """
-    path = definition and (definition.get("path") or definition.get("ranks"))
+    path = (definition.get("path") or definition.get("ranks")) if isinstance(definition, Mapping) else None
     return "/".join(str(path).rstrip("/").split("/")[-2:]) if path and name == kind else name
 
 

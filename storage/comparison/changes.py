@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.records import fields_of
@@ -54,7 +53,7 @@ def _spec(manifest: Manifest, shared: Collection[str]) -> dict[str, object]:
 
 def _sources(manifest: Manifest) -> dict[str, object]:
     """Return the options of each source by name; a store may hold a manifest that no build wrote."""
-    found: Any = manifest.spec.get("sources")
+    found = manifest.spec.get("sources")
     items = [item for item in found if isinstance(item, dict) and "name" in item] if isinstance(found, list) else []
     return {str(item["name"]): {key: value for key, value in item.items() if key != "name"} for item in items}
 

@@ -82,11 +82,11 @@ def test_an_empty_source_and_an_empty_split_are_named_with_the_next_step(
     for name, kept in (("main", texts), ("copies", texts[2:5]), ("short", ["a", "b"])):
         write_jsonl(tmp_path / f"{name}.jsonl", kept)
     sources = [{"kind": "jsonl", "path": str(tmp_path / f"{n}.jsonl"), "name": n} for n in ("main", "copies", "short")]
-    splits = {"train": 1 - 2e-9, "held": 1e-9, "rare": 1e-9}
+    splits = {"train": 0.9998, "held": 0.0001, "rare": 0.0001}
     spec = make_spec(tmp_path / "store", sources, splits=splits, documents={"min_chars": 2})
     wanted = [
-        "no document in the split held (share 1e-09) and the split rare (share 1e-09) of 10 documents; add documents, "
-        "or give larger shares in `splits`",
+        "no document in the split held (share 0.0001) and the split rare (share 0.0001) of 10 documents; add "
+        "documents, or give larger shares in `splits`",
         "source copies: nothing is kept of 3 documents, which are in other sources too; remove the source if that is "
         "right",
         "source short: nothing is kept: its rows have no text, or its filter or a rule of `documents` leaves them out; "

@@ -54,6 +54,19 @@ def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.C
     assert result["encoder_speed"] > 0
 
 
+def test_each_command_names_a_tokenizer_without_a_name_by_its_file(
+    spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = spec.read_text().replace("name: small", "backend: reference").replace(", backend: auto", "")
+    spec.write_text(text + "splits: {train: 1}\n")
+    (spec.parent / "a.txt").write_text("lorem ipsum")
+    build = ["build", str(spec), "--direct", "--workers", "0"]
+    for command in (["tokenizer", str(spec)], ["plan", str(spec)], build, build, ["inspect", f"{spec.parent}/st/d"]):
+        assert main(command) == 0
+        shown = capsys.readouterr().out
+        assert re.search(rf"tokenizer +{spec.parent.name}/tokenizer\.json \(huggingface\), \d+ ids", shown), shown
+
+
 def test_it_says_why_the_reference_encodes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trust(spec, "it encodes 'x' differently")
     assert main(["tokenizer", str(spec)]) == 0
