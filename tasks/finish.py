@@ -42,7 +42,7 @@ def finish_build(
     build = find_build_record(plan.store, plan.version)
     gates = (build.gates if build else None) or []
     if not published:
-        gates = evaluate_published(plan.store, plan.tag, plan.limits, manifest)
+        gates = evaluate_published(plan.store, plan.tag, plan.limits, manifest, build)
         if failed(gates):
             raise published_failure(plan.store, plan.tag, plan.version, gates)
     reasons = (

@@ -22,6 +22,7 @@ from tokenloom.tasks.outcome import (
     reading_lines,
 )
 from tokenloom.tasks.publish import publish_version
+from tokenloom.tasks.running import progress
 
 
 def _spec(folder: Path, num_files: int) -> BuildSpec:
@@ -54,7 +55,13 @@ def test_the_outcome_counts_reused_partitions(tmp_path: Path) -> None:
 def test_copies_of_a_file_are_encoded_once_and_count_as_identical(tmp_path: Path) -> None:
     spec = _spec(tmp_path, 2)
     (tmp_path / "input" / "copy.jsonl").write_bytes((tmp_path / "input" / "0.jsonl").read_bytes())
-    assert "; 0 of 3 partitions reused, 1 identical; " in outcome_line(build(spec).to_json())
+    events: list[progress.Event] = []
+    with progress.listening(events.append):
+        first = build(spec)
+    assert "; 0 of 3 partitions reused, 1 identical; " in outcome_line(first.to_json())
+    reused = [event for event in events if isinstance(event, progress.Reused)]
+    copied_bytes = (tmp_path / "input" / "copy.jsonl").stat().st_size
+    assert [(event.num_parts, event.done) for event in reused] == [(0, copied_bytes)]
     more = build(_spec(tmp_path, 3)).to_json()
     assert "; 2 of 4 partitions reused, 1 identical; " in outcome_line(more)
     counts = [more[f"partitions{suffix}"] for suffix in ("", "_reused", "_identical", "_encoded")]

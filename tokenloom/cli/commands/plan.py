@@ -133,9 +133,9 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
     from tokenloom.tasks.version_notes import empty_parts, file_check
 
     store, manifest = planned.store, load_manifest(planned.store, planned.version)
-    gates = evaluate_published(store, planned.tag, planned.limits, manifest)
-    warnings = empty_parts(store, manifest, find_build_record(store, planned.version))
-    return gates, warnings, file_check(store, manifest)
+    build = find_build_record(store, planned.version)
+    gates = evaluate_published(store, planned.tag, planned.limits, manifest, build)
+    return gates, empty_parts(store, manifest, build), file_check(store, manifest)
 
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None) -> list[str]:
