@@ -18,7 +18,7 @@ from tests.servers.prefect_servers import serving_flows
 from tests.servers.running import wait_until
 from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import StartingServer, prepare_environment
-from tokenloom.server.prefect_session import _naming_lost_server
+from tokenloom.server.prefect_session import _naming_lost_server, may_have_server
 
 pytestmark = pytest.mark.slow
 _TRANSFORM = """
@@ -57,6 +57,25 @@ def test_a_server_that_does_not_start_says_why_at_once() -> None:
         TokenloomError, match=r"did not start: it ended with exit code 1; .*ValidationError: .*no number"
     ):
         server.wait()
+
+
+def test_prefect_is_imported_first_only_if_its_settings_may_name_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "PREFECT_HOME", "TOKENLOOM_UP_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "prefect")
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\n")
+    assert not may_have_server()
+    for name in ("pyproject.toml", "prefect.toml", ".env", "profiles.toml"):
+        (tmp_path / name).write_text("[tool.prefect]\n")
+        assert may_have_server(), name
+        (tmp_path / name).unlink()
+    monkeypatch.setenv("PREFECT_PROFILE", "local")
+    assert may_have_server()
 
 
 @pytest.mark.parametrize("proxy", ["socks://127.0.0.1:9", "what://127.0.0.1:9"])

@@ -97,7 +97,8 @@ class StartingServer:
     """
 
     def __init__(self, port: int = 0, log: IO[bytes] | None = None, settings: Mapping[str, str] | None = None) -> None:
-        self._log = log or tempfile.TemporaryFile()  # noqa: SIM115  (open while the server starts)
+        self._log = log or tempfile.TemporaryFile()  # noqa: SIM115  (closed when the server answers)
+        self._owns_log = log is None
         self._log_start = os.fstat(self._log.fileno()).st_size
         with _listener(port) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
@@ -121,6 +122,9 @@ class StartingServer:
             self.process.kill()
             self.process.wait()
             raise
+        finally:
+            if self._owns_log:
+                self._log.close()
         return self.process, self.url
 
     def _not_started(self, why: str) -> TokenloomError:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from tokenloom.console import print_status
@@ -30,14 +33,16 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     """
     from tokenloom.flows.direct import find_published
 
+    prepare_environment()
+    ensure_prefect_home()
     server: str | StartingServer
-    if url := known_url():
+    if may_have_server() and (url := known_url()):
         print_status(f"Prefect server {url}")
         server = url
     elif published := find_published(spec):
         return published.to_json()
     else:
-        server = _start_temporary(spec)  # it starts while the flow is imported
+        server = _start_temporary(spec)  # it starts while Prefect and the flow are imported
     from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -45,7 +50,9 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     from tokenloom.flows.build_dataset import build_dataset
 
     _quiet_console()
-    hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
+    hooks: list[Any] = list(build_dataset.on_running_hooks)
+    if isinstance(server, str):
+        hooks.append(partial(_print_page, server))
     # The flow sends its own heartbeats: see flows/runs/heartbeat.py.
     api = server if isinstance(server, str) else _url_of(server)
     settings = {PREFECT_API_URL: api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
@@ -71,6 +78,27 @@ def _naming_lost_server(url: str) -> Iterator[None]:
 
 def _print_page(url: str, flow: Any, run: Any, state: Any) -> None:
     print_status(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
+
+
+def may_have_server() -> bool:
+    """Return whether Prefect's settings may name a server, or `tokenloom up` runs here, without importing Prefect."""
+    if "prefect" in sys.modules:
+        return True
+    home = Path(os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect"))
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    return (
+        any(os.environ.get(name) for name in ("PREFECT_API_URL", "PREFECT_PROFILE"))
+        or running_url(default_home()) is not None
+        or profiles.exists()
+        or any(_mentions_prefect(Path(name)) for name in (".env", "prefect.toml", "pyproject.toml"))
+    )
+
+
+def _mentions_prefect(file: Path) -> bool:
+    try:
+        return file.is_file() and b"prefect" in file.read_bytes().lower()
+    except OSError:
+        return True  # Prefect says why
 
 
 def known_url() -> str | None:

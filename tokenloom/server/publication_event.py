@@ -6,15 +6,12 @@ takes a second, is imported only if a server may be configured.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError, message_of
-from tokenloom.server.prefect_session import known_url
-from tokenloom.server.up_folder import default_home, running_url
+from tokenloom.server.prefect_session import known_url, may_have_server
 
 
 def announce(dataset: str, result: Mapping[str, Any]) -> None:
@@ -24,7 +21,7 @@ def announce(dataset: str, result: Mapping[str, Any]) -> None:
         dataset: its name.
         result: see tasks.candidates.described.
     """
-    if not _may_have_server():
+    if not may_have_server():
         return
     import httpx
     from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -41,11 +38,3 @@ def _send(dataset: str, result: Mapping[str, Any]) -> None:
     from tokenloom.flows.runs.events import send_published
 
     send_published(dataset, result)
-
-
-def _may_have_server() -> bool:
-    """Return whether a server is configured, by a variable or in a profile of Prefect, or `tokenloom up` runs here."""
-    if os.environ.get("PREFECT_API_URL") or running_url(default_home()):
-        return True
-    home = Path(os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect"))
-    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").exists()
