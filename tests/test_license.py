@@ -37,13 +37,17 @@ def _installed_with(name: str, extras: frozenset[str]) -> dict[str, Distribution
     return found
 
 
+def _fields(package: Distribution, name: str) -> list[str]:
+    return package.metadata.get_all(name) or []
+
+
 def _is_allowed(package: Distribution) -> bool:
     """Return whether a package's license is allowed; of alternatives, one must be."""
-    if expression := package.metadata.get("License-Expression"):
-        parts = re.sub("[()]", "", expression).split(" AND ")
-        return all(_ALLOWED.search(part) for part in parts)
-    classifiers = [each for each in package.metadata.get_all("Classifier") or () if each.startswith("License ::")]
-    return any(map(_ALLOWED.search, [*classifiers, (package.metadata.get("License") or "").partition("\n")[0]]))
+    if expression := "".join(_fields(package, "License-Expression")):
+        return all(_ALLOWED.search(part) for part in re.sub("[()]", "", expression).split(" AND "))
+    classifiers = [each for each in _fields(package, "Classifier") if each.startswith("License ::")]
+    licenses = [each.partition("\n")[0] for each in _fields(package, "License")]
+    return any(map(_ALLOWED.search, [*classifiers, *licenses]))
 
 
 def test_the_project_is_under_apache_2() -> None:
@@ -60,4 +64,4 @@ def test_no_dependency_forbids_apache_2(extras: tuple[str, ...]) -> None:
     del packages["tokenloom"]
     assert len(packages) > (100 if extras else 3)
     refused = {name for name, package in packages.items() if not _is_allowed(package)}
-    assert refused <= _LIBRARIES, {name: packages[name].metadata.get("License") for name in refused}
+    assert refused <= _LIBRARIES, {name: _fields(packages[name], "License") for name in refused}

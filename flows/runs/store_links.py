@@ -13,6 +13,7 @@ from pathlib import Path
 from tokenloom.storage.stores.store import Store
 
 STORES = "TOKENLOOM_UP_STORES"  # the folder of the notes, a file for each store
+STORES_FOLDER = "stores"  # its name, in the folder of `tokenloom up`
 PREFIX = "/stores"
 
 
@@ -25,9 +26,12 @@ def page_url(store: Store, place: str) -> str | None:
     """
     if place.startswith(("https://", "http://")):
         return place
-    folder, api = os.environ.get(STORES), os.environ.get("PREFECT_API_URL", "")
-    if not (folder and api and store.is_local):
+    folder = os.environ.get(STORES)
+    if not (folder and store.is_local):
         return None
+    from prefect.settings import PREFECT_API_URL  # late: `tokenloom up` imports this module before it sets the settings
+
+    api = str(PREFECT_API_URL.value())
     root = Path(store.root).parent
     return f"{api.removesuffix('/api')}{PREFIX}/{_noted(Path(folder), root)}/{Path(place).relative_to(root).as_posix()}"
 

@@ -149,7 +149,7 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
         for number in log.numbers()[-limit:]:
             with suppress(FormatError):
                 moves.append(log.read(number))
-    return tags_of, [move.version for move in sorted(moves, key=lambda move: move.at, reverse=True)]
+    return tags_of, [move.version for move in sorted(moves, key=lambda move: (move.at, move.number), reverse=True)]
 
 
 def _row(

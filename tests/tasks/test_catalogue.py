@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,22 +100,21 @@ def test_texts_of_the_store_do_nothing_in_the_catalogue(tmp_path: Path) -> None:
 def test_a_catalogue_of_many_versions_lists_those_of_the_last_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    references = [
-        write_store(tmp_path, [random_documents(100, 10, seed)], vocab_size=seed + 300).rpartition("@")[2]
-        for seed in range(6)
-    ]
+    for seed in range(6):
+        write_store(tmp_path, [random_documents(100, 10, seed)], vocab_size=seed + 300)
     store = LocalStore(tmp_path / "data")
-    for number, version in enumerate(references[:4]):
-        tags.move(store, "latest", version, number, "build")
-    tags.move(store, "oldest", references[0], 0, "kept")
+    versions = [entry.version for entry in tags.log(store, "latest")]
+    tags.move(store, "oldest", versions[0], 0, "kept")
     monkeypatch.setattr(catalogue, "_MAX_VERSIONS", 3)
-    read = []
-    monkeypatch.setattr(
-        LocalStore,
-        "read_all",
-        lambda self, paths: read.extend(paths) or [self.read(p) if self.exists(p) else None for p in paths],
-    )
+    read_all = LocalStore.read_all
+    read: list[str] = []
+
+    def counted(self: LocalStore, paths: Sequence[str]) -> list[bytes | None]:
+        read.extend(paths)
+        return read_all(self, paths)
+
+    monkeypatch.setattr(LocalStore, "read_all", counted)
     write_catalogue(str(tmp_path))
-    assert {row[0] for row in _rows(tmp_path)} == {references[0], references[3], references[2]}
+    assert {row[0] for row in _rows(tmp_path)} == {versions[0], versions[5], versions[4]}
     assert len(read) == 6
     assert "6 versions; 3 of them are not listed" in (tmp_path / "index.html").read_text()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tokenloom.flows.runs.store_links import STORES, noted_stores, page_url
 from tokenloom.server.server_process import has_meaning
@@ -26,10 +28,9 @@ async def _prefect(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
     """The URL of a store with a catalogue, a report and files that are not to be shown; and the store."""
     monkeypatch.setenv(STORES, str(tmp_path / "notes"))
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     root = tmp_path / "a store"
     reports = root / "news" / "reports"
     reports.mkdir(parents=True)
@@ -40,9 +41,10 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
     (reports / f"{_VERSION[::-1]}.html").symlink_to(tmp_path / "secret.html")
     os.mkfifo(reports / f"{'e' * 16}.html")
     store = LocalStore(root / "news")
-    url = page_url(store, store.place(f"reports/{_VERSION}.html"))
-    assert url is not None
-    return url.removesuffix(f"/news/reports/{_VERSION}.html"), root
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:4200/api"}):
+        url = page_url(store, store.place(f"reports/{_VERSION}.html"))
+        assert url is not None
+        yield url.removesuffix(f"/news/reports/{_VERSION}.html"), root
 
 
 def _get(*urls: str, method: str = "GET") -> list[httpx.Response]:
@@ -95,8 +97,8 @@ def test_only_a_store_that_a_server_shows_has_urls(tmp_path: Path, monkeypatch: 
     assert with_store_pages(_prefect) is _prefect
     assert page_url(store, "https://data.example/store/news/reports/x.html") is not None
     monkeypatch.setenv(STORES, str(tmp_path / "notes"))
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    urls = {page_url(store, store.place(f"reports/{name}.html")) for name in "ab"}
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+        urls = {page_url(store, store.place(f"reports/{name}.html")) for name in "ab"}
     assert len(urls) == 2
     assert list(noted_stores(tmp_path / "notes").values()) == [tmp_path / "store"]
 

@@ -89,7 +89,7 @@ def assert_result_is_reported(run: FlowRun, version: str, folder: Path) -> None:
     summary = artifact("news-summary")
     assert (summary.description, line in summary.data, read in summary.data) == (line, True, True)
     report = folder / "store/news/reports" / f"{version}.html"
-    assert f"All figures and charts: {report}" in summary.data
+    assert "All figures and charts" in summary.data
     assert report.read_text().startswith("<!doctype html>")
     wanted = {"version": version, "reference": reference, "tag": "latest", "tag_moved": True, "documents": 200}
     wanted |= {"shards": 3, "partitions": 1, "partitions_reused": 0}

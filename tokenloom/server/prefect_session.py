@@ -15,6 +15,7 @@ from typing import Any
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError, message_of
 from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
+from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
 from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.server.prefect_server import TEMPORARY, StartingServer, answers, page_of, prepare_environment
 from tokenloom.server.up_folder import default_home, running_url
@@ -38,6 +39,8 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     server: str | StartingServer
     if may_have_server() and (url := known_url()):
         print_status(f"Prefect server {url}")
+        if url == running_url(default_home()):
+            os.environ.setdefault(STORES, str(default_home() / STORES_FOLDER))
         server = url
     elif published := find_published(spec):
         return published.to_json()

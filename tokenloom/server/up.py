@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
-from tokenloom.flows.runs.store_links import STORES
+from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
 from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.server.prefect_server import POOL, PRIVATE, WORKER, prepare_environment, start_server, stop_server
 from tokenloom.server.process_tree import (
@@ -125,7 +125,7 @@ def _locked(home: Path) -> Iterator[None]:
 def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, str]]:
     """Run the server, and set the environment that its clients need."""
     os.environ.pop("PREFECT_API_URL", None)  # of another server
-    os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home), STORES: str(home / "stores")})
+    os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home), STORES: str(home / STORES_FOLDER)})
     ensure_prefect_home()
     prepare_environment()
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
