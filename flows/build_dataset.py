@@ -51,7 +51,8 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
         with using_credentials(spec.credentials):
             report.show_result(result)
     else:
-        report.name_run(spec.dataset, f"{result.version} up to date")
+        how = "up to date" if result.num_partitions is None else "published by another run"
+        report.name_run(spec.dataset, f"{result.version} {how}")
     return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 

@@ -92,7 +92,7 @@ def render_catalogue(root: str, folder: Store) -> str:
     """Return the page; the same store gives the same text, except for the versions that a limit leaves out."""
     from tokenloom.tasks.report.templates import template  # late: only this needs the packages that write pages
 
-    names = sorted(filter(NAME_PATTERN.match, folder.names("")))
+    names = [name for name in folder.names("") if NAME_PATTERN.match(name) and name != INDEX]
     limit = max(_MIN_VERSIONS, _MAX_VERSIONS // max(1, min(len(names), _MAX_DATASETS)))
     found = [_dataset(dataset_store(root, name), name, limit) for name in names[:_MAX_DATASETS]]
     datasets = [dataset for dataset in found if dataset.num_versions]

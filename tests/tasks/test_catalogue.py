@@ -114,7 +114,9 @@ def test_a_catalogue_of_many_versions_lists_those_of_the_last_moves(
         return read_all(self, paths)
 
     monkeypatch.setattr(LocalStore, "read_all", counted)
-    write_catalogue(str(tmp_path))
+    for _ in range(2):  # the page does not count as a dataset
+        read.clear()
+        write_catalogue(str(tmp_path))
     assert {row[0] for row in _rows(tmp_path)} == {versions[0], versions[5], versions[4]}
     assert len(read) == 6
     assert "6 versions; 3 of them are not listed" in (tmp_path / "index.html").read_text()
