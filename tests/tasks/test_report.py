@@ -34,6 +34,7 @@ from tokenloom.storage.formats.statistics import (
     length_bins,
 )
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult, InputEntry
+from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, version_path
@@ -487,6 +488,8 @@ def test_the_report_of_a_remote_store_has_the_figures_of_a_local_one(tmp_path: P
     assert remote.report == f"{remote.reference.partition('@')[0]}/reports/{remote.version}.html"
     store = dataset_store(remote.reference.partition("/data@")[0], "data")
     page, other = _parsed(store.read(f"reports/{remote.version}.html")), _parsed(Path(local.report).read_bytes())
+    catalogue = open_store(str(store.root).rpartition("/")[0]).read("index.html").decode()
+    assert f'href="data/reports/{remote.version}.html"' in catalogue
     timed = "Steps"
     assert {**_tables(page), timed: []} == {**_tables(other), timed: []}
     assert [_text(one) for one in page.iter(f"{_XHTML}article")] == [
