@@ -67,7 +67,8 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     assert (code, value["published"], value["forced"], value["tag_moved"]) == (0, True, True, True)
     assert (value["reference"], value["reason"], value["gates"]) == (f"{dataset}@{version}", "a small corpus", [gate])
     page = Path(value["report"]).read_text()
-    assert "0 of 1 check passed. The version was published all the same: a small corpus." in page
+    assert "1 check failed (min_documents). A person published it all the same: a small corpus." in page
+    assert "published by force: a small corpus" in (dataset.parent / "index.html").read_text()
 
     Path(value["report"]).unlink()  # as if the publication had been killed before its report
     code, out, _ = run(capsys, "publish", f"{dataset}@{version}")
