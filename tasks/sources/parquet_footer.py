@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -121,7 +122,7 @@ def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
     """
     if statistics is None or not statistics.has_min_max:
         return True
-    value = comparison.value
+    value: Any = comparison.value
     try:
         low, high = statistics.min, statistics.max
         if isinstance(low, Decimal) or not low <= high:  # compared as float; NaN, or in another order than they should

@@ -74,7 +74,7 @@ def test_invalid_utf8_in_parquet_names_file_and_row(tmp_path: Path) -> None:
     assert_builds(spec_of(path), TEXTS)
 
 
-class _Keys(encryption.KmsClient):
+class _Keys(encryption.KmsClient):  # type: ignore[misc]  # pyarrow has no types
     """Wraps keys in nothing."""
 
     def wrap_key(self, key: bytes, master_key_identifier: str) -> bytes:
