@@ -2,15 +2,16 @@
 
     torchrun --nproc-per-node 2 examples/train_ddp.py STORE/DATASET@TAG_OR_VERSION --checkpoints run1
 
-The global batch is the same for any number of processes. Each process takes its share of it, and the sequence of global
-batches does not depend on how many share it. The backend is Gloo on CPUs and NCCL on GPUs. Every process reads the
-checkpoints.
+The global batch, of --batch-size samples, is the same for any number of processes. Each process takes its share of it,
+and the sequence of global batches does not depend on how many share it. The backend is Gloo on CPUs and NCCL on GPUs.
+Every process reads the checkpoints.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
-from tokenloom import TokenDataset, TokenLoader
+from tokenloom import EvaluationPass, TokenDataset, TokenLoader
+from tokenloom.examples.data_options import DataOptions
 
 
 class Attention(nn.Module):
@@ -109,14 +111,19 @@ def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | No
     return torch.load(paths[-1], map_location=device, weights_only=True) if paths else None
 
 
+def own_batch(arguments: argparse.Namespace) -> int:
+    """Return how many samples of a global batch this process takes."""
+    batch_size, rest = divmod(arguments.batch_size, dist.get_world_size())
+    if rest:
+        raise SystemExit(f"--batch-size {arguments.batch_size} is not divisible by {dist.get_world_size()} processes")
+    return batch_size
+
+
 def make_loader(
     arguments: argparse.Namespace, data: TokenDataset, device: torch.device, checkpoint: dict[str, Any] | None
 ) -> TokenLoader:
     """Return a started loader of this process's share of the global batches, from the checkpoint onwards."""
-    world_size = dist.get_world_size()
-    if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch {arguments.global_batch} is not divisible by {world_size} processes")
-    loader = TokenLoader(data, arguments.global_batch // world_size, seed=arguments.seed, device=device)
+    loader = TokenLoader(data, own_batch(arguments), seed=arguments.seed, device=device)
     if checkpoint is not None:
         loader.load_state_dict(checkpoint["loader"])
     loader.start()  # makes the first batches while the model is built and restored
@@ -124,11 +131,11 @@ def make_loader(
 
 
 def make_model(
-    arguments: argparse.Namespace, vocab_size: int, device: torch.device, checkpoint: dict[str, Any] | None
+    arguments: argparse.Namespace, data: TokenDataset, device: torch.device, checkpoint: dict[str, Any] | None
 ) -> tuple[GPT, torch.optim.Optimizer]:
     """Return the model and its optimizer, restored from the checkpoint."""
     torch.manual_seed(arguments.seed)
-    model = GPT(vocab_size, arguments.seq_len).to(device)
+    model = GPT(data.manifest["tokenizer"]["vocab_size"], data.seq_len).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
     if checkpoint is not None:
         model.load_state_dict(checkpoint["model"])
@@ -139,9 +146,9 @@ def make_model(
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
     """Train from the newest checkpoint, or from the start, up to the last step."""
     checkpoint = newest_checkpoint(arguments.checkpoints, device)
-    data = TokenDataset(arguments.reference, "train", arguments.seq_len)
+    data, validation_data = DataOptions.of(arguments).open(arguments.reference, "validation")
     loader = make_loader(arguments, data, device, checkpoint)
-    model, optimizer = make_model(arguments, data.manifest["tokenizer"]["vocab_size"], device, checkpoint)
+    model, optimizer = make_model(arguments, data, device, checkpoint)
     parallel = DistributedDataParallel(model)
     first_step = checkpoint["step"] if checkpoint else 0
     for step, batch in zip(range(first_step + 1, arguments.steps + 1), loader, strict=False):
@@ -156,6 +163,21 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
             states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
             save_checkpoint(arguments.checkpoints, step, states | {"step": step})
     loader.close()
+    if validation_data is not None:
+        evaluate(parallel, validation_data, arguments, device)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: TokenDataset, arguments: argparse.Namespace, device: torch.device) -> None:
+    """Print from rank 0 the mean loss over the first batches of a split, weighed by labels: padding has none."""
+    sums = torch.zeros(2, device=device)
+    for batch in islice(EvaluationPass(data, own_batch(arguments), device=device), arguments.evaluation_batches):
+        if num_labels := int((batch["labels"] != -100).sum()):
+            loss = model(batch["input_ids"], batch["labels"])
+            sums += torch.stack([loss * num_labels, torch.full_like(loss, num_labels)])
+    dist.all_reduce(sums)
+    if dist.get_rank() == 0:
+        print(f"validation loss {(sums[0] / sums[1]).item():.4f}", flush=True)
 
 
 def report(step: int, loss: Tensor, loader: TokenLoader) -> None:
@@ -173,11 +195,9 @@ def report(step: int, loss: Tensor, loader: TokenLoader) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Train a small GPT with torchrun.")
-    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION; name a version if the tag can move")
+    DataOptions.add_to(parser)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
-    parser.add_argument("--global-batch", type=int, default=16, help="samples per step of all processes (default: 16)")
-    parser.add_argument("--seq-len", type=int, default=256, help="tokens per sample (default: 256)")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate of AdamW (default: 1e-3)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the order (default: 0)")
     parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints (default: 100)")

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
-from tokenloom import EvaluationPass, TokenDataset, TokenLoader
+from tokenloom import EvaluationPass, TokenLoader
+from tokenloom.examples.data_options import DEFAULTS, DataOptions
 
-SEQ_LEN, BATCH_SIZE, EPOCH_BATCHES = 128, 8, 100
+EPOCH_BATCHES = 100
 
 
 class Tokens(lightning.LightningDataModule):
@@ -29,18 +30,18 @@ class Tokens(lightning.LightningDataModule):
     Lightning saves the state of whatever `train_dataloader` returns, if it has state_dict and load_state_dict.
     """
 
-    def __init__(self, reference: str) -> None:
+    def __init__(self, reference: str, options: DataOptions = DEFAULTS) -> None:
         super().__init__()
-        self.train_data = TokenDataset(reference, "train", SEQ_LEN)
-        self.validation_data = TokenDataset(reference, "validation", SEQ_LEN)
+        self.batch_size = options.batch_size
+        self.train_data, self.validation_data = options.open(reference, "validation")
 
     def train_dataloader(self) -> TokenLoader:
         """Return this rank's endless batches."""
-        return TokenLoader(self.train_data, BATCH_SIZE, seed=0)
+        return TokenLoader(self.train_data, self.batch_size, seed=0)
 
-    def val_dataloader(self) -> EvaluationPass:
-        """Return this rank's share of the validation split, identical each time."""
-        return EvaluationPass(self.validation_data, BATCH_SIZE)
+    def val_dataloader(self) -> EvaluationPass | list[Never]:
+        """Return this rank's share of the validation split, identical each time; no loader if it has no samples."""
+        return EvaluationPass(self.validation_data, self.batch_size) if self.validation_data is not None else []
 
 
 class NextToken(lightning.LightningModule):
@@ -72,13 +73,16 @@ class NextToken(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 
 
-def fit(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> lightning.Trainer:
+def fit(
+    reference: str, folder: Path, steps: int, resume: bool = False, data: DataOptions = DEFAULTS, **options: Any
+) -> lightning.Trainer:
     """Train up to a step, optionally from the last checkpoint in `folder`; return the trainer, made with `options`."""
     lightning.seed_everything(0)
-    tokens = Tokens(reference)
+    tokens = Tokens(reference, data)
     model = NextToken(tokens.train_data.manifest["tokenizer"]["vocab_size"])
     checkpoints = ModelCheckpoint(folder, save_last=True, every_n_train_steps=50)
-    chosen: dict[str, Any] = {"limit_train_batches": EPOCH_BATCHES, "callbacks": [checkpoints], "logger": False}
+    chosen: dict[str, Any] = {"limit_train_batches": EPOCH_BATCHES, "limit_val_batches": data.evaluation_batches}
+    chosen |= {"callbacks": [checkpoints], "logger": False}
     trainer = lightning.Trainer(max_steps=steps, max_epochs=-1, **chosen | options)
     trainer.fit(model, datamodule=tokens, ckpt_path=str(folder / "last.ckpt") if resume else None)
     return trainer
@@ -86,9 +90,9 @@ def fit(reference: str, folder: Path, steps: int, resume: bool = False, **option
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train a small model with Lightning.")
-    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
+    DataOptions.add_to(parser)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     arguments = parser.parse_args()
-    fit(arguments.reference, arguments.checkpoints, arguments.steps, arguments.resume)
+    fit(arguments.reference, arguments.checkpoints, arguments.steps, arguments.resume, DataOptions.of(arguments))

@@ -25,13 +25,13 @@ from tokenloom.spec.base import NAME_PATTERN
 
 @flow(name="train-on-publish", log_prints=True)
 def train_on_publish(reference: str, updates: int = 3000) -> float:
-    """Train a small model on a version and return its test loss; documents can be short.
+    """Train a small model on a version and return its test loss.
 
     Args:
         reference: STORE/DATASET@VERSION, from the event of its publication.
         updates: Training steps.
     """
-    test_loss = train(reference, updates, packing="concat")["test"]
+    test_loss = train(reference, updates)["test"]
     assert isinstance(test_loss, float)
     return test_loss
 

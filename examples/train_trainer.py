@@ -13,11 +13,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import Subset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from tokenloom import TokenDataset
-
-SEQ_LEN, BATCH_SIZE = 128, 8
+from tokenloom.examples.data_options import DEFAULTS, DataOptions
 
 
 def make_model(data: TokenDataset) -> GPT2LMHeadModel:
@@ -29,7 +29,7 @@ def make_model(data: TokenDataset) -> GPT2LMHeadModel:
             vocab_size=tokenizer["vocab_size"],
             bos_token_id=tokenizer["eot_id"],
             eos_token_id=tokenizer["eot_id"],
-            n_positions=SEQ_LEN,
+            n_positions=data.seq_len,
             n_layer=2,
             n_head=2,
             n_embd=64,
@@ -42,7 +42,9 @@ def make_model(data: TokenDataset) -> GPT2LMHeadModel:
     return model
 
 
-def train(reference: str, folder: Path, steps: int, resume: bool = False, **options: Any) -> Trainer:
+def train(
+    reference: str, folder: Path, steps: int, resume: bool = False, data: DataOptions = DEFAULTS, **options: Any
+) -> Trainer:
     """Train up to a step, optionally from the newest checkpoint in `folder`; return the evaluated trainer.
 
     Args:
@@ -50,13 +52,14 @@ def train(reference: str, folder: Path, steps: int, resume: bool = False, **opti
         folder: Folder of the checkpoints.
         steps: Last step.
         resume: Continue from the newest checkpoint.
+        data: Which samples to read.
         options: Options of TrainingArguments that override those below.
     """
-    train_data = TokenDataset(reference, "train", SEQ_LEN, labels="same")
-    validation_data = TokenDataset(reference, "validation", SEQ_LEN, labels="same")
+    train_data, validation_data = data.open(reference, "validation", labels="same")
     chosen: dict[str, Any] = {
         "max_steps": steps,
-        "per_device_train_batch_size": BATCH_SIZE,
+        "per_device_train_batch_size": data.batch_size,
+        "per_device_eval_batch_size": data.batch_size,
         "learning_rate": 3e-3,
         "lr_scheduler_type": "constant",
         "logging_steps": 10,
@@ -64,17 +67,19 @@ def train(reference: str, folder: Path, steps: int, resume: bool = False, **opti
         "report_to": "none",
     }
     arguments = TrainingArguments(str(folder), **chosen | options)
-    trainer = Trainer(make_model(train_data), arguments, train_dataset=train_data, eval_dataset=validation_data)
+    trainer = Trainer(make_model(train_data), arguments, train_dataset=train_data)
     trainer.train(resume_from_checkpoint=resume)
-    trainer.evaluate()
+    if validation_data is not None:
+        num_samples = data.batch_size * (data.evaluation_batches or len(validation_data))
+        trainer.evaluate(Subset(validation_data, range(min(num_samples, len(validation_data)))))
     return trainer
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train a small GPT-2 with the transformers Trainer.")
-    parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION")
+    DataOptions.add_to(parser)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="folder (default: checkpoints)")
     parser.add_argument("--steps", type=int, default=1000, help="the last step (default: 1000)")
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
     given = parser.parse_args()
-    train(given.reference, given.checkpoints, given.steps, given.resume)
+    train(given.reference, given.checkpoints, given.steps, given.resume, DataOptions.of(given))

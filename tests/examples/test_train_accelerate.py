@@ -15,7 +15,9 @@ import torch
 
 from tests.counts import FULL
 from tokenloom import TokenDataset, TokenLoader
+from tokenloom.examples.data_options import DataOptions
 
+SHORT = DataOptions(seq_len=128, evaluation_batches=2)
 _ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning:accelerate")]
 
@@ -31,9 +33,9 @@ def _fresh_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_restored_run_continues_with_the_next_batch(example: ModuleType, corpus: str, tmp_path: Path) -> None:
-    whole = example.train(corpus, tmp_path / "whole", steps=12)
-    first = example.train(corpus, tmp_path / "stopped", steps=5)
-    then = example.train(corpus, tmp_path / "stopped", steps=12, resume=True)
+    whole = example.train(corpus, tmp_path / "whole", steps=12, options=SHORT)
+    first = example.train(corpus, tmp_path / "stopped", steps=5, options=SHORT)
+    then = example.train(corpus, tmp_path / "stopped", steps=12, resume=True, options=SHORT)
     assert (len(first), len(then)) == (5, 7)
     assert first + then == pytest.approx(whole, abs=1e-6)
     assert whole[-1] < whole[0] - 0.5
@@ -42,7 +44,7 @@ def test_a_restored_run_continues_with_the_next_batch(example: ModuleType, corpu
 def test_prepare_returns_the_loader_unchanged(example: ModuleType, corpus: str) -> None:
     from accelerate import Accelerator
 
-    loader = TokenLoader(TokenDataset(corpus, seq_len=example.SEQ_LEN), example.BATCH_SIZE)
+    loader = TokenLoader(TokenDataset(corpus, seq_len=128), 8)
     assert Accelerator().prepare(loader) is loader
 
 
@@ -58,4 +60,4 @@ def test_two_processes_each_take_their_half_and_continue(example: ModuleType, co
         printed += done.stdout
     assert re.findall(r"step +(\d+)", printed) == ["3", "5"]
     (path,) = (tmp_path / "two").glob("custom_checkpoint_*.pkl")
-    assert torch.load(path, weights_only=True)["samples"] == 5 * 2 * example.BATCH_SIZE
+    assert torch.load(path, weights_only=True)["samples"] == 5 * 2 * 8

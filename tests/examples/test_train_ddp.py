@@ -24,7 +24,7 @@ def _run(reference: str, folder: Path, num_processes: int, steps: int) -> dict[i
         str(steps),
         "--seq-len",
         "64",
-        "--global-batch",
+        "--batch-size",
         "8",
         "--save-every",
         "4",

@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from tokenloom import TokenLoader
+from tokenloom.examples.data_options import DataOptions
+
+SHORT = DataOptions(seq_len=128)
 
 # Lightning's own: how many workers its data loaders should have, that the folder is not empty, and torch it calls.
 pytestmark = [
@@ -33,7 +36,7 @@ def fit(example: ModuleType, corpus: str, tmp_path: Path) -> Callable[..., tuple
         callbacks = [ModelCheckpoint(tmp_path, save_last=True, every_n_train_steps=every), watch]
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
         options = {"limit_train_batches": 8, "limit_val_batches": 2, **quiet, **options}
-        return seen, example.fit(corpus, tmp_path, steps, resume, callbacks=callbacks, **options)
+        return seen, example.fit(corpus, tmp_path, steps, resume, SHORT, callbacks=callbacks, **options)
 
     return run
 
@@ -42,7 +45,7 @@ def fit(example: ModuleType, corpus: str, tmp_path: Path) -> Callable[..., tuple
 def test_a_resumed_fit_continues_with_the_next_sample(fit: Any, example: ModuleType, corpus: str, stop: int) -> None:
     first, _ = fit(steps=stop, every=stop)
     then, trainer = fit(steps=20, every=100, resume=True)
-    data = example.Tokens(corpus)
+    data = example.Tokens(corpus, SHORT)
     loader = data.train_dataloader()
     expected = [next(loader)["input_ids"] for _ in range(20)]
     loader.close()
@@ -59,7 +62,7 @@ def test_without_a_limit_lightning_counts_a_prefetched_batch_in_its_checkpoint(
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
     (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     assert len(first) == 5
-    assert state["samples"] == 6 * example.BATCH_SIZE  # the pitfall that the example describes
+    assert state["samples"] == 6 * SHORT.batch_size  # the pitfall that the example describes
 
 
 def test_lightning_uses_the_loader_unchanged(fit: Any) -> None:

@@ -12,13 +12,15 @@ import torch
 
 from tests.counts import full_only
 from tokenloom import TokenDataset
+from tokenloom.examples.data_options import DataOptions
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data"),
     pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
     pytest.mark.filterwarnings("ignore::UserWarning:transformers"),
 ]
-_QUIET: dict[str, Any] = {"use_cpu": True, "disable_tqdm": True, "logging_steps": 1, "per_device_eval_batch_size": 256}
+SHORT = DataOptions(seq_len=128)
+_QUIET: dict[str, Any] = {"use_cpu": True, "disable_tqdm": True, "logging_steps": 1, "data": SHORT}
 
 
 def _losses(trainer: Any) -> list[float]:
@@ -30,8 +32,8 @@ def test_the_first_loss_is_that_of_the_first_samples(example: ModuleType, corpus
     trainer = example.train(
         corpus, tmp_path, steps=10, train_sampling_strategy="sequential", save_strategy="no", **_QUIET
     )
-    data = TokenDataset(corpus, seq_len=example.SEQ_LEN)  # labels shifted by us
-    samples = [data[i] for i in range(example.BATCH_SIZE)]
+    data = TokenDataset(corpus, seq_len=128)  # labels shifted by us
+    samples = [data[i] for i in range(SHORT.batch_size)]
     inputs, labels = (torch.from_numpy(np.stack([s[name] for s in samples])) for name in ("input_ids", "labels"))
     with torch.no_grad():
         logits = example.make_model(data)(input_ids=inputs).logits

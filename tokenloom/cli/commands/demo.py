@@ -21,7 +21,8 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
 
-_MIN_CHARS = 5121
+_SEQ_LEN, _BATCH_SIZE = 5120, 8
+_MIN_CHARS = _SEQ_LEN + 1
 _SPEC = f"""\
 # Written by `tokenloom demo`: the Python sources of the standard library, as bytes.
 dataset: stdlib
@@ -67,7 +68,7 @@ def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], pri
         TokenloomError: torch is not installed, or the build failed.
     """
     try:
-        from tokenloom.examples.train_small import SEQ_LEN
+        from tokenloom.examples import train_small  # noqa: F401
     except ModuleNotFoundError as error:
         raise TokenloomError(
             f"the demo trains with torch, and {error.name!r} is not installed: pip install torch"
@@ -79,7 +80,7 @@ def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], pri
     result = build(load_spec(folder / "demo.yaml"))
     _describe(result, num_files, print_line)
     reference = f"{folder}/store/stdlib"
-    data = TokenDataset(reference, split="validation", seq_len=SEQ_LEN, packing="document")
+    data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")
     sample = data.decode(data[0]["input_ids"])
     print_line(f"3. {data!r}\n   the first sample, decoded:\n")
     print_line("\n".join("     | " + line for line in sample.splitlines()[:8]))
@@ -91,7 +92,8 @@ def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], pri
 
 
 def _train(reference: str, updates: int, print_line: Callable[[str], None]) -> Json:
-    from tokenloom.examples.train_small import BATCH_SIZE, SEQ_LEN, train
+    from tokenloom.examples.data_options import DataOptions
+    from tokenloom.examples.train_small import train
 
     steps = f"{counted(updates, 'update')} of 8 x 512 bytes, 10 per batch"
     print_line(f"\n4. training a small model: {steps} (loss in nats per byte)")
@@ -100,7 +102,8 @@ def _train(reference: str, updates: int, print_line: Callable[[str], None]) -> J
             reference,
             updates=updates,
             print_line=lambda text: print_line("     " + text),
-            track=lambda numbers: _tracked(numbers, BATCH_SIZE * SEQ_LEN),
+            options=DataOptions(_SEQ_LEN, "document", _BATCH_SIZE, evaluation_batches=None),
+            track=lambda numbers: _tracked(numbers, _BATCH_SIZE * _SEQ_LEN),
         )
 
 

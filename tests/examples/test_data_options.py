@@ -1,0 +1,122 @@
+"""Every example runs on every dataset with its defaults: the demo's, README's news, and long documents of gpt2."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.counts import full_only
+from tokenloom import TokenDataset
+from tokenloom.cli.commands import demo
+from tokenloom.examples.data_options import DEFAULTS, DataOptions
+from tokenloom.examples.train_small import evaluate, make_model
+from tokenloom.spec.loading import load_spec
+
+_ROOT = Path(__file__).parents[2]
+_NEWS = """\
+dataset: news
+store: ./store
+sources:
+  - {{kind: parquet, path: "{path}", text: text}}
+tokenizer: {{kind: tiktoken, name: gpt2}}
+report: false
+"""
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("UserWarning", "FutureWarning")]
+
+
+@pytest.fixture(scope="session")
+def datasets(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> dict[str, str]:
+    """References of the three datasets, of few documents each."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "demo.yaml").write_text(demo._SPEC + "report: false\n")
+    sources = sorted((_ROOT / "tokenloom").rglob("*.py"))
+    write_jsonl(folder / "stdlib.jsonl", [path.read_text() for path in sources if path.stat().st_size > 5200])
+    (folder / "news.yaml").write_text(_NEWS.format(path=data_dir / "ag_news" / "train-00000-of-00008.parquet"))
+    with gzip.open(data_dir / "longdocs" / "scisummnet_papers.jsonl.gz", "rt", encoding="utf-8") as papers:
+        long = write_jsonl(folder / "long.jsonl", [json.loads(next(papers))["article"] for _ in range(60)])
+    options: dict[str, Any] = {"tokenizer": {"kind": "tiktoken", "name": "gpt2"}, "splits": {"train": 0.8, "test": 0.2}}
+    spec = make_spec(folder / "store", [{"kind": "jsonl", "path": str(long)}], dataset="long", **options)
+    for each in (load_spec(folder / "demo.yaml"), load_spec(folder / "news.yaml"), spec):
+        build(each)
+    return {name: f"{folder}/store/{name}" for name in ("stdlib", "news", "long")}
+
+
+def _run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        if name == "train_ddp":
+            monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    runpy.run_path(str(_ROOT / "examples" / f"{name}.py"), run_name="__main__")
+
+
+_NAMES = ["train_small", "train_ddp", "train_lightning", "train_accelerate", "train_trainer"]
+_LONG_RUNS = [(name, data) for name in _NAMES[1:] for data in ("stdlib", "long")]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        *[("train_small", data) for data in ("stdlib", "news", "long")],
+        *[(name, "news") for name in _NAMES[1:]],
+        *[pytest.param(*run, marks=full_only) for run in _LONG_RUNS],
+    ],
+)
+def test_an_example_trains_and_evaluates_with_its_defaults(
+    name: str, data: str, datasets: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _run(name, [datasets[data], "--steps", "1", "--batch-size", "2", "--evaluation-batches", "1"], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("data", "others"), [("stdlib", ["validation", "test"]), ("news", ["validation"]), ("long", ["test"])]
+)
+def test_by_default_samples_are_as_long_as_every_split_allows(
+    data: str, others: list[str], datasets: dict[str, str]
+) -> None:
+    found = DEFAULTS.open(datasets[data], *others)
+    assert all(found)  # each has samples
+    smallest = min(each.num_tokens for each in found if each is not None)
+    assert found[0].seq_len == min(512, 2 ** ((smallest - 1).bit_length() - 1))
+
+
+def test_a_packing_without_such_samples_gets_shorter_ones(datasets: dict[str, str]) -> None:
+    train, validation = DataOptions(packing="document").open(datasets["news"], "validation")
+    assert train.seq_len in (32, 64)
+    assert validation is not None
+    assert len(validation)
+
+
+def test_a_seq_len_that_does_not_fit_says_what_to_give(datasets: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"split 'train': no samples: .* use a smaller seq_len"):
+        DataOptions(seq_len=10**6).open(datasets["news"])
+
+
+def test_splits_that_are_missing_or_empty_are_named_and_not_evaluated(datasets: dict[str, str], tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no split 'validation', so it is not evaluated"):
+        _, none = DEFAULTS.open(datasets["long"], "validation")
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in.jsonl", ["text " * 500]))}
+    build(spec := make_spec(tmp_path / "store", [source], splits={"train": 0.99, "test": 0.01}))
+    with pytest.warns(UserWarning, match="not evaluated: .* the split is empty"):
+        train, empty = DEFAULTS.open(f"{spec.store}/data", "test")
+    assert (none, empty, len(train)) == (None, None, 4)
+    assert np.isnan(evaluate(make_model(257, 0), empty, DEFAULTS))
+
+
+def test_an_evaluation_takes_only_the_batches_that_it_may(datasets: dict[str, str]) -> None:
+    options, seen = DataOptions(evaluation_batches=3), list[int]()
+    train, *_ = options.open(datasets["stdlib"])
+    assert isinstance(train, TokenDataset)
+    model = make_model(257, 0)
+    model.register_forward_hook(lambda module, inputs, loss: seen.append(inputs[0].numel()))
+    assert 5 < evaluate(model, train, options) < 6
+    assert seen == [8 * 512] * 3
