@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from prefect import flow, get_run_logger
 from pydantic import Field
 
-from tokenloom.errors import SpecError
+from tokenloom.errors import SpecError, message_of
 from tokenloom.flows.blocks import credentials_in, store_of_block, using_credentials
 from tokenloom.flows.build_dataset import absolute_path
 from tokenloom.flows.runners import run_one
@@ -63,4 +63,4 @@ def _seconds(name: str, text: str) -> float:
     try:
         return seconds_of(text.strip())
     except ValueError as error:
-        raise SpecError(f"{name}: {error}") from error
+        raise SpecError(f"{name}: {message_of(error)}") from error

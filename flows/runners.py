@@ -20,7 +20,7 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from tokenloom.errors import SpecError, TokenloomError, WorkerLost
+from tokenloom.errors import SpecError, TokenloomError, WorkerLost, message_of
 from tokenloom.flows import forks  # noqa: F401  (forks of a process that ran a flow)
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.runs import log_filter  # noqa: F401  (filters the log of a cluster's worker)
@@ -105,7 +105,7 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             num_found = count_workers()
         except OSError as error:
             raise TokenloomError(
-                f"runner.address: no cluster at {spec.address}: {error}; check that it runs there"
+                f"runner.address: no cluster at {spec.address}: {message_of(error)}; check that it runs there"
             ) from error
         num_workers = spec.workers or max(1, num_found)
 

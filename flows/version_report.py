@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import TokenloomError, message_of
+from tokenloom.errors import TokenloomError, message_of, named_message_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, report_path
 from tokenloom.tasks.running import progress
@@ -101,7 +101,7 @@ def _write(store: Store, version: str, collect: Callable[[], VersionFigures]) ->
     except (TokenloomError, OSError) as error:
         why = message_of(error)
     except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)
-        why = f"{type(error).__name__}: {message_of(error)}"
+        why = named_message_of(error)
     next_step = f"run `tokenloom report {store.root}@{version}` later, or set `report: false` in the spec"
     progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
     return None

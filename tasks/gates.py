@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import zip_longest
 from shlex import quote
 
-from tokenloom.errors import GateFailed
+from tokenloom.errors import GateFailed, message_of
 from tokenloom.storage.formats.manifest import Manifest, RowCounts
 from tokenloom.storage.formats.statistics import add_counts, add_encoded
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
@@ -186,7 +186,7 @@ def _drift(name: str, limit: float, found: Contents, reference: Contents | str) 
             raise _NotCompared(reference)
         value, what = _DRIFTS[name](reference, found)
     except _NotCompared as why:
-        return GateResult(name, f"<= {limit!r}", f"{NOT_COMPARED}: {why}", passed=True)
+        return GateResult(name, f"<= {limit!r}", f"{NOT_COMPARED}: {message_of(why)}", passed=True)
     return _at_most(name, limit, value, f"{what} since {reference.version}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tokenloom
+from tokenloom import errors
 
 _ROOT = Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())
@@ -198,3 +199,24 @@ def test_every_public_function_and_class_has_a_docstring() -> None:
 def test_modules_stay_small_enough_to_read() -> None:
     long = {name: n for name, path in _MODULES.items() if (n := len(path.read_text().splitlines())) > 400}
     assert long == {}
+
+
+def _foreign_handlers(tree: ast.AST) -> Iterator[tuple[ast.ExceptHandler, str]]:
+    """Yield the handlers, with the name of their error, that catch an error whose message may be empty."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
+            kinds = [ast.unparse(kind) for kind in getattr(node.type, "elts", [node.type])]
+            if not all(hasattr(errors, kind) or kind == "UsageError" for kind in kinds):
+                yield node, node.name
+
+
+def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None:
+    # `{error}` may be empty: then a message ends in a colon.
+    quoted = [
+        f"{path}:{node.lineno}: write message_of({name})"
+        for path in _MODULES.values()
+        for handler, name in _foreign_handlers(ast.parse(path.read_text()))
+        for node in ast.walk(handler)
+        if isinstance(node, ast.FormattedValue) and ast.unparse(node.value) == name
+    ]
+    assert quoted == []

@@ -160,11 +160,32 @@ class WorkerLost(TokenloomError, RuntimeError):
     is_transient = True  # see storage/stores/remote_errors.py
 
 
+_MEANINGS = {  # of errors that are often raised without a message
+    MemoryError: "out of memory",
+    RecursionError: "nested too deeply",
+    TimeoutError: "no answer in time",
+    EOFError: "the data ends too early",
+    KeyboardInterrupt: "interrupted",
+}
+
+
 def one_line(text: str) -> str:
     """Return a text on one line, its words separated by single spaces."""
     return " ".join(text.split())
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of a library's error on one line, without a full stop, to quote it in a message of ours."""
-    return one_line(str(error)).rstrip(". ") or type(error).__name__
+    """Return the message of a library's error on one line, without a full stop, to quote it in a message of ours.
+
+    The name of its class alone is never the message.
+    """
+    if text := one_line(str(error)).rstrip(". "):
+        return text
+    meant = next((meaning for kind, meaning in _MEANINGS.items() if isinstance(error, kind)), None)
+    return meant or f"{type(error).__name__} without a message"
+
+
+def named_message_of(error: BaseException) -> str:
+    """Return the class and the message of a library's error: "ValueError: not a number"; the message if it has none."""
+    text = message_of(error)
+    return f"{type(error).__name__}: {text}" if one_line(str(error)).rstrip(". ") else text

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, StoreError, message_of
 from tokenloom.storage.cache.partial_file import (
     COMPLETE,
     DAMAGED,
@@ -39,6 +39,7 @@ from tokenloom.storage.cache.partial_file import (
 )
 from tokenloom.storage.formats.blocks import ShardBlocks
 from tokenloom.storage.formats.names import SHA256_PATTERN
+from tokenloom.storage.stores.local_files import read_regular
 
 FORMAT_VERSION = 1
 MARKER = "tokenloom-cache.json"
@@ -119,11 +120,13 @@ class CacheFiles:
         """Raise StoreError if a newer release created this folder."""
         marker = self.folder / MARKER
         try:
-            found = json.loads(marker.read_bytes())["format_version"]
+            found = json.loads(read_regular(marker))["format_version"]
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{marker}: can't be read ({error}); set TOKENLOOM_CACHE to another folder") from error
+            raise StoreError(
+                f"{marker}: can't be read ({message_of(error)}); set TOKENLOOM_CACHE to another folder"
+            ) from error
         if found != FORMAT_VERSION:
             raise StoreError(
                 f"{marker}: cache format {found}; this release uses format {FORMAT_VERSION}: update tokenloom, or set "

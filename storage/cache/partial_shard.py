@@ -20,6 +20,7 @@ from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.cache.wait_log import WaitLog, name_process
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
 from tokenloom.storage.formats.shard import OFFSETS_START
+from tokenloom.storage.stores.local_files import open_regular
 
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
@@ -170,7 +171,7 @@ class PartialShard:
         for first in range(0, len(everything), per_request):
             check_running()
             fetch_blocks([(self, everything[first : first + per_request])])
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._files.end_partial(self._file, sha256 == self._request.sha256)
         if self.is_damaged:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.records import JsonObject, Mismatch, Record, decode_record, fields_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def read_signed_record(data: bytes, place: str, kind: type[Record]) -> Record:
     try:
         return decode_record(kind, read_signed(data, place))
     except Mismatch as error:
-        raise FormatError(f"{place}: {error}") from error
+        raise FormatError(f"{place}: {message_of(error)}") from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, StoreError, message_of
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.stores.local_files import file_sha256
 
@@ -142,4 +142,4 @@ def _naming_damage(place: str) -> Iterator[None]:
     except StoreError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{place}: not a readable document table ({error}); restore it") from error
+        raise FormatError(f"{place}: not a readable document table ({message_of(error)}); restore it") from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.canonical import read_signed, sha256_of, sign
 from tokenloom.storage.formats.names import (
     FILE_PATTERN,
@@ -192,7 +192,7 @@ def decode_manifest(value: JsonObject, place: str) -> Manifest:
             raw=value,
         )
     except Mismatch as error:
-        raise FormatError(f"{place}: {error}; the program that wrote it has a bug; restore it") from error
+        raise FormatError(f"{place}: {message_of(error)}; the program that wrote it has a bug; restore it") from error
 
 
 def _tokenizer(value: JsonObject) -> TokenizerEntry:

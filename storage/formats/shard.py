@@ -20,7 +20,7 @@ from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.token_types import TOKEN_DTYPES
-from tokenloom.storage.stores.local_files import check_regular
+from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
 
 FORMAT_VERSION = 1
@@ -171,8 +171,7 @@ class Shard:
         if verify not in ("open", "full"):
             raise ValueError(f'verify is "open" or "full", not {verify!r}')
         self.path = Path(path)
-        check_regular(self.path)
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             file.read(1)  # of a cold file: a fault in the map would read up to megabytes around the header
             try:
                 # Arrays over the map stay valid while they are alive: it is never closed explicitly.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject, Mismatch, Record, decode_record
 from tokenloom.storage.formats.shard_entries import MAX_COUNT
@@ -101,6 +101,6 @@ def _decode(kind: type[Record], data: bytes, place: str) -> Record:
     try:
         return decode_record(kind, json.loads(data))
     except Mismatch as error:
-        raise FormatError(f"{place}: {error}; restore it") from error
+        raise FormatError(f"{place}: {message_of(error)}; restore it") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{place}: it does not hold valid JSON; restore it") from error

@@ -14,6 +14,7 @@ from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.packing.kept_files import keep
+from tokenloom.storage.stores.local_files import read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class CountsFile:
     def read(self) -> Int64s | None:
         """Return the counts, (num_shards,); None if the file is missing, damaged or of other samples."""
         try:
-            record = read_signed_record(self.path.read_bytes(), str(self.path), CountsRecord)
+            record = read_signed_record(read_regular(self.path), str(self.path), CountsRecord)
         except (OSError, FormatError):
             return None
         is_of_split = replace(record, counts=[]) == self._empty and len(record.counts) == record.num_shards

@@ -29,6 +29,7 @@ from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.packing.best_fit_plan import OrderedSamples, plan_best_fit
 from tokenloom.storage.packing.kept_files import keep
 from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+from tokenloom.storage.stores.local_files import open_regular
 
 Defer: TypeAlias = Callable[[Callable[[], object]], object]  # schedules a call for later
 
@@ -61,7 +62,7 @@ class PlanFile:
             mapped: whether to map the file, which holds a file descriptor, instead of reading it into memory.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 values = self._map(file) if mapped else np.fromfile(file, self._number)
         except (OSError, ValueError):  # ValueError: the file is empty, or was cut inside a number
             return None

@@ -24,8 +24,8 @@ from tokenloom.storage.stores.local_errors import is_file_damage, translate_read
 from tokenloom.storage.stores.local_files import (
     check_exclusive,
     check_folder,
-    check_regular,
     make_folder,
+    open_regular,
     sync,
     sync_folder,
 )
@@ -158,13 +158,13 @@ class LocalStore(Store):
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
         place = self.local(path)
-        with translate_read_errors(place), _open(place) as file:
+        with translate_read_errors(place), open_regular(place) as file:
             return file.read()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the file at `path`; errors as `Store.read_range`."""
         place = self.local(path)
-        with translate_read_errors(place), _open(place) as file:
+        with translate_read_errors(place), open_regular(place) as file:
             file.seek(start)
             data = b""
             while part := file.read(end - start - len(data)):
@@ -176,7 +176,7 @@ class LocalStore(Store):
     def blocks(self, path: str) -> Iterator[memoryview]:
         """Yield the file at `path` in blocks of 1 MiB, all in one buffer; errors as `read`."""
         place, buffer = self.local(path), memoryview(bytearray(_BLOCK_BYTES))
-        with translate_read_errors(place), _open(place) as file:
+        with translate_read_errors(place), open_regular(place) as file:
             while num_bytes := _fill(file, buffer):
                 yield buffer[:num_bytes]
 
@@ -282,13 +282,7 @@ class LocalStore(Store):
             )
 
 
-def _open(place: Path) -> io.FileIO:
-    """Open a regular file for reading; a pipe or a device would block."""
-    check_regular(place)
-    return io.FileIO(place)
-
-
-def _fill(file: io.FileIO, buffer: memoryview) -> int:
+def _fill(file: io.BufferedReader, buffer: memoryview) -> int:
     """Read until the buffer is full or the file ends; return the number of bytes."""
     filled = 0
     while filled < len(buffer) and (num_bytes := file.readinto(buffer[filled:])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -81,13 +82,30 @@ def file_sha256(file: IO[bytes]) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def check_regular(path: Path) -> None:
-    """Raise OSError unless `path` is a regular file: reading a pipe may block, reading a device may never end."""
-    mode = path.stat().st_mode
+def open_regular(path: Path | str) -> io.BufferedReader:
+    """Open a regular file for reading; raises OSError for anything else.
+
+    Opening a pipe may block, and reading a device may never end.
+    """
+    return open(path, "rb", opener=descriptor_of_regular)
+
+
+def read_regular(path: Path | str) -> bytes:
+    """Return the bytes of a regular file; raises OSError for anything else."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def descriptor_of_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """Return a new descriptor of a regular file; raises OSError for anything else."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # does not wait for the writer of a pipe
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def name_exclusively(source: Path, final: Path) -> None:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Literal
 
+from tokenloom.errors import named_message_of
+
 Kind = Literal["missing", "exists", "forbidden", "shorter", "transient", "other"]
 
 
@@ -95,8 +97,7 @@ def redacted(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return the class and text of an error, in one line without credentials."""
-    text = " ".join(str(error).split())
-    return redacted(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return redacted(named_message_of(error))
 
 
 def without_secrets(error: BaseException) -> BaseException | None:

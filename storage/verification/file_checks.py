@@ -12,8 +12,9 @@ from typing import IO
 
 import pyarrow as pa
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, message_of, one_line
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
 from tokenloom.wording import counted
 
@@ -74,7 +75,7 @@ def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[
         if read_once(store, path, take)[1] != sha256:
             yield None
             return
-        with local.open("rb") as file:
+        with open_regular(local) as file:
             yield file
         return
     with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as copy:
@@ -113,4 +114,4 @@ def raise_unless_damage(store: Store, error: Exception) -> None:
 
 def bare_message(error: Exception, place: str) -> str:
     """Return an error's message without the place that it begins with, for a list that names the file anyway."""
-    return " ".join(str(error).split()).removeprefix(f"{place}: ") or type(error).__name__
+    return one_line(str(error)).removeprefix(f"{place}: ") or message_of(error)

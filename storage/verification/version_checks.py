@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, partial
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, Manifest, version_name
 from tokenloom.storage.formats.names import VERSION_PATTERN
@@ -99,7 +99,7 @@ def inputs_problems(manifest: Manifest, inputs: list[InputEntry]) -> list[str]:
     try:
         name = version_name(manifest.spec, named, manifest.tokenizer.fingerprint)
     except ValueError as error:  # NaN, or half of a surrogate pair
-        return [f"its spec can't be written as canonical JSON ({error})"]
+        return [f"its spec can't be written as canonical JSON ({message_of(error)})"]
     if name == manifest.version:
         return []
     return [f"spec, inputs and tokenizer make version {name}, not {manifest.version}"]

@@ -18,6 +18,7 @@ import xxhash
 
 from tokenloom.errors import InputError, StoreError, WorkError
 from tokenloom.storage.formats.work_files import find_work_record, write_work_record
+from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
 
 PATH = "work/fingerprints.json"
@@ -109,7 +110,7 @@ def remote_fingerprint(info: Mapping[str, object], url: str) -> str:
 
 def _hash_file(path: str) -> str:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  (a str path, as fsspec gives it)
+        with open_regular(path) as file:
             return _digest(file)
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow as pa
 from tokenloom.errors import InputError, SpecError
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.keys import content_digits, content_hashes, words_of
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.lookup.known_spec import KnownSpec
 from tokenloom.tasks.lookup.outcomes import FoundDocument, HashedText, Lookup
 from tokenloom.tasks.lookup.tables import VersionTables, is_any_of
@@ -130,7 +130,7 @@ def why_filtered(tables: VersionTables, text: str | None) -> str:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_bytes().decode()
+        return read_regular(path).decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert the text to UTF-8") from error
     except OSError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError, SpecError, message_of
+from tokenloom.errors import BadRow, InputError, SpecError, named_message_of
 from tokenloom.tasks.running.without_pandas import let_pandas_in
 from tokenloom.tasks.sources import Rows
-from tokenloom.tokenizers.base import Tokenizer, text_bytes
+from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
 Transform = Callable[[str], str | None]
@@ -44,9 +46,11 @@ def load_transform(name: str) -> Transform:
     try:
         function = getattr(import_module(module), attribute)
         let_pandas_in()
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
+    except BaseException as error:
+        if _is_signal(error):
+            raise
         raise SpecError(
-            f"documents.transform.function: {name} can't be imported: {type(error).__name__}: {message_of(error)}; "
+            f"documents.transform.function: {name} can't be imported: {named_message_of(error)}; "
             "install its package where workers run, or put its folder on PYTHONPATH"
         ) from error
     if not callable(function):
@@ -67,12 +71,23 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
             found.append(None if text is None else _checked(function(text)))
         except MemoryError:  # of this process, whatever the function does
             raise
-        except (Exception, SystemExit) as error:  # whatever the user's function raises
+        except BaseException as error:
+            if _is_signal(error):
+                raise
             raise InputError(
-                f"{place_of(row)}: documents.transform {name} failed: {type(error).__name__}: {message_of(error)}; "
-                "correct that function"
+                f"{place_of(row)}: documents.transform {name} failed: {named_message_of(error)}; correct that function"
             ) from error
     return pa.array(found, pa.large_string())
+
+
+def _is_signal(error: BaseException) -> bool:
+    """Return whether a signal to this process raised an error, not the user's code: Ctrl-C, or Prefect's SIGTERM.
+
+    Only the main thread gets signals, and worker processes ignore them.
+    """
+    if WORKER_MARK in os.environ or threading.current_thread() is not threading.main_thread():
+        return False
+    return bool({"KeyboardInterrupt", "ExternalSignal"} & {kind.__name__ for kind in type(error).__mro__})
 
 
 def _checked(text: Any) -> str | None:

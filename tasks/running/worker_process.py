@@ -10,6 +10,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
+from tokenloom.errors import named_message_of
 from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import memory, progress
 from tokenloom.tasks.running.without_pandas import keep_pandas_out
@@ -60,7 +61,7 @@ def _answer(call: bytes) -> bytes:
             answer = pickle.dumps(("error", error))
             pickle.loads(answer)  # noqa: S301  (our own bytes)
         except Exception:  # noqa: BLE001  (an error that can't be pickled is sent as its text)
-            described = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+            described = RuntimeError(f"{named_message_of(error)}\n{traceback.format_exc()}")
             mark_transient(described, is_transient(error))
             return pickle.dumps(("error", described))
         return answer

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import IO, Any
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import BadRow, InputError, message_of
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
@@ -86,7 +86,8 @@ class Reader(TextFileReader):
                     yield RawRow(number, value, sum(map(len, row)))
             except csv.Error as error:
                 raise InputError(
-                    f"{url}, line {lines.line_num}: not valid CSV: {error}; repair the file, or set delimiter"
+                    f"{url}, line {lines.line_num}: not valid CSV: {message_of(error)}; repair the file, "
+                    "or set delimiter"
                 ) from error
             finally:
                 text.detach()

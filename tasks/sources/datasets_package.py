@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tokenloom.errors import InputError, message_of
-from tokenloom.tasks.sources.files.opening import input_bytes, is_local
+from tokenloom.errors import InputError, named_message_of
+from tokenloom.tasks.sources.files.compressed import too_large_window
+from tokenloom.tasks.sources.files.opening import input_bytes, is_local, translate_input_errors
 
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
@@ -183,15 +184,25 @@ def _check_folder(name: str) -> None:
             f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
             "files; rename the folder"
         )
+    with translate_input_errors(name):
+        odd = next((path for path in folder.iterdir() if _is_special(path)), None)
+    if odd:
+        raise InputError(f"{odd}: not a regular file; remove it")  # the package would wait for what a pipe gives
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
 
 
+def _is_special(path: Path) -> bool:
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {message_of(error)[:500]}"
+    return named_message_of(error)[:500]
 
 
 def _read_error(url: str, error: Exception) -> InputError:
+    if window := too_large_window(str(error)):
+        return InputError(f"{url}: {window}")
     step = "check the file" if is_local(url) else "check the network and the file, and build again"
     return InputError(f"{url}: can't be read: {_said(error)}; {step}")
 

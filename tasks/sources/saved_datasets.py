@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import first_wildcard
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources.files.finding import FoundFile, found_file, match
-from tokenloom.tasks.sources.files.opening import filesystem_of
+from tokenloom.tasks.sources.files.opening import filesystem_of, is_local
 
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
@@ -44,8 +46,9 @@ def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[Found
 def _data_files(folder: str, pattern: str) -> list[str]:
     """Return the data files of a saved dataset, or none for another folder that a wildcard matched."""
     filesystem, _ = filesystem_of(pattern)
+    read_json = partial(_read_json, None if is_local(pattern) else filesystem)
     if filesystem.exists(f"{folder}/{_DICT}"):
-        splits = _read_json(filesystem, f"{folder}/{_DICT}").get("splits") or ["?"]
+        splits = read_json(f"{folder}/{_DICT}").get("splits") or ["?"]
         raise InputError(
             f"{folder}: several splits, saved by datasets: {', '.join(map(str, splits))}; name one of them: "
             f"path: {folder}/{splits[0]}"
@@ -57,7 +60,7 @@ def _data_files(folder: str, pattern: str) -> list[str]:
             f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "
             "to mean its files"
         )
-    state = _read_json(filesystem, f"{folder}/{_STATE}")
+    state = read_json(f"{folder}/{_STATE}")
     if state.get("_indices_data_files"):
         raise InputError(f"{folder}: saved with indices, by an old release of datasets; load it and save it again")
     if unknown := sorted(state.keys() - _STATE_KEYS):
@@ -72,7 +75,7 @@ def _data_files(folder: str, pattern: str) -> list[str]:
 
 def _read_json(filesystem: Any, name: str) -> dict[str, Any]:
     try:
-        value = json.loads(filesystem.cat_file(name))
+        value = json.loads(filesystem.cat_file(name) if filesystem else read_regular(name))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{name}: can't be read: {message_of(error)}; save the dataset again") from error
     return value if isinstance(value, dict) else {}

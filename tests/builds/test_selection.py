@@ -597,7 +597,7 @@ def test_a_build_of_only_excluded_documents_is_refused(tmp_path: Path) -> None:
 # Transforms
 
 MODULE = """
-import random
+import random, sys
 MADE = random.Random(5)
 
 def change(text):
@@ -609,6 +609,18 @@ def fail(text):
     if text == "text 9":
         raise KeyError("no such thing")
     return text
+
+def leave(text):
+    sys.exit()
+
+def interrupt(text):
+    raise KeyboardInterrupt
+
+class Panic(BaseException):
+    pass
+
+def panic(text):
+    raise Panic("index out of bounds")
 
 def number(text):
     return 5
@@ -683,6 +695,31 @@ def test_a_failing_transform_is_reported_with_file_row_and_function(
     row = 1 if function == "fail" else 0
     spec = make_spec(tmp_path / "store", [source(path)], **options)
     assert_refused(spec, f"{path}, row {row}:", f"{module}:{function}", said)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("leave", "SystemExit without a message"),
+        ("interrupt", "interrupted"),
+        ("panic", "Panic: index out of bounds"),
+    ],
+)
+def test_whatever_a_transform_raises_is_reported_with_file_and_row(
+    function: str, said: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one"])
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
+        f'documents: {{transform: {{function: "{module}:{function}", version: "1"}}}}\n'
+    )
+    for workers in ("0", "1"):
+        if workers == "0" and function == "interrupt":
+            continue  # in this process, it is Ctrl-C
+        arguments = ["build", str(tmp_path / "spec.yaml"), "--direct", "--workers", workers, "--json"]
+        assert main(arguments) == 1
+        message = json.loads(capsys.readouterr().out)["error"]["message"]
+        assert f"{path}, line at byte 0: documents.transform {module}:{function} failed: {said}; correct" in message
 
 
 @pytest.mark.parametrize("function", ["{}_nowhere:change", "{}:nothing", "{}:NOTHING", "{}_broken:change"])

@@ -12,9 +12,10 @@ import pytest
 
 from tests.builders.datasets import build, write_jsonl, write_parquet
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
-from tokenloom.errors import CheckError, TokenloomError
+from tokenloom.errors import CheckError, InputError, TokenloomError
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.assign import assign_shards
+from tokenloom.tasks.sources.datasets_package import translate_package_errors
 from tokenloom.tasks.validate import validate_build
 
 _WAY_OUT = ", or leave out bad rows (documents.on_error: skip)"
@@ -48,6 +49,26 @@ def test_a_file_without_rows_is_read_if_others_have_some(tmp_path: Path) -> None
     write_parquet(tmp_path / "a.parquet", [])
     write_parquet(tmp_path / "b.parquet", TEXTS)
     assert_builds(spec_of(tmp_path / "*.parquet"), TEXTS)
+
+
+@pytest.mark.parametrize("window_log", [27, 28, 31])
+def test_a_window_of_zstd_that_is_too_large_is_named_with_the_way_out(window_log: int, tmp_path: Path) -> None:
+    text = b'{"text": "one"}\n'
+    frame = b"\x28\xb5\x2f\xfd\0" + bytes([(window_log - 10) << 3])  # of RFC 8878: no flag, then the window
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(frame + (len(text) << 3 | 1).to_bytes(3, "little") + text)  # one last block, not compressed
+    if window_log == 27:
+        assert_builds(spec_of(path, "jsonl"), ["one"])
+    else:
+        assert_refused(spec_of(path, "jsonl"), str(path), "zstd --long=28 or more", "recreate it with 27 or less")
+        assert "--long=27" in str(translated(path, "Frame requires too much memory for decoding"))
+
+
+def translated(path: Path, reason: str) -> InputError:
+    """Return the error for a file that the package datasets can't read for a reason."""
+    with pytest.raises(InputError) as caught, translate_package_errors(str(path)):
+        raise RuntimeError(reason)
+    return caught.value
 
 
 # JSON lines

@@ -20,14 +20,17 @@ from tests.builders.datasets import (
     write_jsonl,
     write_parquet,
 )
+from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, InputError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.work.assignment import read_assignment
 from tokenloom.storage.work.shard_records import find_shard_record, shard_record_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.merge import MergeRules, merge_documents
 from tokenloom.tasks.publish import BuildResult
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.sources import FileRange, make_reader
 
 
 def jsonl(path: Path) -> dict[str, Any]:
@@ -216,6 +219,67 @@ def test_an_input_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: st
     os.mkfifo(odd) if kind == "pipe" else odd.symlink_to(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"b\.jsonl"):
         build(make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")]))
+
+
+@pytest.mark.parametrize("key", ["spec", "exclude", "huggingface", "sentencepiece", "ranks", "dataset", "saved", "csv"])
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_whatever_a_spec_names_is_a_regular_file(
+    what: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    (tmp_path / "folder").mkdir()
+    odd = tmp_path / {"dataset": "folder/README.md", "saved": "folder/state.json"}.get(key, "odd.json")
+    os.mkfifo(odd) if what == "pipe" else odd.symlink_to("/dev/zero")
+    tokenizer, source, documents = "{kind: byte}", "{kind: jsonl, path: a.jsonl}", "{}"
+    if key in ("huggingface", "sentencepiece"):
+        tokenizer = f"{{kind: {key}, path: odd.json}}"
+    elif key == "ranks":
+        tokenizer = "{kind: tiktoken, ranks: odd.json, pattern: gpt2}"
+    elif key == "exclude":
+        documents = "{exclude: odd.json}"
+    elif key != "spec":
+        of = {"dataset": "huggingface, name: ./folder", "saved": "arrow, path: folder", "csv": "csv, path: odd.json"}
+        source = f"{{kind: {of[key]}}}"
+    (tmp_path / "spec.yaml").write_text(
+        f"dataset: data\nstore: st\ntokenizer: {tokenizer}\nsources: [{source}]\ndocuments: {documents}\n"
+    )
+    spec = odd if key == "spec" else tmp_path / "spec.yaml"
+    assert main(["build", str(spec), "--direct", "--workers", "0"]) in (1, 2)
+    message = capsys.readouterr().err
+    assert str(odd) in message
+    assert "not a regular file" in message
+
+
+@pytest.mark.parametrize("argument", ["--text", "--state"])
+def test_the_file_of_an_argument_is_a_regular_file(
+    argument: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_spec(tmp_path / "store", [jsonl(write_jsonl(tmp_path / "a.jsonl", ["one"]))])
+    build(spec)
+    os.mkfifo(tmp_path / "pipe")
+    command = ["where", f"{spec.store}/{spec.dataset}", argument, str(tmp_path / "pipe")]
+    found = ["--path", "a.jsonl", "--row", "0", "--batch-size", "1", "--seq-len", "4"]
+    assert main([*command, *(found if argument == "--state" else [])]) in (1, 2)
+    message = capsys.readouterr().err
+    assert f"{tmp_path}/pipe" in message
+    assert "not a regular file" in message
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "text", "parquet", "arrow", "arrayrecord"])
+def test_an_input_that_becomes_a_pipe_after_the_plan_is_an_error(kind: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a")
+    reader = make_reader({"kind": kind, "text": "text", "delimiter": ",", "max_bytes": 100})
+    with pytest.raises(InputError, match=f"{tmp_path}/a: can't be read: not a regular file; check the file"):
+        list(reader.read(str(tmp_path / "a"), FileRange(0, 1)))
+
+
+def test_a_folder_is_not_opened_as_a_file_and_no_descriptor_is_left(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "pipe", OSError), (Path("/dev/zero"), OSError)):
+        with pytest.raises(kind):
+            read_regular(path)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_published_version_with_a_missing_shard_fails_the_build(tmp_path: Path) -> None:

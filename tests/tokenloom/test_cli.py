@@ -561,17 +561,25 @@ def test_build_publishes_with_an_empty_or_missing_home_folder(project: Path, hom
 
 @pytest.mark.slow
 def test_ctrl_c_with_json_prints_an_object(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "spec.yaml")  # a build that waits for its spec
+    os.mkfifo(tmp_path / "started")
+    (tmp_path / "waiting.py").write_text(
+        "import pathlib, time\ndef wait(text):\n    pathlib.Path('started').open('w').close()\n    time.sleep(60)\n"
+    )
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    (tmp_path / "spec.yaml").write_text(
+        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
+        'documents: {transform: {function: "waiting:wait", version: "1"}}\n'
+    )
     process = subprocess.Popen(
-        [*_COMMAND, "build", "spec.yaml", "--json"],
+        [*_COMMAND, "build", "spec.yaml", "--json", "--direct", "--workers", "0"],
         cwd=tmp_path,
-        env=_environment(),
+        env=_environment(FIRST=str(tmp_path)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    with (tmp_path / "spec.yaml").open("w"):  # it opens once the build reads
+    with (tmp_path / "started").open():  # it opens once the transform runs
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130

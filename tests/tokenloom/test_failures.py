@@ -20,10 +20,12 @@ import yaml
 
 from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli.commands import ls
-from tokenloom.cli.failures import Terminated
+from tokenloom.cli.failures import Terminated, report
 from tokenloom.cli.main import main
 from tokenloom.cli.results import Result
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, message_of, named_message_of
+from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.storage.verification.file_checks import bare_message
 from tokenloom.storage.work import fingerprints
 
 _SPEC = """\
@@ -101,7 +103,7 @@ def test_debug_adds_the_traceback_and_changes_neither_exit_code_nor_object(capsy
         (Terminated(), 143, "terminated (SIGTERM)"),
         (InputError("first line\nsecond\x1b line"), 1, r"first line second\x1b line"),
         (RuntimeError("first\r\n  second"), 1, "first second"),
-        (RuntimeError(""), 1, ""),
+        (RuntimeError(""), 1, "RuntimeError without a message"),
     ],
 )
 def test_every_message_is_one_line(
@@ -378,3 +380,26 @@ def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
         warnings.simplefilter("always")
         assert main(["ls", "store"]) == 0
     assert capsys.readouterr().err == "tokenloom: warning: no samples\n"
+
+
+def _all_kinds(kind: type[BaseException]) -> set[type[BaseException]]:
+    return {kind}.union(*map(_all_kinds, kind.__subclasses__()))
+
+
+def test_no_message_is_empty_or_only_the_name_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in _all_kinds(BaseException):
+        for arguments in ((), ("",), (" ",)):
+            try:
+                error = kind(*arguments)
+                str(error)
+            except Exception:  # noqa: BLE001  (it takes other arguments)
+                continue
+            for message in (message_of(error), named_message_of(error), reason_of(error), bare_message(error, "a")):  # type: ignore[arg-type]
+                assert message.strip(" .")
+                assert message.removesuffix(":") != kind.__name__
+                assert message.isprintable()
+            report(error, as_json=True)
+            shown = capsys.readouterr()
+            said = json.loads(shown.out)["error"]["message"]
+            assert said.strip(" .:")
+            assert not re.fullmatch(rf"(tokenloom: )?{kind.__name__}:? *(\(--debug shows where\))?", shown.err.strip())

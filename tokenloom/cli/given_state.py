@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.versions.references import names_version, parse_reference, resolve
 
 if TYPE_CHECKING:  # a command imports the reader when it runs
@@ -20,7 +20,7 @@ def read_state(path: str) -> LoaderState:
     from tokenloom.reader.state import decode_state
 
     try:
-        return decode_state(json.loads(Path(path).read_bytes()))
+        return decode_state(json.loads(read_regular(path)))
     except TokenloomError as error:
         raise SpecError(f"--state {path}: {error}") from error
     except OSError as error:

@@ -76,9 +76,9 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
             if is_program and arguments.command in _WITHOUT_PANDAS:
                 _prepare(arguments)
             return _run(arguments)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # SystemExit: --help
         raise
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (reported, with its traceback if asked for)
+    except BaseException as error:  # noqa: BLE001  (reported, with its traceback if asked for)
         return report(error, as_json=as_json, debug=debug, is_resumable=is_resumable)
 
 

@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation, install_crash_report
-from tokenloom.errors import TokenloomError
+from tokenloom.errors import TokenloomError, message_of
 from tokenloom.server.prefect_server import POOL, page_of
 
 NAMES = (
@@ -131,6 +131,6 @@ def _restore(client: SyncPrefectClient, before: DeploymentResponse) -> None:
         client.create_deployment_schedules(before.id, schedules)
     except PrefectHTTPStatusError as error:
         raise TokenloomError(
-            f"deployment {before.name}: the server refused the settings it had before: {error}; "
+            f"deployment {before.name}: the server refused the settings it had before: {message_of(error)}; "
             "set them again under Edit"
         ) from error

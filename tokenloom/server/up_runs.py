@@ -29,6 +29,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
 from tokenloom.console import print_status
+from tokenloom.errors import message_of
 from tokenloom.flows.runs.events import BUILDS, emit_failed, write_last_line
 from tokenloom.server.prefect_server import POOL, WORKER
 from tokenloom.tasks.outcome import crash_message
@@ -56,7 +57,8 @@ def end_runs(runs: Iterable[UUID]) -> None:
                     _end(client, client.read_flow_run(run_id))
     except httpx.HTTPError as error:  # `tokenloom up` must stop anyway
         print_status(
-            f"the server did not record that its runs ended ({error}); it will once their heartbeats are missing"
+            f"the server did not record that its runs ended ({message_of(error)}); it will once their heartbeats "
+            "are missing"
         )
 
 

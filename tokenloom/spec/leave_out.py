@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tokenloom.errors import message_of
 from tokenloom.spec.wildcards import PartMatcher, matches_parts
 
 Info = dict[str, Any]
@@ -75,7 +76,7 @@ def check_pattern(pattern: str) -> str:
         _compiled(pattern)
     except ValueError as error:
         raise ValueError(
-            f"{pattern!r} is not a valid pattern: {error}; write \\[ for a name that contains a bracket"
+            f"{pattern!r} is not a valid pattern: {message_of(error)}; write \\[ for a name that contains a bracket"
         ) from error
     return pattern
 

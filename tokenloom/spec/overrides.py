@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tokenloom.errors import SpecError
+from tokenloom.errors import SpecError, message_of
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.yaml_file import OVERRIDE, KeyPath, YamlFile, dotted, key_path
 
@@ -53,7 +53,7 @@ def _expand_tokenizer(spec: dict[str, Any], override: str) -> None:
         if "tokenizer" in spec:
             spec["tokenizer"] = expand_short_name(spec["tokenizer"])
     except ValueError as error:
-        raise SpecError(f"--set {override}: tokenizer: {error}") from error
+        raise SpecError(f"--set {override}: tokenizer: {message_of(error)}") from error
 
 
 def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:

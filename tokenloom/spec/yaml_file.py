@@ -12,6 +12,7 @@ import yaml
 
 from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.spec.build_spec import field_names
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 OVERRIDE = "--set "  # the place of a key that an override gave begins with it
@@ -91,7 +92,7 @@ def _read_text(name: str) -> tuple[str, str]:
         if "://" in name:
             data, folder = _read_url(name)
         else:
-            data, folder = Path(name).read_bytes(), str(Path(name).parent.absolute())
+            data, folder = read_regular(name), str(Path(name).parent.absolute())
         return _decoded(data, name), folder
     except FileNotFoundError as error:
         raise SpecError(f"{name}: no such file; {_missing_advice(name)}") from error

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.wording import first_of, near_miss
 
 END_OF_TEXT = "<|endoftext|>"  # what decode() returns for the end-of-text id of every tokenizer
@@ -153,7 +153,7 @@ def read_path(path: str, wanted: str, otherwise: str = "") -> bytes:
         otherwise: another next step if there is no such file.
     """
     try:
-        return Path(path).read_bytes()
+        return read_regular(path)
     except FileNotFoundError as error:
         if "://" in path:
             raise TokenizerError(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tokenloom.errors import TokenizerError, message_of
+from tokenloom.errors import TokenizerError, named_message_of
 
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _SECONDS = 30
@@ -113,6 +113,6 @@ def _problem(error: Exception, name: str, file: str) -> str:
             f"`hf download {name} {file}` where there is a network, or give the file as path"
         )
     return (
-        f"{file} can't be fetched from the Hugging Face Hub: {type(error).__name__}: {message_of(error)[:500]}; check "
+        f"{file} can't be fetched from the Hugging Face Hub: {named_message_of(error)[:500]}; check "
         "the network, or download the file and give it as path"
     )

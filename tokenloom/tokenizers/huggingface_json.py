@@ -27,6 +27,7 @@ from tokenizers import models
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
@@ -180,7 +181,7 @@ def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> t
     if files is not None or definition.get("path") or not definition.get("name"):  # a version never asks the hub
         return read_file(definition, files, FILE)
     path, commit = fetch(str(definition["name"]), FILE, definition.get("revision"))
-    return f"{FILE} of {definition['name']} at {commit}", path.read_bytes()
+    return f"{FILE} of {definition['name']} at {commit}", read_regular(path)
 
 
 def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
@@ -204,7 +205,7 @@ def _library_errors(message: str, next_step: str = "") -> Iterator[None]:
     except BaseException as error:
         if type(error) not in (Exception, ValueError) and type(error).__name__ != "PanicException":
             raise
-        quoted = f" ({message_of(error)}){next_step}" if next_step else f": {error}"
+        quoted = f" ({message_of(error)}){next_step}" if next_step else f": {message_of(error)}"
         raise TokenizerError(f"{message}{quoted}") from error
 
 

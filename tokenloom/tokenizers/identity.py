@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenloom.errors import StoreError, TokenizerError
 from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.machine_records import (
     find_machine_record,
@@ -91,7 +92,7 @@ def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
 
             return deciding_files(definition)
         if kind in _FILES and definition.get("path"):
-            return {_FILES[kind]: Path(definition["path"]).read_bytes()}
+            return {_FILES[kind]: read_regular(definition["path"])}
     except (TokenizerError, OSError, ImportError):  # load_tokenizer raises it, with the next step
         pass
     return None

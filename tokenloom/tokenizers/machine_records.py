@@ -14,6 +14,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sha256_of_bytes, sign_record
 from tokenloom.storage.formats.records import Record
+from tokenloom.storage.stores.local_files import read_regular
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -60,11 +61,9 @@ def installed_code(package: str | None = None) -> str:
 def find_machine_record(path: Path, kind: type[Record]) -> Record | None:
     """Return the record in a file; None if it is missing, damaged or of another kind."""
     try:
-        if path.is_file():  # reading a pipe would wait
-            return read_signed_record(path.read_bytes(), str(path), kind)
+        return read_signed_record(read_regular(path), str(path), kind)
     except (OSError, FormatError):
-        pass
-    return None
+        return None
 
 
 def write_machine_record(path: Path, record: DataclassInstance) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, message_of
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.hub import fetch, fetch_if_there
 from tokenloom.tokenizers.huggingface_json import FILE, end_of_text
 
@@ -50,7 +51,7 @@ def _eot(definition: Mapping[str, Any], file: Path, config: Path | None) -> dict
     named = None if config is None or definition.get("eot") is not None else _eos_token(config)
     if named is None:
         return {}
-    known = end_of_text(file.read_bytes(), str(file))
+    known = end_of_text(read_regular(file), str(file))
     if known is None:
         return {"eot": named}
     if known != named:
@@ -67,11 +68,12 @@ def _eos_token(config: Path) -> str | None:
     Raises TokenizerError if the file can't be read, or its eos_token is something else, such as a list.
     """
     try:
-        given = json.loads(config.read_bytes()).get("eos_token")
+        given = json.loads(read_regular(config)).get("eos_token")
         token = given["content"] if isinstance(given, dict) else given
     except (ValueError, KeyError, AttributeError, OSError) as error:
         raise TokenizerError(
-            f"tokenizer file {config}: it can't be read as a {CONFIG} ({error}); repair it, or give tokenizer.eot"
+            f"tokenizer file {config}: it can't be read as a {CONFIG} ({message_of(error)}); repair it, or give "
+            "tokenizer.eot"
         ) from error
     if not isinstance(token, str | None):
         raise TokenizerError(

@@ -19,7 +19,7 @@ import pyarrow as pa
 import sentencepiece
 from numpy.typing import NDArray
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
@@ -117,7 +117,7 @@ def _library_errors(message: str) -> Iterator[None]:
     except TokenizerError:
         raise
     except (RuntimeError, ValueError) as error:
-        raise TokenizerError(f"{message}: {error}") from error
+        raise TokenizerError(f"{message}: {message_of(error)}") from error
 
 
 def _boundary_ids(

@@ -273,7 +273,9 @@ def _parsed(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePa
         other = (
             ", or give pattern and special_tokens of another vocabulary" if named_format(definition) == LLAMA_3 else ""
         )
-        raise TokenizerError(f"tokenizer {files_are} not {wanted}: {error}; download {them} again{other}") from error
+        raise TokenizerError(
+            f"tokenizer {files_are} not {wanted}: {message_of(error)}; download {them} again{other}"
+        ) from error
 
 
 def _check_special(name: str, special: Mapping[str, Any], ranks: Mapping[bytes, int]) -> None:

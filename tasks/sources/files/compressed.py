@@ -74,4 +74,15 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
                 raise
             reason = message_of(error)
-            raise InputError(f"{url}: broken {codec}: {reason}; recreate the file or leave it out") from error
+            broken = f"broken {codec}: {reason}; recreate the file or leave it out"
+            raise InputError(f"{url}: {too_large_window(reason) or broken}") from error
+
+
+def too_large_window(reason: str) -> str:
+    """Return what to do if the reason of a decoder is that the window of zstd is too large; "" for any other."""
+    if "requires too much memory" not in reason:
+        return ""
+    return (
+        "compressed with a window of more than 128 MiB (zstd --long=28 or more), which may not fit into a worker's "
+        "memory; recreate it with 27 or less: zstd -dc --long=31 FILE | zstd --long=27 -o NEW"
+    )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import IO, cast
 
-from tokenloom.errors import InputError
+from tokenloom.errors import InputError, message_of
 from tokenloom.storage.work.fingerprints import remote_fingerprint, stamp
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.opening import info_of, is_local, local_path
@@ -149,7 +149,8 @@ class _Utf8(io.RawIOBase):
                 text = self._decoder.decode(data, final=self._is_end)
             except UnicodeError as error:
                 raise InputError(
-                    f"{self._url}: can't be decoded as {self._encoding}: {error}; check encoding, or leave it out"
+                    f"{self._url}: can't be decoded as {self._encoding}: {message_of(error)}; check encoding, or "
+                    "leave it out"
                 ) from error
             self._waiting = memoryview(text.encode(UTF8, "surrogatepass"))
         count = min(len(buffer), len(self._waiting))

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import IO, Any
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
+from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import StoreFile
@@ -84,8 +85,8 @@ def input_bytes(url: str) -> int:
 
 def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
     """Open a local path or a URL for reading; "::" in a local name does not chain file systems."""
-    if "://" not in url:
-        return open(url, "rb")  # noqa: PTH123  (a str path, as fsspec gives it; the caller closes it)
+    if is_local(url):
+        return open_regular(local_path(url))
     if is_object(url):
         return open_url(url)  # type: ignore[return-value]  # it has all of IO[bytes] that readers use
     filesystem, name = filesystem_of(url)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tokenloom.errors import FormatError, InputError, StoreError
+from tokenloom.errors import FormatError, InputError, StoreError, message_of
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
 from tokenloom.storage.stores.urls import bucket_and_key, scheme_of
@@ -21,7 +21,9 @@ class _InputFile(StoreFile):
         try:
             return super()._block(position)
         except FileNotFoundError as error:
-            raise InputError(f"{error}: the file was deleted after the build was planned; build again") from error
+            raise InputError(
+                f"{message_of(error)}: the file was deleted after the build was planned; build again"
+            ) from error
         except (StoreError, FormatError) as error:
             raise InputError(str(error)) from error
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tokenloom.errors import BadRow
+from tokenloom.errors import BadRow, message_of
 from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
@@ -134,7 +134,7 @@ class Fields:
         except ValueError as error:
             raise BadRow(
                 f"{place}: {comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with "
-                f"{wanted!r} ({error}); repair the row or check the filter",
+                f"{wanted!r} ({message_of(error)}); repair the row or check the filter",
                 row,
                 "bad_filter",
             ) from error

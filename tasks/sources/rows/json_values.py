@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import BadRow, InputError, message_of
 
 _READ_BYTES, _HEAD_BYTES = 2**20, 2**16
 _ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
@@ -34,7 +34,7 @@ def parse_json(place: str, row: int, text: str) -> Any:
         what = f"{error.msg}: character {error.pos + 1} of the row"
         raise BadRow(f"{place}: not valid JSON: {what}; repair it", row, "invalid_json") from error
     except ValueError as error:  # an integer of more than 4,300 digits
-        raise BadRow(f"{place}: not valid JSON: {error}; repair it", row, "invalid_json") from error
+        raise BadRow(f"{place}: not valid JSON: {message_of(error)}; repair it", row, "invalid_json") from error
 
 
 def starts_array(file: IO[bytes]) -> bool:
@@ -122,7 +122,7 @@ class _Window:
                 if self._is_end or not may_be_cut:
                     raise self.error(f"not valid JSON: {error.msg}") from error
             except ValueError as error:  # an integer of more than 4,300 digits
-                raise self.error(f"not valid JSON: {error}") from error
+                raise self.error(f"not valid JSON: {message_of(error)}") from error
             else:
                 if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
                     num_chars, self._at = end - self._at, end

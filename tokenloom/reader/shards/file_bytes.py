@@ -7,13 +7,14 @@ import weakref
 from pathlib import Path
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.stores.local_files import descriptor_of_regular
 
 
 class OpenFile:
     """A file that is open for reading, until the last reference to it is gone."""
 
     def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY)
+        self.fd = descriptor_of_regular(path)
         weakref.finalize(self, os.close, self.fd)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tokenloom.errors import message_of
 from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
 from tokenloom.tokenizers.fast.known_parts import Unproven
 
@@ -45,7 +46,7 @@ def refusals(library: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OverflowError, RuntimeError) as error:
-        raise Unproven(f"{library} does not take it: {error}") from error
+        raise Unproven(f"{library} does not take it: {message_of(error)}") from error
 
 
 class Library(Protocol):

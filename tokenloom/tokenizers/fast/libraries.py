@@ -6,6 +6,7 @@ from functools import cache
 from importlib import import_module
 from typing import cast
 
+from tokenloom.errors import named_message_of
 from tokenloom.tokenizers.fast.encoder import Library
 
 _MODULES = {"gigatoken": "gigatoken_library", "splintr-rs": "splintr_library"}
@@ -19,7 +20,7 @@ def libraries() -> tuple[list[Library], list[str]]:
         try:
             found.append(cast(Library, import_module(f"tokenloom.tokenizers.fast.{module}")))
         except Exception as error:  # noqa: BLE001  (whatever a missing, broken or other version of the package raises)
-            missing.append(f"{name} can't be imported ({type(error).__name__}: {error})")
+            missing.append(f"{name} can't be imported ({named_message_of(error)})")
     return found, missing
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from tokenloom.errors import named_message_of
 from tokenloom.storage.cache.cache_files import translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.tokenizers import load_tokenizer
@@ -136,7 +137,7 @@ def _probe(reference: Tokenizer, library: Library, report: Callable[[str, int], 
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        why = f"its probe failed ({type(error).__name__}: {error})"
+        why = f"its probe failed ({named_message_of(error)})"
     return Verdict(reference.fingerprint, reference.backend, library.NAME, why, [])
 
 

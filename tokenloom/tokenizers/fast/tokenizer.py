@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import EncoderMismatch
+from tokenloom.errors import EncoderMismatch, named_message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
@@ -111,7 +111,7 @@ class FastTokenizer:
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise EncoderMismatch(f"{self.encoder} failed: {type(error).__name__}: {error}") from error
+            raise EncoderMismatch(f"{self.encoder} failed: {named_message_of(error)}") from error
         self._compare_some(texts, encoded, dtype)
         return encoded
 

@@ -15,6 +15,7 @@ from unicodedata import unidata_version
 
 from tokenloom.storage.cache.cache_files import translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.machine_records import find_machine_record, machine_record_path, write_machine_record
 
@@ -79,7 +80,7 @@ def failures_path(path: Path) -> Path:
 def num_failed(path: Path) -> int:
     """Return how many probes for a verdict crashed or took too long; those that were killed don't count."""
     try:
-        stacks = failures_path(path).read_bytes()
+        stacks = read_regular(failures_path(path))
     except OSError:
         return 0
     return stacks.count(b"Fatal Python error: ") + stacks.count(b"Timeout (")
