@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -220,3 +221,28 @@ def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None
         if isinstance(node, ast.FormattedValue) and ast.unparse(node.value) == name
     ]
     assert quoted == []
+
+
+_OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our own package, or temporary files of ours
+    "cli.bench.process_usage",
+    "cli.commands.demo",
+    "cli.commands.tokenizer",
+    "cores",
+    "reader.shards.disk_reads",
+    "server.process_tree",
+    "server.up_runs",
+    "storage.stores.s3",
+    "storage.stores.uploads",
+    "tasks.report.page",
+    "tasks.running.memory",
+    "tokenizers.fast.gigatoken_library",
+    "tokenizers.fast.verdict",
+    "tokenizers.machine_records",
+}
+
+
+def test_what_is_read_is_opened_as_a_regular_file() -> None:
+    # A pipe would hang the process, a device fill its memory: open_regular and read_regular refuse both.
+    reads = re.compile(r"""\.read_(bytes|text)\(|(?<!filesystem)\.open\((mode=)?"rb?\"""")
+    found = {name for name, path in _MODULES.items() if reads.search(path.read_text())}
+    assert {name.removeprefix("tokenloom.") for name in found} == _OF_THE_SYSTEM

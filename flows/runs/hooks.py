@@ -100,6 +100,8 @@ def _reason(
         error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
         if error in log_filter.BAD_PARAMETERS:
             text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
+        if not text.strip():
+            return "failed", error, f"{error} without a message"
         is_plain = error is None or error in log_filter.MISTAKES
         return "failed", error, joined_problems(text if is_plain else f"{error}: {text}")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"

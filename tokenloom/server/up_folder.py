@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from tokenloom.storage.stores.local_files import read_regular
+
 _NAME = "server.json"
 
 
@@ -27,6 +29,6 @@ def forget_url(home: Path) -> None:
 def running_url(home: Path) -> str | None:
     """Return the URL that was written last; None if there is none. The server may have been killed since."""
     try:
-        return str(json.loads((home / _NAME).read_text(encoding="utf-8"))["api"])
+        return str(json.loads(read_regular(home / _NAME))["api"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -15,6 +15,7 @@ from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
 from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running import progress
 from tokenloom.wording import counted
 
@@ -166,7 +167,7 @@ def _write_sources(path: Path) -> tuple[int, int]:
             lines.append(json.dumps({"path": name, "text": text}) + "\n")
         progress.report(progress.Advanced(num_documents=1, num_bytes=len(text or ""), done=1))
     data = "".join(lines)
-    if not path.exists() or path.read_text(encoding="utf-8") != data:
+    if not path.exists() or read_regular(path) != data.encode():
         path.write_text(data, encoding="utf-8")
     return len(lines), len(names) - len(lines)
 
