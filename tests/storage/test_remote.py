@@ -24,7 +24,7 @@ from typing import IO, Any, ClassVar
 
 import fsspec
 import pytest
-from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.builders.datasets import build, make_spec, write_parquet
