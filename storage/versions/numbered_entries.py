@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
-from tokenloom.storage.formats.records import Mismatch
+from tokenloom.storage.formats.canonical import read_signed, sign_record
+from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:
@@ -80,13 +80,14 @@ class EntryLog(Generic[E]):
             data = self._store.read(self.path(number)) if data is None else data
         except FileNotFoundError as error:
             raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
-        entry = read_signed_record(data, place, self._kind)
+        value = read_signed(data, place)
+        if (said := value.get("number", number)) != number:
+            raise _StrayEntry(f"{place}: it is not an entry of this log, as it says number {said!r:.20}; remove it")
         try:
+            entry = decode_record(self._kind, value)
             self._check(entry)
         except Mismatch as error:
             raise FormatError(f"{place}: {error}") from error
-        if entry.number != number:
-            raise _StrayEntry(f"{place}: it is not an entry of this log, as it says number {entry.number:,}; remove it")
         return entry
 
     def read_all(self) -> tuple[list[E], dict[str, FormatError | StoreError]]:
