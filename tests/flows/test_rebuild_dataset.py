@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.utilities.callables import parameter_schema
 
 from tests.builders.datasets import manifest_json, write_jsonl
@@ -50,6 +52,9 @@ def test_each_run_reads_the_spec_file_and_the_input_again(home: Path) -> None:
     assert (first["published"], first["rows"]["read"]) == (True, 50)
     assert Path(first["reference"].partition("@")[0]).resolve() == home / "store" / "news"
     assert rebuild_dataset(spec_file="specs/news.yaml")["published"] is False
+    with get_client(sync_client=True) as client:
+        names = [run.name for run in client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=2)]
+    assert names == [f"news {first['version']} up to date", f"news {first['version']}"]
     write_jsonl(home / "input" / "b.jsonl", ["one more"])
     assert rebuild_dataset(spec_file="specs/news.yaml")["rows"]["read"] == 51
     (home / "specs" / "news.yaml").write_text(SPEC + "seed: 1\n")

@@ -347,6 +347,22 @@ def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> No
     assert all(row.endswith("failed") for row in bad)
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("def f(x):\n    if x:\n        return [1,   2]\n", "text mono"),
+        ('{\n\t"a": 1,\n\n\t"b": 2\n}', "text mono"),
+        ("A line.\n  One that is indented.\nAnother line.", "text"),
+        ("One line with    spaces.", "text"),
+    ],
+)
+def test_code_is_in_a_monospaced_font_with_its_white_space(text: str, kind: str) -> None:
+    figures = _large_figures(1, 1, 1)
+    page = render_page(replace(figures, documents=[replace(figures.documents[0], text=text, is_cut=False)]))
+    (shown,) = (p for p in _parsed(page).iter(f"{_XHTML}p") if (p.get("class") or "").startswith("text"))
+    assert (shown.get("class"), shown.text) == (kind, text)
+
+
 def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so() -> None:
     page = render_page(_large_figures(num_sources=1500, num_inputs=1500, num_splits=2, name="<&>" * 30))
     assert len(page.encode()) < 1_000_000
