@@ -44,9 +44,7 @@ class DataOptions:
         """Return the options that were given on the command line."""
         return cls(arguments.seq_len, arguments.packing, arguments.batch_size, arguments.evaluation_batches)
 
-    def open(
-        self, reference: str, *others: str, **options: Any
-    ) -> tuple[TokenDataset, *tuple[TokenDataset | None, ...]]:
+    def open(self, reference: str, *others: str, **options: Any) -> tuple[TokenDataset, list[TokenDataset | None]]:
         """Return the split `train` and others, with the longest seq_len of which each has a sample.
 
         A split that is missing or has no samples is None, with a UserWarning that says why.
@@ -74,7 +72,7 @@ class DataOptions:
                 warnings.warn(f"{train.reference}: no split {split!r}, so it is not evaluated", stacklevel=2)
             elif not len(found[split]):
                 warnings.warn(f"not evaluated: {found.pop(split).why_empty()}", stacklevel=2)
-        return train, *(found.get(split) for split in others)
+        return train, [found.get(split) for split in others]
 
 
 DEFAULTS = DataOptions()

@@ -53,7 +53,7 @@ def train(
         options: Which samples to read.
     """
     accelerator = Accelerator()
-    data, validation_data = options.open(reference, "validation")
+    data, (validation_data,) = options.open(reference, "validation")
     loader = TokenLoader(data, options.batch_size, seed=0, device=accelerator.device)
     vocab_size = data.manifest["tokenizer"]["vocab_size"]
     torch.manual_seed(0)

@@ -113,8 +113,8 @@ def newest_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | No
 
 def own_batch(arguments: argparse.Namespace) -> int:
     """Return how many samples of a global batch this process takes."""
-    batch_size, rest = divmod(arguments.batch_size, dist.get_world_size())
-    if rest:
+    batch_size: int = arguments.batch_size // dist.get_world_size()
+    if batch_size * dist.get_world_size() != arguments.batch_size:
         raise SystemExit(f"--batch-size {arguments.batch_size} is not divisible by {dist.get_world_size()} processes")
     return batch_size
 
@@ -146,7 +146,7 @@ def make_model(
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
     """Train from the newest checkpoint, or from the start, up to the last step."""
     checkpoint = newest_checkpoint(arguments.checkpoints, device)
-    data, validation_data = DataOptions.of(arguments).open(arguments.reference, "validation")
+    data, (validation_data,) = DataOptions.of(arguments).open(arguments.reference, "validation")
     loader = make_loader(arguments, data, device, checkpoint)
     model, optimizer = make_model(arguments, data, device, checkpoint)
     parallel = DistributedDataParallel(model)

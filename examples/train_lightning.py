@@ -33,7 +33,7 @@ class Tokens(lightning.LightningDataModule):
     def __init__(self, reference: str, options: DataOptions = DEFAULTS) -> None:
         super().__init__()
         self.batch_size = options.batch_size
-        self.train_data, self.validation_data = options.open(reference, "validation")
+        self.train_data, (self.validation_data,) = options.open(reference, "validation")
 
     def train_dataloader(self) -> TokenLoader:
         """Return this rank's endless batches."""

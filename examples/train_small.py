@@ -26,12 +26,13 @@ EVALUATE_EVERY = 50  # batches
 class OneToken(nn.Sequential):
     """A model that sees one token at a time. Equal tokens have equal logits, so each distinct one is computed once."""
 
-    def forward(self, ids: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    def forward(self, ids: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:  # type: ignore[override]
         """Return the cross entropy in nats, as mean or sum over (B, T) tokens; labels of -100 don't count."""
         distinct, places = torch.unique(ids, return_inverse=True)
-        log_shares = super().forward(distinct).log_softmax(-1)  # (num_distinct, vocab_size)
+        logits: Tensor = super().forward(distinct)  # type: ignore[no-untyped-call]
+        log_shares = logits.log_softmax(-1)  # (num_distinct, vocab_size)
         counted = labels != -100
-        loss = -log_shares[places[counted], labels[counted]].sum()
+        loss: Tensor = -log_shares[places[counted], labels[counted]].sum()
         return loss / counted.sum() if reduction == "mean" else loss
 
 
@@ -104,7 +105,7 @@ def train(
         options: Which samples to read.
         track: Passes on the batch numbers and shows progress, such as `rich.progress.track` or `tqdm`.
     """
-    train_data, validation_data, test_data = options.open(reference, "validation", "test")
+    train_data, (validation_data, test_data) = options.open(reference, "validation", "test")
     vocab_size = train_data.manifest["tokenizer"]["vocab_size"]
     if vocab_size < 1000:
         torch.set_num_threads(1)  # so small a model gains nothing from more threads, and loses if cores are shared

@@ -55,7 +55,7 @@ def train(
         data: Which samples to read.
         options: Options of TrainingArguments that override those below.
     """
-    train_data, validation_data = data.open(reference, "validation", labels="same")
+    train_data, (validation_data,) = data.open(reference, "validation", labels="same")
     chosen: dict[str, Any] = {
         "max_steps": steps,
         "per_device_train_batch_size": data.batch_size,
@@ -71,7 +71,8 @@ def train(
     trainer.train(resume_from_checkpoint=resume)
     if validation_data is not None:
         num_samples = data.batch_size * (data.evaluation_batches or len(validation_data))
-        trainer.evaluate(Subset(validation_data, range(min(num_samples, len(validation_data)))))
+        few = range(min(num_samples, len(validation_data)))
+        trainer.evaluate(Subset(validation_data, few))  # type: ignore[arg-type]  # it is a Dataset by its methods
     return trainer
 
 

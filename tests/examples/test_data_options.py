@@ -14,7 +14,6 @@ import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.counts import full_only
-from tokenloom import TokenDataset
 from tokenloom.cli.commands import demo
 from tokenloom.examples.data_options import DEFAULTS, DataOptions
 from tokenloom.examples.train_small import evaluate, make_model
@@ -83,14 +82,14 @@ def test_an_example_trains_and_evaluates_with_its_defaults(
 def test_by_default_samples_are_as_long_as_every_split_allows(
     data: str, others: list[str], datasets: dict[str, str]
 ) -> None:
-    found = DEFAULTS.open(datasets[data], *others)
-    assert all(found)  # each has samples
-    smallest = min(each.num_tokens for each in found if each is not None)
-    assert found[0].seq_len == min(512, 2 ** ((smallest - 1).bit_length() - 1))
+    train, evaluated = DEFAULTS.open(datasets[data], *others)
+    smallest = min(each.num_tokens for each in (train, *evaluated) if each)  # each has samples
+    assert all(evaluated)
+    assert train.seq_len == min(512, 2 ** ((smallest - 1).bit_length() - 1))
 
 
 def test_a_packing_without_such_samples_gets_shorter_ones(datasets: dict[str, str]) -> None:
-    train, validation = DataOptions(packing="document").open(datasets["news"], "validation")
+    train, (validation,) = DataOptions(packing="document").open(datasets["news"], "validation")
     assert train.seq_len in (32, 64)
     assert validation is not None
     assert len(validation)
@@ -103,19 +102,18 @@ def test_a_seq_len_that_does_not_fit_says_what_to_give(datasets: dict[str, str])
 
 def test_splits_that_are_missing_or_empty_are_named_and_not_evaluated(datasets: dict[str, str], tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no split 'validation', so it is not evaluated"):
-        _, none = DEFAULTS.open(datasets["long"], "validation")
+        _, (none,) = DEFAULTS.open(datasets["long"], "validation")
     source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in.jsonl", ["text " * 500]))}
     build(spec := make_spec(tmp_path / "store", [source], splits={"train": 0.99, "test": 0.01}))
     with pytest.warns(UserWarning, match="not evaluated: .* the split is empty"):
-        train, empty = DEFAULTS.open(f"{spec.store}/data", "test")
+        train, (empty,) = DEFAULTS.open(f"{spec.store}/data", "test")
     assert (none, empty, len(train)) == (None, None, 4)
     assert np.isnan(evaluate(make_model(257, 0), empty, DEFAULTS))
 
 
 def test_an_evaluation_takes_only_the_batches_that_it_may(datasets: dict[str, str]) -> None:
     options, seen = DataOptions(evaluation_batches=3), list[int]()
-    train, *_ = options.open(datasets["stdlib"])
-    assert isinstance(train, TokenDataset)
+    train, _ = options.open(datasets["stdlib"])
     model = make_model(257, 0)
     model.register_forward_hook(lambda module, inputs, loss: seen.append(inputs[0].numel()))
     assert 5 < evaluate(model, train, options) < 6

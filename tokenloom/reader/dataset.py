@@ -143,8 +143,8 @@ class TokenDataset(SplitSamples, SampleSource):
     @overload
     def __getitem__(self, index: SupportsIndex) -> Sample: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Sample]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Sample | list[Sample]:
+    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> list[Sample]: ...
+    def __getitem__(self, index: SupportsIndex | slice[int | None, int | None, int | None]) -> Sample | list[Sample]:
         """Return {"input_ids", "labels"}, each (seq_len,) int64, and the `fields`; for a slice, a list of them.
 
         Raises IndexError outside of [-len, len), TypeError if the index is neither an integer nor a slice.

@@ -46,7 +46,7 @@ class Turns(NamedTuple):
     """Some positions of a stream that one dataset takes."""
 
     member: str | None  # of a mixture; None in the stream of a dataset
-    index: int  # of the member in the mixture; 0 in the stream of a dataset
+    number: int  # of the member in the mixture, from 0; 0 in the stream of a dataset
     stream: DatasetStream
     places: Int64s  # (n,) which of the positions these are
     positions: Int64s  # (n,) in the dataset's own stream
@@ -188,7 +188,7 @@ class MixtureStream(Stream):
 
     def window(self, positions: Int64s, num_rows: int) -> RowWindow:
         """See Stream."""
-        parts = [turns.stream.part(turns.positions, turns.places, turns.index) for turns in self.turns(positions)]
+        parts = [turns.stream.part(turns.positions, turns.places, turns.number) for turns in self.turns(positions)]
         return RowWindow(parts, num_rows, self.format)
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
