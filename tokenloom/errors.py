@@ -179,7 +179,7 @@ def message_of(error: BaseException) -> str:
 
     The name of its class alone is never the message.
     """
-    if text := one_line(str(error)).rstrip(". "):
+    if text := _own_message(error):
         return text
     meant = next((meaning for kind, meaning in _MEANINGS.items() if isinstance(error, kind)), None)
     return meant or f"{type(error).__name__} without a message"
@@ -187,5 +187,11 @@ def message_of(error: BaseException) -> str:
 
 def named_message_of(error: BaseException) -> str:
     """Return the class and the message of a library's error: "ValueError: not a number"; the message if it has none."""
-    text = message_of(error)
-    return f"{type(error).__name__}: {text}" if one_line(str(error)).rstrip(". ") else text
+    text = _own_message(error)
+    return f"{type(error).__name__}: {text}" if text else message_of(error)
+
+
+def _own_message(error: BaseException) -> str:
+    """Return the text of an error on one line, "" if it has none, or only the punctuation between empty parts."""
+    text = one_line(str(error)).rstrip(". ")
+    return text if any(map(str.isalnum, text)) else ""

@@ -12,7 +12,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from tokenloom.errors import FormatError, message_of, one_line
+from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
@@ -114,4 +114,4 @@ def raise_unless_damage(store: Store, error: Exception) -> None:
 
 def bare_message(error: Exception, place: str) -> str:
     """Return an error's message without the place that it begins with, for a list that names the file anyway."""
-    return one_line(str(error)).removeprefix(f"{place}: ") or message_of(error)
+    return message_of(error).removeprefix(f"{place}: ")

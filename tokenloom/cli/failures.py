@@ -11,7 +11,7 @@ from typing import NoReturn
 from tokenloom.cli.output import json_text
 from tokenloom.cli.parser import UsageError
 from tokenloom.console import printable
-from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, one_line
+from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
 
 _INTERRUPTED = 130
 _TERMINATED = 143
@@ -75,7 +75,8 @@ def _prefix(error: BaseException) -> str:
         return error.usage
     if isinstance(error, KeyboardInterrupt):
         return ""
-    return f"tokenloom: {type(error).__name__}: " if str(error).strip() and not _is_plain(error) else "tokenloom: "
+    is_named = named_message_of(error) != message_of(error)
+    return f"tokenloom: {type(error).__name__}: " if is_named and not _is_plain(error) else "tokenloom: "
 
 
 def _suffix(error: BaseException) -> str:
@@ -102,8 +103,8 @@ def _message(error: BaseException, is_resumable: bool) -> str:
         next_step = ". Only complete versions are visible; run the same command again to continue where it stopped"
         what = "terminated (SIGTERM)" if isinstance(error, Terminated) else "interrupted"
         return f"{what}{next_step if is_resumable else ''}"
-    whole = _system_message(error) or str(error).strip() or message_of(error)
-    problems = whole.splitlines() if isinstance(error, SpecError) else [whole]
+    problems = str(error).strip().splitlines() if isinstance(error, SpecError) else []
+    problems = problems or [_system_message(error) or message_of(error)]
     text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
     if isinstance(error, FormatError) and "tokenloom verify" not in text:
         text += "; `tokenloom verify` lists everything that is damaged in a version, and what to do"
