@@ -64,12 +64,14 @@ class Planted:
         """Return the commands that list what a store says, for some files only those that read them."""
         data, newest = str(self.root), f"{self.root}@{self.versions[-1]}"
         gc = ["gc", data, "--dry-run", "--keep-last", "1"]
-        listings = [["ls", data], ["du", data], ["publish", data]]
+        listings = [["ls", data], ["du", data], ["publish", data], ["report", str(self.root.parent)]]
         if path.name == "build.json" or path.match("work/candidates/*/*"):
             return listings
         listings += [["log", data, "--tag", "prod"], ["inspect", newest], ["verify", newest, "--workers", "0"], gc]
         where = ["where", newest, "--content", hashes(["one"])[0]]
-        return [*listings, ["peek", newest], where, ["diff", f"{data}@{self.versions[1]}", newest, "--list", "added"]]
+        trace = ["trace", newest, "--seq-len", "2", "--batch-size", "1", "--step", "0"]
+        diff = ["diff", f"{data}@{self.versions[1]}", newest, "--list", "added"]
+        return [*listings, ["peek", newest], where, trace, diff]
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +144,7 @@ def test_no_text_or_number_of_a_store_acts_on_a_terminal_or_breaks_a_command(
 ) -> None:
     seen: defaultdict[tuple[str, str], set[Place]] = defaultdict(set)
     shown: set[str | int] = set()
+    assert [command for command in planted.commands(Path("manifest.json")) if main(command) not in (0, 3)] == []
     for path in planted.files():
         for place, data in variants(path.read_bytes(), seen[path.parts[-3], path.name.lstrip(string.hexdigits)]):
             with in_place(path, data):
@@ -152,5 +155,9 @@ def test_no_text_or_number_of_a_store_acts_on_a_terminal_or_breaks_a_command(
                     assert re.sub("[\n\t]", "", out + err).isprintable(), what
                     assert "forged row" not in [line.strip()[:10] for line in (out + err).splitlines()], what
                     assert "(--debug shows where)" not in err, what
+                    if command[0] == "report":
+                        page = (planted.root.parent / "index.html").read_text()
+                        assert "<b>" not in page, what
+                        shown |= {"catalogue"} if "&lt;b&gt;" in page else set()
                     shown |= {place[-1]} if "owned" in out + err else set()
-    assert shown >= {"at", "by", "reason", "purpose", "source", "path", "name"}
+    assert shown >= {"at", "by", "reason", "purpose", "source", "path", "name", "catalogue"}
