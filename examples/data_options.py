@@ -10,7 +10,7 @@ from typing import Any
 from tokenloom import TokenDataset
 
 _LENGTHS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-_SHORT = 32  # a split that needs a shorter seq_len is rather not evaluated
+_SHORT = 32  # a split that needs a shorter seq_len is not evaluated
 
 
 @dataclass(frozen=True)

@@ -78,15 +78,19 @@ def tagged_contents(store: Store, tag: str) -> Contents | str:
 def evaluate_gates(store: Store, tag: str, limits: Mapping[str, float], found: Contents) -> list[GateResult]:
     """Return the result of every gate that is set, in the order of the spec's fields.
 
+    A drift is not compared if the tag names the version itself.
+
     Args:
         store: the dataset's store.
         tag: names the version that drift is measured from.
         limits: by the name of the gate, see tokenloom.spec.checks.Checks.
-        found: the contents of the version to be published.
+        found: the contents of the version.
 
     Raises FormatError if the tag's log or the manifest of the version it names is damaged.
     """
     reference = tagged_contents(store, tag) if limits.keys() & _DRIFTS.keys() else ""
+    if isinstance(reference, Contents) and reference.version == found.version:
+        reference = f"{tag} names this version"
     return gate_results(limits, found, reference)
 
 
@@ -109,8 +113,7 @@ def evaluate_published(
 ) -> list[GateResult]:
     """Return the result of every gate that is set for a version that is published already.
 
-    A gate that failed at the same limit when a person published the version by hand passes, and says so. A drift is not
-    compared if the tag names the version: nothing moves then.
+    A gate that failed at the same limit when a person published the version by hand passes, and says so.
 
     Args:
         store: the dataset's store.
@@ -121,10 +124,7 @@ def evaluate_published(
 
     Raises FormatError as evaluate_gates.
     """
-    reference = tagged_contents(store, tag) if limits.keys() & _DRIFTS.keys() else ""
-    if isinstance(reference, Contents) and reference.version == manifest.version:
-        reference = f"{tag} names this version"
-    results = gate_results(limits, contents_of(manifest, build), reference)
+    results = evaluate_gates(store, tag, limits, contents_of(manifest, build))
     if build is None or build.forced is None:
         return results
     accepted = {(gate.name, gate.expected) for gate in failed(build.gates or [])}

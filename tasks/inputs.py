@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from glob import escape
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, StoreError, of_source
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.urls import is_object
@@ -129,11 +129,11 @@ def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
 
 
 def _table_at(folder: str) -> str | None:
-    """Return what table a folder is; None if it is none, or can't be listed."""
+    """Return which table format a folder holds; None for any other folder, or one that can't be listed."""
     if not is_local(folder) and not (is_object(folder) and folder.partition("://")[2]):
         return None
     with suppress(InputError, StoreError):
-        names = (name for name, mark in _TABLES.items() if match(f"{escape(folder)}/{mark}")[1])
+        names = (name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1])
         return next((f"{folder} is a table of {name}" for name in names), None)
     return None
 

@@ -233,7 +233,7 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "server.up_runs",
     "storage.stores.s3",
     "storage.stores.uploads",
-    "tasks.report.page",
+    "tasks.report.templates",
     "tasks.running.memory",
     "tokenizers.fast.gigatoken_library",
     "tokenizers.fast.verdict",

@@ -19,7 +19,7 @@ from tokenloom.flows.runs.store_links import page_url
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import REPORTS, read_inputs, version_path
+from tokenloom.storage.versions.published import read_inputs, report_path, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publish import BuildResult
@@ -49,7 +49,7 @@ def show_result(result: BuildResult) -> None:
     inputs = read_inputs(store, manifest)
     key = artifact_key(manifest.dataset)
     create_markdown_artifact(
-        summary(result, manifest, inputs, build.seconds, _links(store, result.report)),
+        summary(result, manifest, inputs, build.seconds, _links(store, manifest, result.report)),
         key=f"{key}-summary",
         description=_cell(outcome_line(result.to_json())),
     )
@@ -66,12 +66,12 @@ def show_result(result: BuildResult) -> None:
     create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shard", len(shards)))
 
 
-def _links(store: Store, report: str | None) -> list[str]:
+def _links(store: Store, manifest: Manifest, report: str | None) -> list[str]:
     """Return lines of Markdown that link a version's report and the catalogue; its place if a browser can't open it."""
     if report is None:
         return []
-    catalogue = f"{report.rpartition(f'/{REPORTS}/')[0].rpartition('/')[0]}/{INDEX}"
-    links = {"All figures and charts": page_url(store, report), "All versions of the store": page_url(store, catalogue)}
+    pages = {"All figures and charts": f"{manifest.dataset}/{report_path(manifest.version)}", "All versions": INDEX}
+    links = {text: page_url(store, path) for text, path in pages.items()}
     if not all(links.values()):
         return [f"All figures and charts: `{_cell(report)}`"]
     return [" · ".join(f"[{text}](<{_cell(str(url))}>)" for text, url in links.items())]
@@ -205,9 +205,7 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
 
 def show_collection(found: Collected) -> None:
     """Write what became of each version and of leftovers, or would, as a table artifact."""
-    rows = [
-        {"version": version, "outcome": outcome, "why": printable_line(why)} for version, outcome, why in found.rows()
-    ]
+    rows = [{"version": version, "outcome": outcome, "why": why} for version, outcome, why in found.rows()]
     rows += [
         {"version": "", "outcome": found.outcome("delete"), "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
         for each in found.leftovers

@@ -10,6 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.store import Store
 
 STORES = "TOKENLOOM_UP_STORES"  # the folder of the notes, a file for each store
@@ -17,23 +18,23 @@ STORES_FOLDER = "stores"  # its name, in the folder of `tokenloom up`
 PREFIX = "/stores"
 
 
-def page_url(store: Store, place: str) -> str | None:
+def page_url(store: Store, path: str) -> str | None:
     """Return the URL of a page of a store; None if there is none.
 
     Args:
         store: of a dataset.
-        place: the path or URL of the page, a report or the catalogue of the store.
+        path: of the page, a report or the catalogue, relative to the folder that contains the dataset.
     """
-    if place.startswith(("https://", "http://")):
-        return place
+    root = str(store.root).rpartition("/")[0]
+    if root.startswith(("https://", "http://")):
+        return f"{root}/{path}"
     folder = os.environ.get(STORES)
     if not (folder and store.is_local):
         return None
     from prefect.settings import PREFECT_API_URL  # late: `tokenloom up` imports this module before it sets the settings
 
     api = str(PREFECT_API_URL.value())
-    root = Path(store.root).parent
-    return f"{api.removesuffix('/api')}{PREFIX}/{_noted(Path(folder), root)}/{Path(place).relative_to(root).as_posix()}"
+    return f"{api.removesuffix('/api')}{PREFIX}/{_noted(Path(folder), Path(store.root).parent)}/{path}"
 
 
 def _noted(folder: Path, root: Path) -> str:
@@ -49,5 +50,5 @@ def _noted(folder: Path, root: Path) -> str:
 def noted_stores(folder: Path) -> dict[str, Path]:
     """Return the stores that are noted in a folder, by key, sorted by path."""
     notes = folder.iterdir() if folder.is_dir() else ()
-    found = {note.name: Path(os.fsdecode(note.read_bytes())) for note in notes}
+    found = {note.name: Path(os.fsdecode(read_regular(note))) for note in notes}
     return dict(sorted(found.items(), key=lambda item: item[1]))

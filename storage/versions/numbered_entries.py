@@ -1,7 +1,7 @@
 """Logs of numbered entries: `00000001.json` and so on in one folder. Each is created exclusively and never changes.
 
-The highest number counts. An entry says its number too, so that a file that was copied or renamed into a log is no
-entry of it: it is passed over, and whoever lists the log names it.
+The highest number counts. An entry says its number too, so that a file that was copied or renamed into a log is not an
+entry: readers skip it, and `log`, `ls` and `verify` report it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, StoreError, message_of
 from tokenloom.storage.formats.canonical import read_signed, sign_record
 from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores.store import Store
@@ -87,7 +87,7 @@ class EntryLog(Generic[E]):
             entry = decode_record(self._kind, value)
             self._check(entry)
         except Mismatch as error:
-            raise FormatError(f"{place}: {error}") from error
+            raise FormatError(f"{place}: {message_of(error)}") from error
         return entry
 
     def read_all(self) -> tuple[list[E], dict[str, FormatError | StoreError]]:

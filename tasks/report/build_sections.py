@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tokenloom.storage.formats.statistics import SourceCounts
 from tokenloom.storage.formats.version_files import BuildRecord
+from tokenloom.tasks.gates import failed
 from tokenloom.tasks.report.charts import Bar
 from tokenloom.tasks.report.figures import VersionFigures, total_of
 from tokenloom.tasks.report.parts import Section, Table, bars_of
@@ -19,28 +20,26 @@ def checks_section(figures: VersionFigures) -> Iterator[Section]:
     build = figures.build
     if build is None or not build.gates:
         return
-    failed = [index for index, gate in enumerate(build.gates) if not gate.passed]
-    lead = f"{len(build.gates) - len(failed)} of {counted(len(build.gates), 'check')} passed."
+    failed_rows = [index for index, gate in enumerate(build.gates) if not gate.passed]
+    lead = f"{len(build.gates) - len(failed_rows)} of {counted(len(build.gates), 'check')} passed."
     rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
     table = Table(
         "Checks before publication",
         ["check", "expected", "found", "result"],
         rows,
         ["expected", "found", "result"],
-        failed,
+        failed_rows,
     )
     yield Section("checks", "Checks", lead, tables=[table])
 
 
 def forced_line(build: BuildRecord | None) -> str | None:
     """Return that a version was published by force although checks failed, which, and why; None if none failed."""
-    failed = [gate.name for gate in (build and build.gates) or () if not gate.passed]
-    if build is None or not failed:
+    names = [gate.name for gate in failed((build and build.gates) or [])]
+    if build is None or not names:
         return None
     reason = clipped(build.forced or "no reason was given", 300).rstrip(".")
-    return (
-        f"{counted(len(failed), 'check')} failed ({', '.join(failed)}). A person published it all the same: {reason}."
-    )
+    return f"{counted(len(names), 'check')} failed ({', '.join(names)}): {reason}."
 
 
 def difference_section(figures: VersionFigures) -> Section:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tokenloom.errors import FormatError, TokenloomError, message_of
+from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
 from tokenloom.storage.formats.manifest import BUILD, NAME, Manifest, read_manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord, decode_build
@@ -19,6 +19,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
+from tokenloom.tasks.gates import failed
 from tokenloom.tasks.report.wording import clipped, megabytes, short
 from tokenloom.wording import counted, shown_time
 
@@ -60,20 +61,15 @@ class CatalogueDataset:
         return f"{counted(self.num_versions, 'version')}{more}"
 
 
-def try_to_write_catalogue(root: Store | str) -> str | None:
-    """Write the catalogue of a store again; return why that failed in one line, None if it is written.
-
-    Args:
-        root: the store's path or URL, or the folder of one of its datasets.
-    """
-    store = root if isinstance(root, str) else str(root.root).rpartition("/")[0] or "/"
+def try_to_write_catalogue(store: Store) -> str | None:
+    """Write the catalogue of a dataset's store again; return why that failed in one line, None if it is written."""
+    root = str(store.root).rpartition("/")[0] or "/"
     try:
-        write_catalogue(store)
+        write_catalogue(root)
         return None
     except Exception as error:  # noqa: BLE001  (a page that can be made again at any time fails nothing)
-        is_known = isinstance(error, (TokenloomError, OSError))
-        why = message_of(error) if is_known else f"{type(error).__name__}: {message_of(error)}"
-    return f"the catalogue was not written: {why}; `tokenloom report {store}` writes it later"
+        why = message_of(error) if isinstance(error, (TokenloomError, OSError)) else named_message_of(error)
+    return f"the catalogue was not written: {why}; `tokenloom report {root}` writes it later"
 
 
 def write_catalogue(root: str) -> tuple[str, int]:
@@ -188,8 +184,8 @@ def _checks(build: BuildRecord) -> tuple[str, bool]:
         return "not recorded", False
     if not build.gates:
         return "none set", False
-    failed = [gate.name for gate in build.gates if not gate.passed]
-    if not failed:
+    names = [gate.name for gate in failed(build.gates)]
+    if not names:
         return f"{len(build.gates):,} passed", False
     reason = f": {clipped(build.forced, _TEXT_CHARS)}" if build.forced else ""
-    return f"{len(failed):,} of {len(build.gates):,} failed ({', '.join(failed)}), published by force{reason}", True
+    return f"{len(names):,} of {len(build.gates):,} failed ({', '.join(names)}), published by force{reason}", True

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
+from tokenloom.spec.wildcards import escaped
 from tokenloom.tasks.sources.files.compressed import too_large_window
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, translate_input_errors
 
@@ -179,7 +180,7 @@ def _check_folder(name: str) -> None:
     folder = Path(name)
     if not folder.is_dir():
         raise InputError(f"{name}: no such folder; check name, or give the name of a dataset on the hub: org/name")
-    if set(name) & set("*?["):
+    if escaped(name) != name:
         raise InputError(
             f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
             "files; rename the folder"

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import root_of
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
 from tokenloom.tasks.sources.datasets_package import (
@@ -146,7 +147,7 @@ def _check_formats(folder: Path, urls: Sequence[str]) -> None:
     The configs in a README.md say which files are meant.
     """
     readme = folder / "README.md"
-    if readme.is_file() and "configs:" in readme.read_text("utf-8", "replace"):
+    if readme.is_file() and b"configs:" in read_regular(readme):
         return
     formats = {_format(url.rsplit("/", 1)[-1]) for url in urls}
     paths = (path for path in sorted(folder.rglob("*")) if not path.name.startswith((".", "_", "metadata.")))

@@ -68,10 +68,10 @@ def test_prefect_is_imported_first_only_if_its_settings_may_name_a_server(
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "prefect")
-    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\n")
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["prefect"]\n')
     assert not may_have_server()
     for name in ("pyproject.toml", "prefect.toml", ".env", "profiles.toml"):
-        (tmp_path / name).write_text("[tool.prefect]\n")
+        (tmp_path / name).write_text('[tool.prefect.api]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n')
         assert may_have_server(), name
         (tmp_path / name).unlink()
     monkeypatch.setenv("PREFECT_PROFILE", "local")
@@ -83,7 +83,7 @@ def test_a_proxy_that_prefect_cant_use_is_named(proxy: str, monkeypatch: pytest.
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "example.org")
     monkeypatch.setenv("ALL_PROXY", proxy)
-    with pytest.raises(TokenloomError, match=r"Prefect can't use a proxy .*ALL_PROXY.*socks|what.* unset it"):
+    with pytest.raises(TokenloomError, match=r"Prefect can't use a proxy .*ALL_PROXY.*(socks|what).* unset it"):
         prepare_environment()
     assert os.environ["no_proxy"] == "example.org,127.0.0.1,localhost,::1"
 

@@ -127,10 +127,7 @@ def _of_arguments(reference: str | None, arguments: LoaderArguments) -> tuple[To
     seq_len = _required(arguments.seq_len, "--seq-len")
     data = open_dataset(reference, arguments.split or "train", seq_len, arguments.packing or "concat")
     if not len(data):
-        raise NoSamples(
-            f"{reference}, split {data.split!r}: no sample with packing={data.packing!r} and seq_len={seq_len:,}; "
-            "choose a smaller seq_len, or another packing"
-        )
+        raise NoSamples(data.why_empty())
     return data, {"order": arguments.order or "block", "seed": arguments.seed or 0, "lanes": arguments.lanes}
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.console import print_status, printable
+from tokenloom.console import print_status
 from tokenloom.errors import SpecError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.hand_moves import HandMove, check_tag
@@ -64,4 +64,4 @@ def refresh_catalogue(store: Store) -> None:
     from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 
     if problem := try_to_write_catalogue(store):
-        print_status(printable(problem))
+        print_status(problem)

@@ -128,10 +128,11 @@ class StartingServer:
         return self.process, self.url
 
     def _not_started(self, why: str) -> TokenloomError:
-        place, log = "", self._log.fileno()
-        if isinstance(self._log.name, str):
-            place, log = f" ({self._log.name})", os.open(self._log.name, os.O_RDONLY)
-        lines = os.pread(log, 2**20, self._log_start).decode(errors="replace").rstrip().splitlines()
+        place = f" ({self._log.name})" if isinstance(self._log.name, str) else ""
+        log = os.dup(self._log.fileno()) if not place else os.open(self._log.name, os.O_RDONLY)
+        with os.fdopen(log, "rb") as file:
+            file.seek(self._log_start)
+            lines = file.read(2**20).decode(errors="replace").rstrip().splitlines()
         errors = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
         last = one_line(" ".join(lines[errors[-1] if errors else -1 :]))[:_SHOWN]
         return TokenloomError(

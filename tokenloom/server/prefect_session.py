@@ -21,7 +21,11 @@ from tokenloom.server.prefect_server import TEMPORARY, StartingServer, answers, 
 from tokenloom.server.up_folder import default_home, running_url
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import DaskRunner, RayRunner
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running import progress
+
+#: files of the current folder with settings of Prefect, and what they then contain
+_SETTINGS_FILES = {".env": b"prefect_", "prefect.toml": b"", "pyproject.toml": b"tool.prefect"}
 
 
 def run_flow(spec: BuildSpec) -> dict[str, Any]:
@@ -36,16 +40,14 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
 
     prepare_environment()
     ensure_prefect_home()
-    server: str | StartingServer
-    if may_have_server() and (url := known_url()):
+    url = known_url() if may_have_server() else None
+    if url:
         print_status(f"Prefect server {url}")
         if url == running_url(default_home()):
             os.environ.setdefault(STORES, str(default_home() / STORES_FOLDER))
-        server = url
     elif published := find_published(spec):
         return published.to_json()
-    else:
-        server = _start_temporary(spec)  # it starts while Prefect and the flow are imported
+    starting = None if url else _start_temporary(spec)  # it starts while Prefect and the flow are imported
     from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -53,11 +55,9 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     from tokenloom.flows.build_dataset import build_dataset
 
     _quiet_console()
-    hooks: list[Any] = list(build_dataset.on_running_hooks)
-    if isinstance(server, str):
-        hooks.append(partial(_print_page, server))
+    hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
     # The flow sends its own heartbeats: see flows/runs/heartbeat.py.
-    api = server if isinstance(server, str) else _url_of(server)
+    api = _url_of(starting) if starting else str(url)
     settings = {PREFECT_API_URL: api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with temporary_settings(settings), tags(TAG), _naming_lost_server(api):
         return dict(build_dataset.with_options(on_running=hooks)(spec))
@@ -93,13 +93,15 @@ def may_have_server() -> bool:
         any(os.environ.get(name) for name in ("PREFECT_API_URL", "PREFECT_PROFILE"))
         or running_url(default_home()) is not None
         or profiles.exists()
-        or any(_mentions_prefect(Path(name)) for name in (".env", "prefect.toml", "pyproject.toml"))
+        or any(_mentions(Path(name), word) for name, word in _SETTINGS_FILES.items())
     )
 
 
-def _mentions_prefect(file: Path) -> bool:
+def _mentions(file: Path, word: bytes) -> bool:
     try:
-        return file.is_file() and b"prefect" in file.read_bytes().lower()
+        return word in read_regular(file).lower()
+    except FileNotFoundError:
+        return False
     except OSError:
         return True  # Prefect says why
 

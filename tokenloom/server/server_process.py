@@ -4,7 +4,7 @@ DESCRIPTOR is the file descriptor of the listening socket.
 
 This is Prefect's own server with changes: it ends with its parent, its pages load nothing from other hosts, it serves
 only the second of Prefect's two UIs and, for `tokenloom up`, the pages of stores, its SQLite transactions wait for each
-other, and a line without meaning is left out of its log.
+other, and a spurious line is left out of its log.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _disable_first_ui() -> None:
     prefect.__ui_static_path__ = Path(__file__, "none")  # a path below a file never exists, so Prefect skips this UI
 
 
-def has_meaning(record: logging.LogRecord) -> bool:
+def is_not_late_crash_report(record: logging.LogRecord) -> bool:
     """Return False for the line that the automation of dead runs writes about a run that has ended properly.
 
     A run's last heartbeat often reaches the server after the run's final state. The server then waits for another
@@ -109,7 +109,7 @@ if __name__ == "__main__":
     end_with_parent(seconds=10)
     _use_waiting_sqlite()
     _disable_first_ui()
-    logging.getLogger("prefect.server.events.actions").addFilter(has_meaning)
+    logging.getLogger("prefect.server.events.actions").addFilter(is_not_late_crash_report)
     app = with_store_pages(_with_policy(_with_second_ui(create_app())))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     # uvicorn's own `fd` takes the socket for one of Unix, without TCP_NODELAY: every answer would take 40 ms longer.

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import html
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
+from tokenloom.console import printable_line
 from tokenloom.flows.runs.store_links import PREFIX, STORES, noted_stores
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.report.catalogue import INDEX
 
@@ -69,11 +70,9 @@ def _read(root: Path, names: list[str]) -> bytes | None:
         return None
     place = root.joinpath(*names)
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait
-        with os.fdopen(descriptor, "rb") as file:
+        with open_regular(place) as file:
             is_inside = place.resolve().is_relative_to(root.resolve())
-            is_page = stat.S_ISREG(os.fstat(descriptor).st_mode) and os.fstat(descriptor).st_size <= _LARGEST
-            return file.read() if is_inside and is_page else None
+            return file.read() if is_inside and os.fstat(file.fileno()).st_size <= _LARGEST else None
     except OSError:
         return None
 
@@ -88,7 +87,7 @@ def _is_report(names: list[str]) -> bool:
 def _list(stores: dict[str, Path]) -> bytes:
     """Return a page that links the catalogues of the stores."""
     found = [
-        f'<li><a href="{PREFIX}/{key}/{INDEX}">{html.escape(ascii(str(root))[1:-1])}</a></li>'
+        f'<li><a href="{PREFIX}/{key}/{INDEX}">{html.escape(printable_line(str(root)))}</a></li>'
         for key, root in stores.items()
         if (root / INDEX).is_file()
     ]

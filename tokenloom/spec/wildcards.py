@@ -1,4 +1,4 @@
-"""Wildcards of paths: which characters are some, and matching without backtracking over them.
+"""Wildcards in paths: find them, escape them, and match without backtracking.
 
 `*`, `?` and `[...]` match within one part of a path; `**`, as a whole part, matches any number of parts. A wildcard in
 brackets stands for itself: "exp[[]1]" is the name "exp[1]".
@@ -19,7 +19,7 @@ def escaped(path: str) -> str:
 
 
 def first_wildcard(pattern: str) -> int | None:
-    """Return the position of the first wildcard, None if there is none; those that stand for themselves don't count."""
+    """Return the position of the first wildcard, None if there is none; escaped ones are skipped."""
     return next((found.start() for found in _WILDCARD.finditer(pattern) if not found[1]), None)
 
 

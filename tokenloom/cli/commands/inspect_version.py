@@ -8,7 +8,6 @@ from dataclasses import asdict
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
-from tokenloom.console import printable
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -33,30 +32,22 @@ def run(reference: str, out: Output) -> JsonResult:
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
     out.line(f"  rows       {fates(ordered_rows(manifest.row_counts))}")
-    build = find_build_record(store, manifest.version)
     if num_pruned := build.measured.get("rows_not_read") if build else None:
         out.line(
             f"             {num_pruned:,} of those filtered were not read: statistics of their row groups rule them out"
         )
     splits = [
-        [
-            name,
-            split.tokens,
-            split.documents,
-            split.duplicates,
-            len(split.shards),
-            split.shards.num_bytes(),
-        ]
+        [name, split.tokens, split.documents, split.duplicates, len(split.shards), split.shards.num_bytes()]
         for name, split in manifest.splits.items()
     ]
     out.line()
     out.table(["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
     gates, warnings = (build.gates if build else None) or [], empty_parts(store, manifest, build)
     for gate in failed(gates):
-        why = f"; published all the same: {build.forced}" if build and build.forced else ""
-        out.line(printable(f"{gate_line(gate)}{why}"))
+        why = f"; published by force: {build.forced}" if build and build.forced else ""
+        out.line(f"{gate_line(gate)}{why}")
     for warning in warnings:
-        out.line(printable(f"warning: {warning}"))
+        out.line(f"warning: {warning}")
     out.line(file_check(store, manifest))
     shown = {"inputs": [asdict(entry) for entry in inputs], "gates": list(map(asdict, gates)), "warnings": warnings}
     return JsonResult(manifest.raw | shown)
