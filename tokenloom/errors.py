@@ -192,6 +192,6 @@ def named_message_of(error: BaseException) -> str:
 
 
 def _own_message(error: BaseException) -> str:
-    """Return the text of an error on one line, "" if it has none, or only the punctuation between empty parts."""
+    """Return the text of an error on one line; "" if it has none, only punctuation, or the name of its class."""
     text = one_line(str(error)).rstrip(". ")
-    return text if any(map(str.isalnum, text)) else ""
+    return text if any(map(str.isalnum, text)) and text != type(error).__name__ else ""

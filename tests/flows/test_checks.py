@@ -47,7 +47,7 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     relaxed = make_spec(tmp_path / "store", [source], dataset="checked", checks={"min_documents": 50})
     result = build_dataset(relaxed.with_workers(0))
     assert (result["published"], result["partitions_encoded"], len(emitted)) == (True, 0, 1)
-    assert "| min_documents | >= 50 | 50 |" in artifact("checked-summary").data
+    assert "| min_documents | &gt;= 50 | 50 |" in artifact("checked-summary").data
 
 
 def test_a_publication_by_hand_emits_the_event_of_a_build(

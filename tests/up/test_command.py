@@ -82,10 +82,14 @@ def assert_result_is_reported(run: FlowRun, version: str, folder: Path) -> None:
         f"published {reference}: {payload['tokens']:,} tokens in 200 documents, 3 shards, "
         f"in {duration(payload['seconds'])}; 0 of 1 partition reused; tokenizer byte (byte), 256 ids"
     )
+    note = (
+        "warning: no document in the split validation (share 0.01) of 200 documents; add documents, or give larger "
+        "shares in `splits`"
+    )
     read = f'from tokenloom import TokenDataset\ndata = TokenDataset("{reference}", split="train", seq_len=2048)'
     assert (payload["message"], payload["read"]) == (line, read)
-    assert run.state is not None and run.state.message == f"{line}\n{read}"
-    assert_log_ends_with(run, f"{line}\n{read}")
+    assert run.state is not None and run.state.message == f"{line}\n{note}\n{read}"
+    assert_log_ends_with(run, f"{line}\n{note}\n{read}")
     summary = artifact("news-summary")
     assert (summary.description, line in summary.data, read in summary.data) == (line, True, True)
     report = folder / "store/news/reports" / f"{version}.html"
