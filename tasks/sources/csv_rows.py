@@ -1,4 +1,4 @@
-"""CSV (RFC 4180), plain or compressed: a document is the text of one row.
+"""CSV (RFC 4180, or another dialect), plain or compressed: a document is the text of one row.
 
 `row` is the number of the row after the header, or in a file without one. A quoted field may contain a line end, so a
 file can't be cut: it is one partition, read as a stream.
@@ -15,6 +15,7 @@ from typing import IO, Any
 from tokenloom.errors import BadRow, InputError, message_of
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
+from tokenloom.tasks.sources.csv_dialect import Dialect
 from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
@@ -31,7 +32,7 @@ class Reader(TextFileReader):
     """Reads CSV files.
 
     Args:
-        options: see SourceReader; `delimiter` is one character. Without a `header`, `columns` names the fields; without
+        options: see SourceReader and Dialect. Without a `header`, `columns` names the fields; without
             `columns`, a field's name is its position, from "0" on.
     """
 
@@ -41,7 +42,7 @@ class Reader(TextFileReader):
         named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
         # column -> the key of the spec that names it
         self._needed = {str(column): key for key, column in named if column is not None}
-        self._delimiter = str(options["delimiter"])
+        self._dialect = Dialect(options)
         self._has_header = bool(options.get("header", True))
         self._columns: list[str] = options.get("columns") or []
 
@@ -63,7 +64,7 @@ class Reader(TextFileReader):
                 if self.contradiction(url, file):
                     return None
                 text = self._text(url, file)
-                lines = csv.reader(self._lines(url, text, _MAX_FIRST_LINE), delimiter=self._delimiter, strict=True)
+                lines = self._dialect.parse(url, self._lines(url, text, _MAX_FIRST_LINE))
                 first, *rows = first_rows(skip_blank(row for row in lines if row)) or [[]]
                 text.detach()
         except InputError:
@@ -78,16 +79,16 @@ class Reader(TextFileReader):
                 yield RawRow(0, bad, 0)
                 return
             text = self._text(url, file)
-            lines = csv.reader(self._lines(url, text), delimiter=self._delimiter, strict=True)
+            lines = self._dialect.parse(url, self._lines(url, text))
             try:
                 names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
                 for number, row in enumerate(rows):
-                    value = dict(zip(names, row, strict=False)) if len(row) == len(names) else row
+                    value = dict(zip(names, self._dialect.fields(row), strict=False)) if len(row) == len(names) else row
                     yield RawRow(number, value, sum(map(len, row)))
             except csv.Error as error:
+                message = message_of(error)
                 raise InputError(
-                    f"{url}, line {lines.line_num}: not valid CSV: {message_of(error)}; repair the file, "
-                    "or set delimiter"
+                    f"{url}, line {lines.line_num}: not valid CSV: {message}; {self._dialect.advice(message)}"
                 ) from error
             finally:
                 text.detach()
@@ -123,7 +124,7 @@ class Reader(TextFileReader):
             if names.count(column) != 1:
                 rest = first_rows(rows)
                 raise missing_column(
-                    url, key, column, first, rest, delimiter=self._delimiter, has_header=self._has_header
+                    url, key, column, first, rest, delimiter=self._dialect.delimiter, has_header=self._has_header
                 )
 
     def parse(self, place: str, row: int, raw: Any) -> Any:

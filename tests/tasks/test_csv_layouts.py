@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builders.datasets import build, make_spec, stored_documents
 from tests.builders.refusals import assert_refused
@@ -231,3 +233,49 @@ def test_the_header_enters_the_version_and_its_default_does_not(tmp_path: Path) 
         )
     ]
     assert versions[0] == versions[1] != versions[2] == versions[3]
+
+
+TEXTS = st.lists(st.text("ab\\\"N\n\t,;|'\x08é", max_size=8), min_size=1, max_size=5)
+CONTROLS = {"\n": "n", "\t": "t", "\x08": "b"}
+
+
+@given(texts=TEXTS)
+def test_what_copy_of_postgresql_writes_is_read_back(
+    texts: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("copy") / "a.tsv"
+    escaped = ["".join("\\" + CONTROLS.get(c, c) if c in CONTROLS or c == "\\" else c for c in text) for text in texts]
+    path.write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(escaped)), newline="")
+    assert read(path, text="1", delimiter="\t", quote="", escape="\\") == list(enumerate(texts))
+
+
+@given(texts=TEXTS)
+def test_quotes_behind_an_escape_are_read_back_and_other_escapes_stay(
+    texts: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("escape") / "a.csv"
+    escaped = [text.replace("\\", "\\\\").replace('"', '\\"') for text in texts]
+    path.write_text("".join(f'{i},"{text}"\n' for i, text in enumerate(escaped)), newline="")
+    assert read(path, text="1", escape="\\") == list(enumerate(texts))
+    path.write_text('0,"C:\\new \\N"\n')  # Spark escapes nothing but quotes
+    assert read(path, text="1", escape="\\") == [(0, "C:\\new \\N")]
+
+
+def test_a_backslash_and_n_as_a_whole_field_is_null(tmp_path: Path) -> None:
+    path = news(tmp_path, "0,\\N\n1,\\\\N\n2,'a,b'\n")
+    assert read(path, text="1", quote="'", escape="\\") == [(0, None), (1, "\\N"), (2, "a,b")]
+
+
+def test_escaped_quotes_are_answered_with_the_option_that_reads_them(tmp_path: Path) -> None:
+    spec = spec_of(news(tmp_path, 'text\n"say \\"hi\\", he said"\n'))
+    assert_refused(spec, "',' expected after '\"'", 'set escape: "\\\\" if a backslash stands before quotes')
+    with pytest.raises(ValueError, match="delimiter, quote and escape must differ"):
+        spec_of(tmp_path / "a.csv", quote="'", escape="'")
+
+
+def test_the_first_line_of_excel_names_the_delimiter(tmp_path: Path) -> None:
+    path = news(tmp_path, "\ufeffsep=;\r\nid;text\r\n1;a,b\r\n")
+    assert read(path, header=True, text="text") == [(0, "a,b")]
+    assert read(path, header=True, text="text", delimiter=";") == [(0, "a,b")]
+    with pytest.raises(InputError, match=r"its first line, sep=;, contradicts delimiter: '\|'; remove delimiter"):
+        read(path, header=True, text="text", delimiter="|")

@@ -20,6 +20,7 @@ _PATTERNS = {
     r"^[a-z][a-z0-9_-]{0,31}$": "must be a lower-case letter, then at most 31 lower-case letters, digits, '_' or '-'",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must name a function as package.module:function",
     r'^[^"\r\n\x00]': "must be one character, not a double quote, a line end or NUL",
+    r"^[^\r\n\x00]*$": "must be one character, not a line end or NUL",
     r"^[\w.-]+$": "must be letters, digits, '.', '_' or '-'",
     "^[a-z][a-z0-9+.-]*$": "must be a lower-case letter, then lower-case letters, digits, '+', '.' or '-'",
     "^[a-z0-9-]+$": "must be lower-case letters, digits or '-'",

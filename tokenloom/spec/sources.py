@@ -150,11 +150,24 @@ class CsvSource(_ColumnSource):
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
         ",", title="Delimiter", description="Separates the fields of a row"
     )
+    quote: Annotated[str, Field(max_length=1, pattern=r"^[^\r\n\x00]*$")] = Field(
+        '"', title="Quote", description="Stands around a field; empty if nothing does, as in PostgreSQL's COPY"
+    )
+    escape: Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n\x00]*$")] | None = Field(
+        None, title="Escape", description="Stands before a quote within a field, such as \\; else quotes are doubled"
+    )
     header: bool = Field(True, title="Header", description="Whether the first line names the columns")
     columns: list[str] = Field(
         [], title="Columns", description="Names of the fields in order, for files without a header"
     )
     encoding: _Encodings = _encoding_field()
+
+    @model_validator(mode="after")
+    def _marks(self) -> CsvSource:
+        marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark]
+        if len(set(marks)) < len(marks):
+            raise ValueError("delimiter, quote and escape must differ; quotes are doubled without escape")
+        return self
 
     @model_validator(mode="after")
     def _names(self) -> CsvSource:
