@@ -15,7 +15,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.assign import assign_shards
-from tokenloom.tasks.bad_files import with_file_count, with_way_out
+from tokenloom.tasks.bad_files import explained
 from tokenloom.tasks.check import check_partition, compare_with_shards, coverage_warnings
 from tokenloom.tasks.encoders import distrusting, probe_warnings
 from tokenloom.tasks.estimate import (
@@ -227,7 +227,7 @@ def _explaining_bad_rows(plan: BuildPlan, num_workers: int) -> Iterator[None]:
     try:
         yield
     except BadRow as error:
-        raise with_file_count(plan, with_way_out(plan, error), num_workers) from error
+        raise explained(plan, error, num_workers) from error
 
 
 @contextmanager

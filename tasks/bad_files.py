@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tokenloom.errors import BadRow, TokenloomError
@@ -25,15 +26,20 @@ class SameProblemJob:
     reason: str
 
 
-def with_way_out(plan: BuildPlan, error: BadRow) -> BadRow:
-    """Return the error with the option that leaves such rows out, unless its message names it or the spec sets it."""
-    if "on_error" in str(error) or plan.spec.documents.on_error == "skip":
-        return error
-    return _extended(error, ", or leave out bad rows (documents.on_error: skip)")
+@dataclass
+class FilesRead:
+    """What the first batches of some files hold."""
+
+    num_seen: int = 0  # files that could be read
+    num_bad: int = 0  # of them, files with a row that has the problem
+    num_good_rows: int = 0
 
 
-def with_file_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
-    """Return the error with the number of files, of the first thousand of its source, that have such a row.
+def explained(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
+    """Return the error with what was found in the files of its source: how many have such a row, and the way out.
+
+    The option that leaves such rows out is no way out if it leaves out every row of the first thousand files that was
+    read.
 
     Args:
         plan: the build's plan.
@@ -41,18 +47,17 @@ def with_file_count(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
         num_workers: the build's worker processes; with 0 this process reads the files.
     """
     files = [file for file in plan.inputs if file.source == error.source]
-    if len(files) < 2 or error.reason in _FOUND_BY_RULES:
-        return error
-    with WorkerPool(min(num_workers, 1)) as pool:  # the build's own pool ends with the error
-        try:
-            num_seen, num_bad = pool.call(count_files, SameProblemJob(files[:_MAX_FILES], error.reason))
-        except TokenloomError:  # a file killed the worker: report the first error
-            return error
-    if not num_seen or (not num_bad and num_seen == len(files)):  # the row is deeper in its file than was read
-        return error
-    seen = f"{num_seen:,}" if num_seen == len(files) else f"first {num_seen:,}"
-    has, its = ("have", "their") if num_bad != 1 else ("has", "its")
-    count = f"{num_bad:,} of the {seen} files of source {error.source} {has} this problem in {its} first 4 MB"
+    found = FilesRead()
+    if error.reason not in _FOUND_BY_RULES:
+        with WorkerPool(min(num_workers, 1)) as pool, suppress(TokenloomError):  # the build's own pool ends with it
+            found = pool.call(read_files, SameProblemJob(files[:_MAX_FILES], error.reason))
+    if plan.spec.documents.on_error != "skip" and not (found.num_bad and not found.num_good_rows):
+        error = _extended(error, ", or leave out bad rows (documents.on_error: skip)")
+    if len(files) < 2 or not found.num_seen or (not found.num_bad and found.num_seen == len(files)):
+        return error  # the row may be deeper in its file than was read
+    seen = f"{found.num_seen:,}" if found.num_seen == len(files) else f"first {found.num_seen:,}"
+    has, its = ("have", "their") if found.num_bad != 1 else ("has", "its")
+    count = f"{found.num_bad:,} of the {seen} files of source {error.source} {has} this problem in {its} first 4 MB"
     return _extended(error, f". {count}")
 
 
@@ -63,26 +68,19 @@ def _extended(error: BadRow, text: str) -> BadRow:
     return extended
 
 
-def count_files(job: SameProblemJob) -> tuple[int, int]:
-    """Return how many files were read, and how many of them have a row with the reason in their first batch."""
+def read_files(job: SameProblemJob) -> FilesRead:
+    """Read the first batch of files, for ten seconds at most."""
     end = time.monotonic() + _MAX_SECONDS
-    num_seen = num_bad = 0
+    found = FilesRead()
     for file in job.files:
         if time.monotonic() > end:
             break
-        found = _has_problem(file, job.reason)
-        num_seen += found is not None
-        num_bad += found is True
-    return num_seen, num_bad
-
-
-def _has_problem(file: InputFile, reason: str) -> bool | None:
-    """Return whether the first batch of a file has such a row; None if it can't be read here."""
-    try:
-        with bounded(file.options["max_bytes"], file.url):
+        with suppress(TokenloomError), bounded(file.options["max_bytes"], file.url):  # it can't be read here
             reader = make_reader({**file.options, "on_error": "skip"})
             part = next(iter(reader.partitions(file.url)), None)
             rows = next(reader.read(file.url, part), None) if part else None
-            return rows is not None and any(bad.reason == reason for bad in rows.bad)
-    except TokenloomError:
-        return None
+            if rows is not None:
+                found.num_seen += 1
+                found.num_bad += any(bad.reason == job.reason for bad in rows.bad)
+                found.num_good_rows += len(rows.texts)
+    return found

@@ -208,8 +208,7 @@ def test_only_strings_are_read_with_a_dot_and_named_without(
     (tmp_path / "a.json").write_text(rows)
     message = _refused(capsys, "plan", _spec(tmp_path, "jsonl", "a.json"))
     assert message.endswith(
-        "a string where an object with the key 'text' is expected; set text: . if each row is a text, or leave out bad "
-        "rows (documents.on_error: skip)"
+        "a string where an object with the key 'text' is expected; set text: . if each row is a text"
     )
     assert main(["build", _spec(tmp_path, "jsonl", "a.json", "text: ."), "--direct", "--workers", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3

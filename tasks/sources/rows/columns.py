@@ -18,7 +18,7 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
-from tokenloom.tasks.sources.rows.fields import encoding_advice
+from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, ROLES, encoding_advice
 
 
 class Columns:
@@ -40,6 +40,9 @@ class Columns:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
         kind = field_type(schema, self.text, url, "text")
         if not _is_text(kind):
+            items = value_type(kind).value_type if _is_list(value_type(kind)) else None
+            if items is not None and pa.types.is_struct(items) and ROLES & {field.name for field in items}:
+                raise InputError(f"{url}: column {self.text!r} holds conversations; {NO_CONVERSATIONS}")
             raise InputError(
                 f"{url}: column {self.text!r} is {kind}; a text column holds strings, or lists of strings. "
                 "Set text: to such a column"

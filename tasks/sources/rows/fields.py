@@ -15,6 +15,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
 WHOLE_ROW = "."  # as `text` of a source: rows are strings, not objects
+ROLES = {"role", "from"}  # the keys of which a message of a conversation has one
+NO_CONVERSATIONS = "conversations are not supported; set text: to a key or column whose values are text"
 _ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
 
 
@@ -30,12 +32,21 @@ def encoding_advice(options: Options, *, can_replace: bool = True) -> str:
         options: see SourceReader; a Hugging Face source, which has a `split`, has no `encoding`.
         can_replace: whether the file can be read with U+FFFD in place of the bytes.
     """
-    steps = ["leave out bad rows (documents.on_error: skip)"]
+    steps = ["repair the file"]
     if can_replace:
         steps.append("replace bad bytes (documents.encoding_errors: replace)")
     if options.get("kind") in _ENCODED and "split" not in options:
         steps.append("name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])")
-    return f"repair the file, {', '.join(steps[:-1])} or {steps[-1]}"
+    return ", or ".join(steps)
+
+
+def is_conversation(value: object) -> bool:
+    """Return whether a row's value is a list of messages, as chat datasets have them."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and ROLES & item.keys() for item in value)
+    )
 
 
 class Fields:
@@ -74,6 +85,8 @@ class Fields:
             text = "\n".join(item for item in text if item is not None)
         if text is not None and not isinstance(text, str):
             what = "it" if self._text_key is None else repr(self._text_key)
+            if is_conversation(text):
+                raise BadRow(f"{place}: {what} is a conversation; {NO_CONVERSATIONS}", row, "not_text")
             raise BadRow(f"{place}: {what} is {json_type(text)}, not text; repair the row", row, "not_text")
         return None if text is None else self._clean(place, row, text, "text")
 
