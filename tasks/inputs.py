@@ -25,7 +25,9 @@ LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> fil
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-_TABLE_LEVELS = 3  # folders to look in: that of a file, and those above it
+_TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
+_MAX_LOOKED, _MAX_LOOKED_REMOTELY = 100, 12  # folders of a source; in a store, each look is three requests
+_NAMED_TABLES = 3
 _TABLES = {  # and what lies in their folder, above the data files
     "Delta Lake": "_delta_log/*.json",
     "Iceberg": "metadata/*.metadata.json",
@@ -117,15 +119,42 @@ def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
 
 
 def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield a warning for each source of parquet files in the folder of a table, whose log says which files it has."""
-    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "parquet"}
-    for source, file in reversed(first.items()):
-        found = (_table_at(file.url.rsplit("/", up)[0]) for up in range(1, _TABLE_LEVELS + 1))
-        if table := next(filter(None, found), None):
+    """Yield a warning for each source of parquet files in folders of tables, whose logs say which files they have."""
+    levels: dict[str, dict[str, int]] = {}  # source -> folder of files -> folders from it up to the source's root
+    for file in inputs:
+        if file.options["kind"] == "parquet":
+            levels.setdefault(file.source, {})[file.url.rpartition("/")[0]] = file.path.count("/") + 1
+    for source, levels_of in levels.items():
+        if tables := _tables_above(levels_of):
+            named = [f"{folder} is a table of {name}" for folder, name in tables.items()]
+            if more := named[_NAMED_TABLES:]:
+                named[_NAMED_TABLES:] = [f"and {len(more)} more folders are tables"]
             yield (
-                f"source {source}: {table}: every file that matches is read, also those with rows that the table "
-                "deleted or replaced; export the table to parquet to read its current rows"
+                f"source {source}: {', '.join(named)}: every file that matches is read, also those with rows that a "
+                "table deleted or replaced; export the table to parquet to read its current rows"
             )
+
+
+def _tables_above(levels_of: dict[str, int]) -> dict[str, str]:
+    """Return the format of each table among some folders and those above them; looks in the first ones alone.
+
+    Args:
+        levels_of: how many folders to look in from each folder up, itself included, at least _TABLE_LEVELS.
+    """
+    looked: set[str] = set()
+    tables: dict[str, str] = {}
+    for folder, levels in levels_of.items():
+        limit = _MAX_LOOKED if is_local(folder) else _MAX_LOOKED_REMOTELY
+        inside = tuple(f"{table}/" for table in tables)
+        for up in range(max(levels, _TABLE_LEVELS)):
+            above = folder.rsplit("/", up)[0]
+            if above in looked or len(looked) >= limit or f"{above}/".startswith(inside):
+                break  # those above it are known, too
+            looked.add(above)
+            if name := _table_at(above):
+                tables[above] = name
+                break
+    return tables
 
 
 def _table_at(folder: str) -> str | None:
@@ -133,8 +162,7 @@ def _table_at(folder: str) -> str | None:
     if not is_local(folder) and not (is_object(folder) and folder.partition("://")[2]):
         return None
     with suppress(InputError, StoreError):
-        names = (name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1])
-        return next((f"{folder} is a table of {name}" for name in names), None)
+        return next((name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1]), None)
     return None
 
 

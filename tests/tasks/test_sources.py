@@ -11,7 +11,7 @@ import tracemalloc
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import IO, Any
 
@@ -228,6 +228,23 @@ def test_a_table_is_named_since_rows_that_it_deleted_are_read(mark: str, name: s
         (table / mark).write_text("{}")
         (message,) = table_messages(inputs)
         assert f"{table} is a table of {name}: every file that matches is read" in message
+
+
+def test_a_table_is_named_however_deep_its_partitions_and_so_are_several(tmp_path: Path) -> None:
+    def message_for(pattern: str) -> str:
+        spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/{pattern}"}])
+        (message,) = table_messages(find_inputs(spec, local_store(spec.store, spec.dataset))[0])
+        return message
+
+    names = ["a", "b", "c", "d", "e"]
+    for name, day in product(names, range(3)):
+        write_parquet(tmp_path / name / f"year=1/month=2/day={day}/a.parquet", ["text"])
+        (tmp_path / name / "_delta_log").mkdir(exist_ok=True)
+        (tmp_path / name / "_delta_log/0.json").write_text("{}")
+    one = f"source parquet-0: {tmp_path}/a is a table of Delta Lake"
+    assert message_for("a/**/*.parquet").startswith(f"{one}: every file")
+    others = [f"{tmp_path}/{name} is a table of Delta Lake" for name in names[1:3]]
+    assert message_for("*/**/*.parquet").startswith(f"{', '.join([one, *others])}, and 2 more folders are tables: ")
 
 
 def test_parquet_rows_located_by_number_are_found(tmp_path: Path) -> None:
