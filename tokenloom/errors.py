@@ -174,6 +174,14 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error; "" if its class, of a library or of a user's code, raises when it is asked."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (whatever it raises, the error that is reported is this one)
+        return ""
+
+
 def message_of(error: BaseException) -> str:
     """Return the message of a library's error on one line, without a full stop, to quote it in a message of ours.
 
@@ -193,5 +201,5 @@ def named_message_of(error: BaseException) -> str:
 
 def _own_message(error: BaseException) -> str:
     """Return the text of an error on one line; "" if it has none, only punctuation, or the name of its class."""
-    text = one_line(str(error)).rstrip(". ")
+    text = one_line(text_of(error)).rstrip(". ")
     return text if any(map(str.isalnum, text)) and text != type(error).__name__ else ""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Literal
 
-from tokenloom.errors import named_message_of
+from tokenloom.errors import named_message_of, text_of
 
 Kind = Literal["missing", "exists", "forbidden", "shorter", "transient", "other"]
 
@@ -102,7 +102,7 @@ def reason_of(error: BaseException) -> str:
 
 def without_secrets(error: BaseException) -> BaseException | None:
     """Return the error to chain as a cause; None if its text, or that of one of its causes, contains credentials."""
-    texts = [str(link) for link in _chain(error)]
+    texts = [text_of(link) for link in _chain(error)]
     return error if all(redacted(text) == text for text in texts) else None
 
 
@@ -134,7 +134,7 @@ def kind_of(error: BaseException) -> Kind:
 
 def is_bucket_missing(error: BaseException) -> bool:
     """Return whether an error says that the bucket or container is missing, not only the file."""
-    return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(str(link)) for link in _chain(error))
+    return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(text_of(link)) for link in _chain(error))
 
 
 def is_unexplained(error: BaseException) -> bool:
@@ -153,7 +153,7 @@ def _is_explained(error: BaseException) -> bool:
     names = _names(error)
     if "azure.HttpResponseError" in names:
         return bool(_code(error))
-    return "aiohttp.ClientResponseError" in names or not _SILENT.fullmatch(str(error))
+    return "aiohttp.ClientResponseError" in names or not _SILENT.fullmatch(text_of(error))
 
 
 def is_transient(error: BaseException) -> bool:
@@ -200,7 +200,7 @@ def _http_status(error: BaseException) -> int:
         value = getattr(error, name, None)
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
             return int(value)
-    return 403 if str(error).startswith("Forbidden: ") else 0  # gcsfs raises a bare OSError
+    return 403 if text_of(error).startswith("Forbidden: ") else 0  # gcsfs raises a bare OSError
 
 
 def _code(error: BaseException) -> str:

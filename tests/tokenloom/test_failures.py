@@ -24,7 +24,7 @@ from tokenloom.cli.failures import Terminated, report
 from tokenloom.cli.main import main
 from tokenloom.cli.results import Result
 from tokenloom.errors import InputError, message_of, named_message_of
-from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.storage.stores.remote_errors import is_transient, kind_of, reason_of, without_secrets
 from tokenloom.storage.verification.file_checks import bare_message
 from tokenloom.storage.work import fingerprints
 
@@ -408,3 +408,18 @@ def test_a_message_of_nothing_but_punctuation_is_no_message() -> None:
     assert message_of(ValueError(" : . ")) == "ValueError without a message"
     assert named_message_of(MemoryError()) == message_of(MemoryError()) == "out of memory"
     assert named_message_of(ValueError("no.")) == "ValueError: no"
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_error_that_can_not_say_its_text_is_reported_by_its_class(capsys: pytest.CaptureFixture[str]) -> None:
+    error = _Mute("row 3")
+    assert message_of(error) == named_message_of(error) == reason_of(error) == "_Mute without a message"
+    assert (kind_of(error), is_transient(error), without_secrets(error)) == ("other", False, error)
+    assert report(error, as_json=True) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["error"]["message"] == "_Mute without a message"
+    assert shown.err == "tokenloom: _Mute without a message (--debug shows where)\n"
