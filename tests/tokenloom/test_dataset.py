@@ -96,6 +96,14 @@ def test_index_outside_of_the_dataset_is_an_index_error_so_iteration_ends(built:
     assert len(list(iter(data))) == len(data)  # the old protocol: by IndexError
 
 
+@pytest.mark.parametrize("index", [10**30, -(10**30), 2**63])
+def test_an_index_of_any_size_is_an_index_error(built: _Built, index: int) -> None:
+    dataset = TokenDataset(built.reference)
+    for read in (lambda: dataset[index], lambda: dataset.trace(index), lambda: dataset.__getitems__([0, index])):
+        with pytest.raises(IndexError, match=f"sample {index} is outside"):
+            read()
+
+
 def test_a_list_of_indices_gives_the_samples_in_its_order(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=50)
     indices = [3, 0, len(data) - 1, 3]

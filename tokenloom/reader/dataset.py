@@ -164,10 +164,10 @@ class TokenDataset(SplitSamples, SampleSource):
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
         """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
-        requested = np.array([operator.index(index) for index in indices], dtype=np.int64)
-        if outside := requested[(requested < -len(self)) | (requested >= len(self))].tolist():
-            raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(len(self), 'sample')}")
-        return requested % max(1, len(self))
+        requested, size = [operator.index(index) for index in indices], len(self)  # of any size
+        if outside := [number for number in requested if not -size <= number < size]:
+            raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(size, 'sample')}")
+        return np.array(requested, np.int64) % max(1, size)
 
     def stream(self, order: str, seed: int, lanes: int | None) -> DatasetStream:
         """See SampleSource."""
