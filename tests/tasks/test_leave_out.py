@@ -185,6 +185,13 @@ def test_a_pattern_that_is_not_valid_is_called_so(pattern: str, tree: Path) -> N
     assert "write" in str(caught.value)
 
 
+@pytest.mark.parametrize("pattern", ["names/[z-a]*", "**/[!b-a].txt", "[a-z9-0]/a"])
+def test_a_reversed_range_in_a_path_is_refused_as_in_leave_out(pattern: str, tree: Path) -> None:
+    with pytest.raises(ValueError, match=r"path\n.*\]: the range .-. is reversed; write the smaller end first"):
+        make_spec(tree / "store", [{"kind": "text", "path": pattern}])
+    make_spec(tree / "store", [{"kind": "text", "path": "[]-a]/[a-z-]/[[]z-a]/z-a/[!-z]*"}])
+
+
 @pytest.mark.parametrize("kind", ["leave_out", "remote", "local"])
 def test_no_pattern_backtracks(kind: str, tmp_path: Path) -> None:
     # Matched by backtracking, each of these would take hours.

@@ -276,6 +276,19 @@ def test_a_password_in_a_url_is_refused(fields: dict[str, Any]) -> None:
     assert "must not contain a password" in refusal(**fields)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store": "st\0ore"},
+        {"documents": {"exclude": "a\0b"}},
+        {"sources": [{"kind": "text", "path": "\0"}]},
+        {"tokenizer": {"kind": "sentencepiece", "path": "a\0"}},
+    ],
+)
+def test_a_path_with_a_nul_character_is_refused(fields: dict[str, Any]) -> None:
+    assert "no path contains a NUL character; remove it" in refusal(**fields)
+
+
 def test_decimal_shares_add_up_exactly() -> None:
     assert spec(splits={"train": 0.7, "a": 0.1, "b": 0.1, "c": 0.1}).split_shares()[0] == ("train", 0.7)
     assert spec(splits={"train": 1.0}).split_shares() == [("train", 1.0)]

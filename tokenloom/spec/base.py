@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.form import show_in_form
-from tokenloom.spec.wildcards import escaped
+from tokenloom.spec.wildcards import check_ranges, escaped
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
@@ -21,13 +21,16 @@ NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-def _no_secret(value: str) -> str:
+def _checked(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(f"{value!r}: no path contains a NUL character; remove it")
     if SECRET_URL.search(value):
         raise ValueError("a URL must not contain a password; give credentials in the environment")
     return value
 
 
-Location = Annotated[str, Field(min_length=1), AfterValidator(_no_secret)]  # a local path or a URL
+Location = Annotated[str, Field(min_length=1), AfterValidator(_checked)]  # a local path or a URL
+Glob = Annotated[Location, AfterValidator(check_ranges)]  # in which wildcards are a pattern
 
 
 def kind_field(kind: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.spec.base import Location, Name, SpecModel, kind_field
+from tokenloom.spec.base import Glob, Location, Name, SpecModel, kind_field
 from tokenloom.spec.form import as_any_of
 from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import columns_of, parse_filter
@@ -102,7 +102,7 @@ class _Source(SpecModel):
 class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
-    path: Location = Field(title="Path", description="File, glob or fsspec URL, such as data/*.parquet")
+    path: Glob = Field(title="Path", description="File, glob or fsspec URL, such as data/*.parquet")
     name: Name | None = Field(
         None, title="Name", description="Shown in the inputs of a version; default: kind and position"
     )
@@ -246,7 +246,7 @@ class HuggingFaceSource(_Source):
     revision: str | None = Field(
         None, title="Revision", description="Branch, tag or commit; default: main. The inputs record the commit"
     )
-    data_files: Location | None = Field(
+    data_files: Glob | None = Field(
         None, title="Data files", description="File or glob in the dataset; for a builder: its files"
     )
     take: Annotated[int, Field(ge=1)] | None = Field(
