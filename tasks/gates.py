@@ -19,6 +19,7 @@ from tokenloom.storage.formats.statistics import add_counts, add_encoded
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.hand_moves import version_before
 from tokenloom.storage.versions.published import find_build_record, is_published, load_manifest
 from tokenloom.wording import counted
 
@@ -155,13 +156,16 @@ def published_failure(store: Store, tag: str, version: str, results: Sequence[Ga
     reference, entry = f"{store.root}@{version}", tags.newest(store, tag)
     if entry is not None and entry.version == version:
         where = f"{tag} names it"
-        next_step = f"let {tag} name the version before: `tokenloom rollback {quote(str(store.root))}`"
+        named = "" if tag == tags.LATEST else f" --tag {quote(tag)}"
+        back = f", or let {tag} name the version before: `tokenloom rollback {quote(str(store.root))}{named}`"
+        before = version_before(tags.tag_log(store, tag).read_all()[0])
+        next_step = back if before is not None and is_published(store, before) else ""
     else:
         where = f"{tag} was not moved to it"
-        next_step = f"accept it as it is: `tokenloom tag {quote(reference)} {tag}`"
+        next_step = f", or accept it as it is: `tokenloom tag {quote(reference)} {tag}`"
     message = (
         f"{reference} was published before, and {where}: {_failures(results)}. Correct the data or `checks` and build "
-        f"again, or {next_step}"
+        f"again{next_step}"
     )
     return GateFailed(message, version, [asdict(result) for result in results])
 

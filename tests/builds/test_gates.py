@@ -309,12 +309,15 @@ def test_a_published_version_is_checked_by_its_recorded_figures_and_no_tag_moves
     assert (error.exit_code, [gate["passed"] for gate in error.gates]) == (3, [False, True])
     assert f"{error.version} was published before, and latest names it: 1 of 2 checks failed: min_" in str(error)
     assert error.gates[1]["found"] == "not compared: latest names this version"
+    assert str(error).endswith("Correct the data or `checks` and build again")  # there is no version to go back to
     assert shown(folder, capsys) == before
     assert [gate.passed for gate in build(spec_of(folder, "before", min_documents=100)).gates] == [True]
     build(spec_of(folder, "after"))
     moved = shown(folder, capsys)
     error = fail(spec_of(folder, "before", max_document_drift=0.2))  # 80 -> 100
     assert f"{error.version} was published before, and latest was not moved to it" in str(error)
+    again = fail(spec_of(folder, "after", min_documents=1000))
+    assert f"or let latest name the version before: `tokenloom rollback {store_of(folder).root}`" in str(again)
     assert shown(folder, capsys) == moved
     assert build(spec_of(folder, "before", max_document_drift=0.25)).tag_moved
 
