@@ -9,6 +9,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.formats.blocks import UPDATE
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
+from tokenloom.storage.versions.numbered_entries import STRAY
 from tokenloom.tasks.recorded_spec import check_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
@@ -109,6 +110,8 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
 
 
 def _next_step(file: str, problem: str) -> str:
+    if problem.startswith(STRAY):
+        return "remove it"
     if file.startswith(("tags/", "retired/")):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     if file.endswith(".blocks") and problem.endswith(UPDATE):

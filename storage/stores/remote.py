@@ -171,7 +171,7 @@ class RemoteStore(Store):
         return data
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of many small files, None for each file that does not exist; 16 requests at a time."""
+        """Return the bytes of many small files, 16 requests at a time; see Store.read_all."""
         with ThreadPoolExecutor(_NUM_READERS if self._calls.scheme in OBJECT_STORES else 1) as threads:
             return list(threads.map(self._read_if_present, paths))
 

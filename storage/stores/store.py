@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
+
+from tokenloom.errors import StoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,13 +127,21 @@ class Store(ABC):
         """
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of many small files, None for each file that does not exist; raises StoreError."""
+        """Return the bytes of many small files: None for each that does not exist, b"" for each that is damaged.
+
+        Raises StoreError if the store can't be read.
+        """
         return [self._read_if_present(path) for path in paths]
 
     def _read_if_present(self, path: str) -> bytes | None:
-        with suppress(FileNotFoundError):
+        try:
             return self.read(path)
-        return None
+        except FileNotFoundError:
+            return None
+        except StoreError as error:
+            if not self.is_damage(error):
+                raise
+            return b""  # no record is empty: whoever decodes it finds the damage
 
     # ---- writing
 

@@ -193,7 +193,7 @@ def all_leases(store: Store) -> list[HeldLease]:
         try:
             record = read_signed_record(data, path, LeaseRecord)
         except FormatError:
-            record = LeaseRecord(MAX_SECONDS, "damaged lease", "", "unknown", "")
+            record = LeaseRecord(MAX_SECONDS, f"damaged lease {path}", "", "unknown", "")
         version = path.removeprefix(f"{FOLDER}/").partition(".")[0]
         end = file.modified + min(record.seconds, MAX_SECONDS)
         found.append(HeldLease(path, version, record.purpose, record.by, end))

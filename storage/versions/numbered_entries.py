@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Entry")
 _ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 _LAST = 10**8 - 1  # eight digits
+STRAY = "it is not an entry of this log"  # how the problem of a file begins that says another number than its name
 
 
 class _StrayEntry(FormatError):
@@ -80,9 +81,13 @@ class EntryLog(Generic[E]):
             data = self._store.read(self.path(number)) if data is None else data
         except FileNotFoundError as error:
             raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
+        except StoreError as error:
+            if not self._store.is_damage(error):
+                raise
+            raise FormatError(str(error)) from error  # a folder or a pipe in its place, for instance
         value = read_signed(data, place)
         if (said := value.get("number", number)) != number:
-            raise _StrayEntry(f"{place}: it is not an entry of this log, as it says number {said!r:.20}; remove it")
+            raise _StrayEntry(f"{place}: {STRAY}, as it says number {said!r:.20}; remove it")
         try:
             entry = decode_record(self._kind, value)
             self._check(entry)
@@ -90,24 +95,22 @@ class EntryLog(Generic[E]):
             raise FormatError(f"{place}: {message_of(error)}") from error
         return entry
 
-    def read_all(self) -> tuple[list[E], dict[str, FormatError | StoreError]]:
+    def read_all(self) -> tuple[list[E], dict[str, FormatError]]:
         """Return the entries that can be read, oldest first, and by path what is wrong with the log, gaps included.
 
         Raises StoreError if the store does not answer.
         """
         numbers = self.numbers()
         entries: list[E] = []
-        problems: dict[str, FormatError | StoreError] = {}
+        problems: dict[str, FormatError] = {}
         last = 0
-        for number, data in zip(numbers, self._files(numbers), strict=True):
+        for number, data in zip(numbers, self._store.read_all([self.path(number) for number in numbers]), strict=True):
             try:
-                entries.append(self.read(number, data))
+                entries.append(self.read(number, data or None))
             except _StrayEntry as error:
                 problems[self.path(number)] = error
                 continue
-            except (FormatError, StoreError) as error:
-                if isinstance(error, StoreError) and not self._store.is_damage(error):
-                    raise
+            except FormatError as error:
                 problems[self.path(number)] = error
             if number > last + 1:
                 more = f", and those up to {self.path(number - 1)}" if number > last + 2 else ""
@@ -116,15 +119,6 @@ class EntryLog(Generic[E]):
                 problems[path] = FormatError(message)
             last = number
         return entries, problems
-
-    def _files(self, numbers: list[int]) -> list[bytes | None]:
-        """Return the bytes of entries, many requests at a time; None for those to read one by one."""
-        try:
-            return self._store.read_all([self.path(number) for number in numbers])
-        except StoreError as error:
-            if not self._store.is_damage(error):
-                raise
-            return [None] * len(numbers)
 
     def entries(self) -> list[E]:
         """Return all entries, oldest first; raises FormatError if one is damaged or missing."""

@@ -68,8 +68,8 @@ def find_build_record(store: Store, version: str) -> BuildRecord | None:
 
     path = version_path(version, BUILD)
     try:
-        return decode_build(store.read(path), path)
-    except (FileNotFoundError, FormatError):  # no checksum covers it, and nothing depends on it
+        return decode_build(store.read_all([path])[0] or b"", path)
+    except FormatError:  # no checksum covers it, and nothing depends on it
         return None
 
 

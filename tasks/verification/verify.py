@@ -14,7 +14,7 @@ import pyarrow as pa
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.documents import column_values
-from tokenloom.storage.formats.manifest import NAME, QUARANTINE, Manifest, check_format, decode_manifest
+from tokenloom.storage.formats.manifest import BUILD, NAME, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
@@ -210,7 +210,11 @@ def _doubts(store: Store, manifest: Manifest) -> list[str]:
     distrusted = distrusted_encoders(store, manifest.tokenizer.fingerprint)
     build = find_build_record(store, manifest.version)
     used = (build.encoders if build else None) or {}
-    return [
+    path = version_path(manifest.version, BUILD)
+    unread = (
+        f"{path}: damaged, so it is unknown how the version was built; no token depends on it: restore or delete it"
+    )
+    return [unread] * (build is None and store.exists(path)) + [
         f"{encoder} encoded {counted(use.partitions, 'partition')}, and gave wrong ids in another build: see "
         "distrusted/. To be sure, delete the manifest.json of this version and build again from the same inputs"
         for encoder, use in sorted(used.items())

@@ -360,6 +360,9 @@ def test_a_copied_entry_is_named_and_moves_no_tag(project: Project) -> None:
     (folder / "99999999.json").write_bytes((folder / "00000001.json").read_bytes())
     shown = project.shown("log", project.dataset)
     assert "99999999.json: it is not an entry of this log, as it says number 1; remove it" in shown
+    assert main(["verify", project.dataset, "--workers", "0", "--json"]) == 3
+    (damage,) = json.loads(project.capsys.readouterr().out)["damages"]
+    assert (damage["file"], damage["next_step"]) == ("tags/latest/99999999.json", "remove it")
     assert [entry["version"] for entry in project.json("log", project.dataset)["entries"]] == [second, first]
     assert project.latest() == second
     assert project.json("tag", f"{project.dataset}@{first}", "latest")["moved"]

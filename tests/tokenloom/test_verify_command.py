@@ -147,6 +147,33 @@ def test_a_folder_in_place_of_a_file_is_damage_and_hides_no_other_damage(
             path.rmdir() if path.is_dir() else path.unlink()
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_stands_in_place_of_a_side_file_costs_nothing_but_that_file(
+    made: Made, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = f"{made.store.root}@{made.version}"
+    build, lease = f"versions/{made.version}/build.json", f"leases/{made.version}.{'0' * 32}.json"
+    record = made.store.read(build)
+    try:
+        for path in map(made.store.local, (build, lease)):
+            path.unlink(missing_ok=True)
+            path.parent.mkdir(exist_ok=True)
+            make(path)
+        verified = _json(capsys, 0, "verify", reference, "--workers", "0")
+        assert (verified["damages"], verified["files"] > 3) == ([], True)
+        assert any(warning.startswith(f"{build}: damaged, ") for warning in verified["warnings"])
+        assert _json(capsys, 0, "inspect", reference)["inputs"]
+        _json(capsys, 0, "report", str(made.store.root.parent))
+        (dataset,) = _json(capsys, 0, "du", str(made.store.root.parent))["datasets"]
+        users = [f"damaged lease {lease} of unknown"] * (make is not Path.mkdir)  # a folder is no lease
+        assert dataset["versions"][0]["leases"] == users
+        assert _json(capsys, 0, "gc", str(made.store.root), "--keep-last", "1", "--dry-run")
+    finally:
+        for path in map(made.store.local, (build, lease)):
+            path.rmdir() if path.is_dir() else path.unlink()
+        made.store.replace(build, record)
+
+
 def test_damage_found_by_another_command_points_to_verify(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     with restored(made):
         path = made.store.local(f"versions/{made.version}/manifest.json")
