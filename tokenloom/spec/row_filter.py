@@ -157,8 +157,8 @@ def _scalar(node: ast.expr) -> Scalar:
         raise ValueError(f"{ast.unparse(node)!r} is not a value; {_HELP}") from error
     if not isinstance(value, Scalar):
         raise ValueError(f"{ast.unparse(node)!r} is not a text, a number, True or False; {_HELP}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{value} does not fit in 64 bits; {_HELP}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError(f"{value} does not fit in 64 bits, signed or unsigned; {_HELP}")
     if isinstance(value, str) and not _is_unicode(value):
         raise ValueError(f"{value!r} contains half a surrogate pair and is not valid text; {_HELP}")
     return value

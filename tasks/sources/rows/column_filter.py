@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from decimal import Decimal
 from functools import lru_cache, reduce
 from math import ceil, floor, isfinite
 
@@ -83,7 +84,7 @@ def _scalar(comparison: Comparison, kind: pa.DataType) -> pa.Scalar:
     """Return the value to compare a column of type `kind` with.
 
     An integer has the column's own type if that type can hold it: Arrow would compare a uint64 as an int64, and can't
-    compare an integer with a decimal(38, 2).
+    compare an integer with a decimal(38, 2). Another one is a decimal, which Arrow compares exactly with any integer.
     """
     value = comparison.value
     if isinstance(value, int | float) and not isinstance(value, bool) and pa.types.is_floating(kind):
@@ -98,4 +99,5 @@ def _scalar(comparison: Comparison, kind: pa.DataType) -> pa.Scalar:
     if type(value) is int and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
         with suppress(pa.ArrowInvalid, OverflowError):
             return pa.scalar(value, kind)
-    return pa.scalar(value)
+        return pa.scalar(Decimal(max(-(2**64), min(value, 2**64))))  # 1e300 is as far outside as 2**64
+    return pa.scalar(value, pa.uint64() if type(value) is int and value >= 2**63 else None)
