@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
@@ -18,6 +19,7 @@ import xxhash
 
 from tokenloom.errors import BadRow, FormatError
 from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
@@ -89,26 +91,41 @@ def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     """Return how many rows the list of a version names, by source and reason; raises FormatError if it is damaged."""
     counts: dict[str, Counter[str]] = {}
     with _naming_damage(store, path):
-        for row in map(json.loads, _lines(store, path)):
-            counts.setdefault(row["source"], Counter())[row["reason"]] += row["num_rows"]
+        for row in _listed(store, path):
+            counts.setdefault(row.source, Counter())[row.reason] += row.num_rows
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
 def quarantine_reason(store: Store, path: str, source: str, input_path: str, row: int) -> str | None:
     """Return why the list of a version names a row, None if it does not; raises FormatError if it is damaged."""
     with _naming_damage(store, path):
-        for line in map(json.loads, _lines(store, path)):
-            is_here = (line["source"], line["path"]) == (source, input_path)
-            if is_here and line["row"] <= row < line["row"] + line["num_rows"]:
-                return str(line["reason"])
+        for line in _listed(store, path):
+            if (line.source, line.path) == (source, input_path) and line.row <= row < line.row + line.num_rows:
+                return line.reason
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedRow:
+    """A line of the list of a version."""
+
+    source: str
+    path: str
+    row: int
+    num_rows: int
+    reason: str
+
+
+def _listed(store: Store, path: str) -> Iterator[_ListedRow]:
+    """Yield the lines of the list of a version; raises ValueError or Mismatch if one is damaged."""
+    return (decode_record(_ListedRow, json.loads(line)) for line in _lines(store, path))
 
 
 @contextmanager
 def _naming_damage(store: Store, path: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError, Mismatch) as error:
         raise FormatError(f"{store.place(path)}: it is damaged; `tokenloom verify` says what to do") from error
 
 

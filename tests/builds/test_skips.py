@@ -43,9 +43,11 @@ from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import QUARANTINE as NAME
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks import tokenization
 from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.rows.quarantine import quarantine_reason, quarantine_reasons
 from tokenloom.tasks.sources import FileRange, jsonl, make_reader, text
 from tokenloom.tasks.sources.base import REASONS
 from tokenloom.tasks.sources.files import opening
@@ -885,3 +887,16 @@ def test_a_damaged_list_of_a_published_version_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
     with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; `tokenloom verify` says what to do"):
         build(spec)
+
+
+@pytest.mark.parametrize("field", ["source", "path", "reason", "row", "num_rows"])
+@pytest.mark.parametrize("value", [10**40, None, ["a"], {}, 1.5, ...])
+def test_a_damaged_line_of_the_list_is_named_whatever_it_holds(field: str, value: Any, tmp_path: Path) -> None:
+    line = {"source": "s", "path": "p", "row": 1, "num_rows": 1, "reason": "not_text", field: value}
+    if value is ...:
+        del line[field]
+    store = LocalStore(tmp_path)
+    store.replace(NAME, canonical_json(line) + b"\n")
+    for read in (lambda: quarantine_reasons(store, NAME), lambda: quarantine_reason(store, NAME, "s", "p", 1)):
+        with pytest.raises(FormatError, match=f"{tmp_path}/{NAME}: it is damaged"):
+            read()
