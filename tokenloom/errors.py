@@ -21,6 +21,7 @@ A message contains the place (file, row group or shard), the rule, the value and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -187,6 +188,8 @@ def message_of(error: BaseException) -> str:
 
     The name of its class alone is never the message.
     """
+    if isinstance(error, FileNotFoundError) and error.strerror is None and error.__cause__ is not None:
+        error = error.__cause__  # fsspec's error for whatever fails over HTTP says only the URL
     if text := _own_message(error):
         return text
     meant = next((meaning for kind, meaning in _MEANINGS.items() if isinstance(error, kind)), None)
@@ -202,4 +205,6 @@ def named_message_of(error: BaseException) -> str:
 def _own_message(error: BaseException) -> str:
     """Return the text of an error on one line; "" if it has none, only punctuation, or the name of its class."""
     text = one_line(text_of(error)).rstrip(". ")
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        text = text.replace("Connect call failed", os.strerror(error.errno))  # asyncio's words for any reason
     return text if any(map(str.isalnum, text)) and text != type(error).__name__ else ""

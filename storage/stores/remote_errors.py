@@ -119,8 +119,8 @@ def kind_of(error: BaseException) -> Kind:
         return "forbidden"
     for link in _chain(error):
         status, names = _http_status(link), _names(link)
-        if isinstance(link, FileNotFoundError) or status == 404:
-            return "missing"
+        if (isinstance(link, FileNotFoundError) and link.__cause__ is None) or status == 404:
+            return "missing"  # one with a cause is fsspec's for whatever fails over HTTP
         if isinstance(link, PermissionError) or status in (401, 403) or names & _FORBIDDEN:
             return "forbidden"
         if status == 416:
@@ -129,7 +129,7 @@ def kind_of(error: BaseException) -> Kind:
             return "other"
         if _is_network(link) or names & _TRANSIENT:
             return "transient"
-    return "other"
+    return "missing" if any(isinstance(link, FileNotFoundError) for link in _chain(error)) else "other"
 
 
 def is_bucket_missing(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import socket
 import sys
 import time
 import warnings
@@ -423,3 +424,30 @@ def test_an_error_that_can_not_say_its_text_is_reported_by_its_class(capsys: pyt
     shown = capsys.readouterr()
     assert json.loads(shown.out)["error"]["message"] == "_Mute without a message"
     assert shown.err == "tokenloom: _Mute without a message (--debug shows where)\n"
+
+
+def test_a_server_that_does_not_answer_is_not_a_missing_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nothing listens there
+        host = f"127.0.0.1:{unused.getsockname()[1]}"
+        message = _refused(capsys, "plan", _spec(tmp_path, "parquet", f"http://{host}/a.parquet"))
+    assert f"http://{host}/a.parquet: can't be read: Cannot connect to host {host} " in message
+    assert "Connection refused" in message
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (ConnectionRefusedError(111, "refused"), "transient"),
+        (PermissionError(13, "no"), "forbidden"),
+        (FileNotFoundError("url"), "missing"),
+        (KeyError("a"), "missing"),
+        (None, "missing"),
+    ],
+)
+def test_a_missing_file_with_a_cause_means_what_its_cause_does(cause: Exception | None, kind: str) -> None:
+    error = FileNotFoundError("http://host/a")
+    error.__cause__ = cause
+    assert kind_of(error) == kind
