@@ -193,6 +193,8 @@ def test_unknown_names_are_reported(built: _Built) -> None:
         TokenDataset(f"{built.reference}@{'0' * 16}")
     with pytest.raises(StoreError, match="not a reference"):
         TokenDataset(f"{built.spec.store}/Not A Name")
+    with pytest.raises(StoreError, match="can't contain a NUL character"):
+        TokenDataset("a\0b/data")
 
 
 def test_pickled_dataset_is_small_and_gives_the_same_samples(built: _Built) -> None:

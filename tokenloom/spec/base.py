@@ -23,7 +23,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 def _checked(value: str) -> str:
     if "\0" in value:
-        raise ValueError(f"{value!r}: no path contains a NUL character; remove it")
+        raise ValueError("a path can't contain a NUL character; remove it")
     if SECRET_URL.search(value):
         raise ValueError("a URL must not contain a password; give credentials in the environment")
     return value
