@@ -20,7 +20,9 @@ from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
 from tokenloom.tasks.sources.files.opening import info_of, is_local
 from tokenloom.wording import counted
 
-LeftOut = dict[str, dict[str, int]]  # source -> pattern of its leave_out -> files that match it
+#: source -> pattern of its leave_out -> files that match it; HIDDEN stands for those that its wildcards pass over
+LeftOut = dict[str, dict[str, int]]
+HIDDEN = "_* and .*"
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -92,20 +94,26 @@ def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut
     left_out: LeftOut = {}
     for listing in _listings(spec):
         inputs += _inputs_of(listing, memory)
-        if listing.leave_out.num_files:
-            left_out[listing.source] = dict(listing.leave_out.num_files)
+        counts = dict(listing.leave_out.num_files)
+        if listing.leave_out.num_hidden:
+            counts[HIDDEN] = listing.leave_out.num_hidden
+        if counts:
+            left_out[listing.source] = counts
     memory.save()
     return inputs, left_out
 
 
 def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterator[str]:
-    """Yield a line for each pattern of `leave_out`, or only for each that matches no file."""
+    """Yield a line for each pattern of `leave_out`, or only for those that match no file; and for files passed over."""
     unused = (
         "matches no file of the source; check it: it is compared with paths below the folder before the first wildcard"
     )
     for source, patterns in left_out.items():
         for pattern, num_files in patterns.items():
-            if not (num_files and only_unused):
+            if pattern == HIDDEN:
+                files = counted(num_files, "file")
+                yield f"source {source}: its wildcards pass over {files} whose path has a name with _ or . first"
+            elif not (num_files and only_unused):
                 effect = f"leaves out {counted(num_files, 'file')}" if num_files else unused
                 yield f"leave_out of {source}: {pattern!r} {effect}"
 

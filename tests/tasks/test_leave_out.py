@@ -27,7 +27,7 @@ from tokenloom.tasks.sources.files.finding import find_files
 from tokenloom.tasks.sources.files.local_glob import local_glob
 from tokenloom.tasks.sources.files.remote_glob import folder_glob
 
-TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", ".hidden.txt"]
+TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", "~hidden.txt"]
 PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git status` with such a .gitignore does
     "*.tmp": ["b.tmp"],
     "a.txt": ["2024/a.txt", "2024/old/a.txt", "a.txt"],
@@ -39,9 +39,9 @@ PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git sta
     "old/": ["2024/old/a.txt", "2024/old/deep/b.txt"],
     "**/old/**": ["2024/old/a.txt", "2024/old/deep/b.txt"],
     "[ab].t?t": ["2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "a.txt"],
-    ".*": [".hidden.txt"],
+    "~*": ["~hidden.txt"],
     "data/a.txt": [],
-    "**/": sorted(set(TREE) - {"a.txt", "b.tmp", "old", ".hidden.txt"}),
+    "**/": sorted(set(TREE) - {"a.txt", "b.tmp", "old", "~hidden.txt"}),
     "2024/**/b.*": ["2024/old/deep/b.txt"],
     "[!a].t\\mp": ["b.tmp"],
 }
@@ -217,3 +217,47 @@ def test_every_kind_of_files_has_it(kind: str, tree: Path) -> None:
     assert spec.sources[0].left_out() == ["*.tmp"]
     assert "leave_out" not in spec.sources[0].identity()
     assert "leave_out" not in spec.sources[0].reading_options()
+
+
+HIDDEN_TREE = ["a", "_a", ".a", "d/a", "_d/a", ".d/a", "d/_a", "d/.a", "d/_e/a", "_d/_e/a"]
+MATCHES = {  # pattern -> what it matches, and how many files its wildcards pass over
+    "*": (["a"], 2),
+    "_*": (["_a"], 0),
+    "*/*": (["d/a"], 4),
+    "_d/*": (["a"], 0),
+    "_*/*": (["_d/a"], 0),
+    "**/a": (["a", "d/a"], 4),
+    "**/_e/a": (["d/_e/a"], 1),
+    "**": (["a", "d/a"], 8),
+}
+
+
+@pytest.mark.parametrize("pattern", MATCHES)
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_wildcards_pass_over_names_that_begin_with_an_underscore_or_a_dot(
+    place: str, pattern: str, tmp_path: Path
+) -> None:
+    # As pyarrow, Hugging Face and the shell do: Spark writes _SUCCESS and .part.crc beside its files.
+    root = str(tmp_path) if place == "local" else f"memory://{tmp_path}"
+    filesystem = fsspec.filesystem("file" if place == "local" else "memory")
+    for name in HIDDEN_TREE:
+        filesystem.makedirs(f"{tmp_path}/{name}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe(f"{tmp_path}/{name}", b"text")
+    leave_out = LeaveOut()
+    folder, found = finding.match(f"{root}/{pattern}", leave_out)
+    files = [name.removeprefix(folder) for name, info in found if info["type"] == "file"]
+    assert (files, leave_out.num_hidden) == MATCHES[pattern]
+
+
+def test_plan_counts_the_files_that_wildcards_pass_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    for name in ("part-0.jsonl", "_SUCCESS", ".part-0.jsonl.crc"):
+        (tmp_path / "out" / name).write_text('{"text": "a"}\n' if name == "part-0.jsonl" else "")
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": f"{tmp_path}/out/*", "name": "spark"}])
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    assert cli.main(["plan", str(tmp_path / "spec.json")]) == 0
+    assert "source spark: its wildcards pass over 2 files" in capsys.readouterr().out
+    assert cli.main(["plan", str(tmp_path / "spec.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {"spark": {"_* and .*": 2}}
+    (tmp_path / "out/part-0.jsonl").unlink()
+    assert_refused(spec, "no file matches but 2 files below names that begin with _ or .", "correct the path")

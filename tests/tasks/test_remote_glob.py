@@ -106,7 +106,9 @@ def test_it_matches_what_fsspec_matches(tmp_path: Path, s3_url: str, seed: int) 
         for url, system in systems.items():
             expected = system.glob(f"{url}/{pattern}", detail=True)
             found = match(f"{url}/{pattern}")[1]
-            assert shown(found) == shown((name, expected[name]) for name in expected if not name.endswith("/"))
+            assert shown(found) == shown(
+                (name, expected[name]) for name in expected if not name.endswith("/") and "/." not in name
+            )
 
 
 def shown(found: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, str, int]]:

@@ -42,6 +42,7 @@ class LeaveOut:
         self._patterns = [(pattern, _compiled(pattern)) for pattern in patterns]
         self.num_files = Counter(dict.fromkeys(patterns, 0))  # a file counts for each pattern that matches it
         self.num_taken = 0
+        self.num_hidden = 0  # files that wildcards pass over, see wildcards.is_hidden
 
     def kept(self, found: list[tuple[str, Info]], root: str) -> list[tuple[str, Info]]:
         """Return the (name, fsspec info) pairs that are not left out; patterns do not see the `root` of the names."""

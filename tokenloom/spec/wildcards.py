@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import translate
 
 _WILDCARD = re.compile(r"\[([*?[])\]|[*?[]")
 _SET = re.compile(r"\[!?(?P<set>\]?[^]/]*)\]")
 _RANGE = re.compile("(.)-(.)", re.DOTALL)
 PartMatcher = Callable[[str], object]
+
+
+def _nothing(_part: str) -> bool:
+    return False
 
 
 def escaped(path: str) -> str:
@@ -46,10 +51,37 @@ def root_of(pattern: str) -> str:
     return literal(pattern[: pattern.rfind("/", 0, first_wildcard(pattern)) + 1])
 
 
-def matches_parts(pattern: Sequence[PartMatcher | None], parts: Sequence[str]) -> bool:
-    """Return whether the parts of a path match a pattern; its None matches any number of parts.
+def is_hidden(name: str) -> bool:
+    """Return whether wildcards pass over a name, as those of pyarrow, Hugging Face and Spark do: "_SUCCESS", ".crc"."""
+    return name.startswith(("_", "."))
 
-    Only the last None that was reached is extended, since whatever an earlier one could take, this one can.
+
+def passes_over(pattern: str, path: str) -> bool:
+    """Return whether a path matches a pattern only if wildcards match hidden names; both are relative to its root."""
+    names = path.split("/")
+    if not any(map(is_hidden, names)):
+        return False
+    parts = pattern.split("/")
+    levels = [None if part == "**" else _visible_matcher(part) for part in parts]
+    return not matches_parts([*levels, *([_is_visible] if levels[-1] is None else [])], names, is_hidden)
+
+
+def _is_visible(name: str) -> bool:
+    return not is_hidden(name)
+
+
+def _visible_matcher(part: str) -> PartMatcher:
+    match = re.compile(translate(part)).match
+    return match if is_hidden(part) or first_wildcard(part) is None else lambda name: _is_visible(name) and match(name)
+
+
+def matches_parts(
+    pattern: Sequence[PartMatcher | None], parts: Sequence[str], is_passed_over: PartMatcher = _nothing
+) -> bool:
+    """Return whether the parts of a path match a pattern.
+
+    Its None matches any number of parts, except those that are passed over. Only the last None that was reached is
+    extended, since whatever an earlier one could take, this one can.
     """
     at = i = 0
     restart: tuple[int, int] | None = None  # after the last None: position in the pattern, in the parts
@@ -60,13 +92,9 @@ def matches_parts(pattern: Sequence[PartMatcher | None], parts: Sequence[str]) -
             restart = at, i
         elif matcher(parts[i]):
             at, i = at + 1, i + 1
-        elif restart is not None:
+        elif restart is not None and not is_passed_over(parts[restart[1]]):
             at, i = restart[0], restart[1] + 1
             restart = at, i
         else:
             return False
     return all(matcher is None for matcher in pattern[at:])
-
-
-def _nothing(_part: str) -> bool:
-    return False

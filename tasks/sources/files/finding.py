@@ -11,7 +11,7 @@ from typing import Any
 from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.wildcards import first_wildcard, literal, root_of
+from tokenloom.spec.wildcards import first_wildcard, literal, passes_over, root_of
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import remote_fingerprint
@@ -73,6 +73,12 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
     if leave_out and leave_out.num_taken:
         num_files = counted(leave_out.num_taken, "file")
         raise InputError(f"{pattern}: leave_out leaves out every file that matches ({num_files}); check its patterns")
+    if leave_out and leave_out.num_hidden:
+        num_files = counted(leave_out.num_hidden, "file")
+        raise InputError(
+            f"{pattern}: no file matches but {num_files} below names that begin with _ or ., which a wildcard passes "
+            "over; begin that part of the pattern with the same character, or correct the path"
+        )
     odd = "; write [[] for a [ in a name" if "[" in pattern else ""
     raise InputError(
         f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}{locale_advice()}"
@@ -119,6 +125,11 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
         else:
             filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
             found = folder_glob(partial(_listed, filesystem), pattern, stripped)
+    pattern_below = stripped[stripped.rfind("/", 0, first_wildcard(stripped)) + 1 :]
+    hidden = {name for name, _ in found if passes_over(pattern_below, name.removeprefix(root))}
+    if leave_out is not None:
+        leave_out.num_hidden += sum(name in hidden and info["type"] != "directory" for name, info in found)
+    found = [(name, info) for name, info in found if name not in hidden]
     if leave_out is not None:
         found = leave_out.kept(found, root)
     check_names(name for name, _ in found)
