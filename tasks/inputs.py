@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, StoreError, of_source
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
@@ -18,6 +19,7 @@ from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
 from tokenloom.tasks.sources.files.opening import info_of, is_local
+from tokenloom.tasks.sources.files.path_columns import path_columns
 from tokenloom.wording import counted
 
 #: source -> pattern of its leave_out -> files that match it; HIDDEN stands for those that its wildcards pass over
@@ -215,6 +217,11 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
     source, options = listing.source, listing.options
     with of_source(source):
         found = listing.files()
+        columns = dict(
+            zip(
+                (file.path for file in found), path_columns([file.path for file in found], _named(options)), strict=True
+            )
+        )
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
         known = [(file.fingerprint, None) if file.fingerprint else _local(file, memory) for file in found]
@@ -225,9 +232,28 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         stream = {"stream": digest}
         stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
     return [
-        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
+        InputFile(
+            source,
+            file.path,
+            file.url,
+            file.num_bytes,
+            fingerprint,
+            {
+                **options,
+                **file.options,
+                **stream,
+                **({"path_columns": columns[file.path]} if columns[file.path] else {}),
+            },
+            seen,
+        )
         for file, (fingerprint, _), seen in zip(found, known, stamps, strict=True)
     ]
+
+
+def _named(options: dict[str, Any]) -> list[str]:
+    """Return the names of the columns that a source's text, id and filter read."""
+    compared = columns_of(parse_filter(options["filter"])) if options.get("filter") else []
+    return [*compared, *(options[key] for key in ("text", "id") if options.get(key))]
 
 
 def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, Stamp]:

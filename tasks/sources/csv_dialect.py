@@ -23,7 +23,7 @@ from tokenloom.errors import InputError
 from tokenloom.tasks.sources.base import Options
 
 if TYPE_CHECKING:
-    from _csv import _reader
+    from _csv import Reader
 
 _NULL = "\udfff"  # no text holds it: bytes that can't be decoded become U+DC80 to U+DCFF
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -42,7 +42,7 @@ class Dialect:
         self._quote = str(options.get("quote", '"'))
         self._escape: str | None = options.get("escape")
 
-    def parse(self, url: str, lines: Iterator[str]) -> _reader:
+    def parse(self, url: str, lines: Iterator[str]) -> Reader:
         """Return the parser of a file's lines; raises InputError if Excel's first line contradicts the delimiter."""
         first = next(lines, "")
         delimiter = self.delimiter

@@ -121,7 +121,7 @@ class Reader(TextFileReader):
 
     def _check_names(self, url: str, names: list[str], first: list[str], rows: Iterator[list[str]]) -> None:
         for column, key in self._needed.items():
-            if names.count(column) != 1:
+            if names.count(column) != 1 and (column in names or column not in self.fields.path_columns):
                 rest = first_rows(rows)
                 raise missing_column(
                     url, key, column, first, rest, delimiter=self._dialect.delimiter, has_header=self._has_header

@@ -35,11 +35,15 @@ class Columns:
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
         self._encoding_advice = encoding_advice(options)
+        self._path_columns: dict[str, tuple[str | int | None, bool]] = options.get("path_columns") or {}
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
+        in_file = set(schema.names)
+        for name in self._path_columns.keys() - in_file:
+            schema = schema.append(pa.field(name, self._constant(name, 0).type))
         kind = field_type(schema, self.text, url, "text")
-        if not _is_text(kind):
+        if not _is_text(kind) and self.text not in self._path_columns:
             items = value_type(kind).value_type if _is_list(value_type(kind)) else None
             if items is not None and pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self.text!r} holds conversations; {NO_CONVERSATIONS}")
@@ -58,7 +62,12 @@ class Columns:
         for comparison in comparisons_of(self.filter) if self.filter else []:
             check_comparable(schema, comparison, url)
             names.append(comparison.column)
-        return list(dict.fromkeys(names))
+        return [name for name in dict.fromkeys(names) if name in in_file or name not in self._path_columns]
+
+    def _constant(self, name: str, num_rows: int) -> pa.Array:
+        """Return a column that the path names, (num_rows,)."""
+        value, is_integer = self._path_columns[name]
+        return pa.repeat(pa.scalar(value, pa.int64() if is_integer else pa.large_string()), num_rows)
 
     def rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Iterator[Rows]:
         """Yield the rows of a record batch, in batches of about BATCH_BYTES of text.
@@ -68,13 +77,19 @@ class Columns:
             first_row: the number of its first row in the file.
             url: for messages.
         """
-        offsets = np.concatenate([[0], np.cumsum(_text_lengths(pick(batch, self.text)), dtype=np.int64)])
+        for name in self._path_columns.keys() - set(batch.schema.names):
+            batch = batch.append_column(name, self._constant(name, len(batch)))
+        offsets = np.concatenate([[0], np.cumsum(_text_lengths(self._texts(batch)), dtype=np.int64)])
         for start, end in runs_of(offsets, BATCH_BYTES):
             yield self._rows(batch.slice(start, end - start), first_row + start, url)
 
+    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
+        texts = pick(batch, self.text)
+        return texts.cast(pa.large_string()) if pa.types.is_integer(texts.type) else texts  # the path named it
+
     def _rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Rows:
         numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
-        raw_texts = _joined(plain(pick(batch, self.text)))
+        raw_texts = _joined(plain(self._texts(batch)))
         raw_ids = None if self.id is None else plain(pick(batch, self.id))
         num_filtered = 0
         if self.filter is not None:

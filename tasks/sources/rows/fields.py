@@ -62,6 +62,7 @@ class Fields:
         self._id_key: str | None = options.get("id")
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
+        self.path_columns = {name: value for name, (value, _) in (options.get("path_columns") or {}).items()}
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
         self.missing_keys = set(named)  # keys that no row has had so far
         self._replaces = options.get("encoding_errors") == "replace"
@@ -117,15 +118,20 @@ class Fields:
         return self._clean(place, row, str(found), "id")
 
     def _found(self, value: Any, key: str) -> Any:
-        found = _look_up(value, key)
+        found = self._look_up(value, key)
         if found is not _MISSING:
             self.missing_keys.discard(key)
         return found
 
-    def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
+    def _look_up(self, value: Any, key: str) -> Any:
+        """Return the value of a key of the row, or else of the file's path."""
         found = _look_up(value, key)
+        return self.path_columns.get(key, _MISSING) if found is _MISSING else found
+
+    def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
+        found = self._look_up(value, key)
         if found is not _MISSING:
-            return found
+            return str(found) if found is self.path_columns.get(key) and isinstance(found, int) else found
         if not isinstance(value, Mapping):
             step = f"set text: {WHOLE_ROW} if each row is a text" if isinstance(value, str) else "repair the row"
             message = f"{place}: {json_type(value)} where an object with the key {key!r} is expected; {step}"
