@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenloom import TokenDataset
 
+PACKINGS = ("concat", "document", "document_padded", "best_fit")
 _LENGTHS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 _SHORT = 32  # a split that needs a shorter seq_len is not evaluated
 
@@ -33,11 +34,11 @@ class DataOptions:
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
         """Add the dataset and the options to a command line."""
         parser.add_argument("reference", help="STORE/DATASET@TAG_OR_VERSION; name a version if the tag can move")
-        parser.add_argument("--seq-len", type=int, help="tokens in a sample (default: 512, or what fits the dataset)")
-        parser.add_argument("--packing", default=cls.packing, help=f"see docs/training.md (default: {cls.packing})")
-        parser.add_argument("--batch-size", type=int, default=cls.batch_size, help=f"(default: {cls.batch_size})")
+        parser.add_argument("--seq-len", type=_positive, help="tokens in a sample (default: 512, or what fits)")
+        parser.add_argument("--packing", default=cls.packing, choices=PACKINGS, help=f"(default: {cls.packing})")
+        parser.add_argument("--batch-size", type=_positive, default=cls.batch_size, help=f"(default: {cls.batch_size})")
         few = cls.evaluation_batches
-        parser.add_argument("--evaluation-batches", type=int, default=few, help=f"at most (default: {few})")
+        parser.add_argument("--evaluation-batches", type=_positive, default=few, help=f"at most (default: {few})")
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> DataOptions:
@@ -73,6 +74,13 @@ class DataOptions:
             elif not len(found[split]):
                 warnings.warn(f"not evaluated: {found.pop(split).why_empty()}", stacklevel=2)
         return train, [found.get(split) for split in others]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
 
 
 DEFAULTS = DataOptions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import runpy
@@ -118,3 +119,12 @@ def test_an_evaluation_takes_only_the_batches_that_it_may(datasets: dict[str, st
     model.register_forward_hook(lambda module, inputs, loss: seen.append(inputs[0].numel()))
     assert 5 < evaluate(model, train, options) < 6
     assert seen == [8 * 512] * 3
+
+
+@pytest.mark.parametrize("option", [["--batch-size", "0"], ["--evaluation-batches", "0"], ["--packing", "nonsense"]])
+def test_a_wrong_option_is_an_error_of_usage(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    DataOptions.add_to(parser)
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["store/news", *option])
+    assert option[0] in capsys.readouterr().err

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 from httpx import Client, ConnectError
 
 from tests.builders.datasets import local_store, make_spec, write_parquet
@@ -51,12 +52,17 @@ def test_a_server_answers_without_the_delay_of_unset_tcp_nodelay(flows_url: str)
         assert min(seconds(client) for _ in range(20)) < 0.035  # else every answer waits 40 ms for an acknowledgment
 
 
-def test_a_server_that_does_not_start_says_why_at_once() -> None:
+def test_a_server_that_does_not_start_says_why_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     server = StartingServer(settings={"PREFECT_SERVER_API_PORT": "no number"})  # Prefect refuses it when it is imported
+    other = FileLock(tmp_path / "tokenloom-start.lock")  # of another first build: both would migrate one database
+    with pytest.raises(Timeout):
+        other.acquire(timeout=0)
     with pytest.raises(
         TokenloomError, match=r"did not start: it ended with exit code 1; .*ValidationError: .*no number"
     ):
         server.wait()
+    other.acquire(timeout=0)
 
 
 def test_prefect_is_imported_first_only_if_its_settings_may_name_a_server(

@@ -12,8 +12,12 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError
+
+from filelock import FileLock
 
 from tokenloom.errors import TokenloomError, message_of, one_line
 
@@ -100,6 +104,9 @@ class StartingServer:
         self._log = log or tempfile.TemporaryFile()  # noqa: SIM115  (closed when the server answers)
         self._owns_log = log is None
         self._log_start = os.fstat(self._log.fileno()).st_size
+        self._lock = _start_lock()
+        with suppress(OSError):  # the server says why its folder can't be written
+            self._lock.acquire()
         with _listener(port) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             self.process = _launch(listener.fileno(), self.url, self._log, settings or {})
@@ -123,6 +130,7 @@ class StartingServer:
             self.process.wait()
             raise
         finally:
+            self._lock.release()
             if self._owns_log:
                 self._log.close()
         return self.process, self.url
@@ -138,6 +146,11 @@ class StartingServer:
         return TokenloomError(
             f"the Prefect server did not start: {why}" + (f"; its log{place} ends: {last}" if last else "")
         )
+
+
+def _start_lock() -> FileLock:
+    """Return the lock of a server's start: two that migrate one fresh database at once would both fail."""
+    return FileLock(Path(os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect")) / "tokenloom-start.lock")
 
 
 def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
