@@ -81,7 +81,8 @@ def test_without_a_useful_build_json_the_rest_is_verified(made: Made, data: byte
     path.unlink() if data is None else path.write_bytes(data)
     result = _deep(made)
     assert (result["damages"], result["documents_encoded_again"]) == ([], 0)
-    (warning,) = result["warnings"]
+    *notes, warning = result["warnings"]
+    assert ["build.json" in note for note in notes] == [True] * (data is not None)  # it is damaged, or only missing
     assert "build.json does not say how" in warning
     assert "give --spec" in warning
 

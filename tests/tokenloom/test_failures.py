@@ -387,7 +387,8 @@ def _all_kinds(kind: type[BaseException]) -> set[type[BaseException]]:
 
 
 def test_no_message_is_empty_or_only_the_name_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
-    for kind in _all_kinds(BaseException):
+    # Which are there depends on the modules that other tests have imported; one with __del__ is more than an error.
+    for kind in (kind for kind in _all_kinds(BaseException) if not hasattr(kind, "__del__")):
         for arguments in ((), ("",), (" ",)):
             try:
                 error = kind(*arguments)
