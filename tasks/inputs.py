@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, StoreError, of_source
@@ -217,11 +217,11 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
     source, options = listing.source, listing.options
     with of_source(source):
         found = listing.files()
-        columns = dict(
-            zip(
-                (file.path for file in found), path_columns([file.path for file in found], _named(options)), strict=True
-            )
-        )
+        named = path_columns([file.path for file in found], _named(options))
+        found = [
+            replace(file, options={**file.options, "path_columns": columns}) if columns else file
+            for file, columns in zip(found, named, strict=True)
+        ]
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
         known = [(file.fingerprint, None) if file.fingerprint else _local(file, memory) for file in found]
@@ -232,20 +232,7 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         stream = {"stream": digest}
         stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
     return [
-        InputFile(
-            source,
-            file.path,
-            file.url,
-            file.num_bytes,
-            fingerprint,
-            {
-                **options,
-                **file.options,
-                **stream,
-                **({"path_columns": columns[file.path]} if columns[file.path] else {}),
-            },
-            seen,
-        )
+        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
         for file, (fingerprint, _), seen in zip(found, known, stamps, strict=True)
     ]
 
