@@ -238,7 +238,12 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
 
 
 def _named(options: dict[str, Any]) -> list[str]:
-    """Return the names of the columns that a source's text, id and filter read."""
+    """Return the names of the columns that a source's text, id and filter read from paths.
+
+    Those of a Hugging Face source, which has a `split`, are those of its package, which reads none from paths.
+    """
+    if "split" in options:
+        return []
     compared = columns_of(parse_filter(options["filter"])) if options.get("filter") else []
     return [*compared, *(options[key] for key in ("text", "id") if options.get(key))]
 

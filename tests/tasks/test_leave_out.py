@@ -249,6 +249,14 @@ def test_wildcards_pass_over_names_that_begin_with_an_underscore_or_a_dot(
     assert (files, leave_out.num_hidden) == MATCHES[pattern]
 
 
+def test_a_hidden_file_may_be_named_in_leave_out(tmp_path: Path) -> None:
+    for name in ("a.txt", "_SUCCESS", ".a.crc"):
+        (tmp_path / name).write_text("x")
+    leave_out = LeaveOut(["_SUCCESS"])
+    assert [file.path for file in find_files(f"{tmp_path}/*", leave_out)] == ["a.txt"]
+    assert (leave_out.num_files, leave_out.num_hidden) == ({"_SUCCESS": 1}, 1)  # no warning that it matches nothing
+
+
 def test_plan_counts_the_files_that_wildcards_pass_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     for name in ("part-0.jsonl", "_SUCCESS", ".part-0.jsonl.crc"):

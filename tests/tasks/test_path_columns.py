@@ -79,6 +79,15 @@ def test_without_such_a_folder_the_column_is_missing(tmp_path: Path) -> None:
     assert_refused(spec, "no column 'year'", "its columns are: text")
 
 
+@pytest.mark.parametrize("take", [{}, {"take": 2}])
+def test_the_package_datasets_reads_no_columns_of_paths(take: dict[str, int], tmp_path: Path) -> None:
+    """A stream of several files had the columns of the first one."""
+    for year in ("2021", "2022"):
+        write(tmp_path / f"year={year}/a.jsonl", "jsonl")
+    source = {"kind": "huggingface", "name": "json", "data_files": f"{tmp_path}/*/a.jsonl", "id": "year", **take}
+    assert_refused(make_spec(tmp_path / "store", [source]), "no row has the key 'year'")
+
+
 def test_a_column_is_of_integers_if_all_its_values_are() -> None:
     paths = ["a=1/b=01/x", "a=-20/b=2/x", "a=__HIVE_DEFAULT_PARTITION__/x", "c=1/x"]
     found = path_columns(paths, ["a", "b"])

@@ -125,13 +125,13 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
         else:
             filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
             found = folder_glob(partial(_listed, filesystem), pattern, stripped)
+    if leave_out is not None:
+        found = leave_out.kept(found, root)
     pattern_below = stripped[stripped.rfind("/", 0, first_wildcard(stripped)) + 1 :]
     hidden = {name for name, _ in found if passes_over(pattern_below, name.removeprefix(root))}
     if leave_out is not None:
         leave_out.num_hidden += sum(name in hidden and info["type"] != "directory" for name, info in found)
     found = [(name, info) for name, info in found if name not in hidden]
-    if leave_out is not None:
-        found = leave_out.kept(found, root)
     check_names(name for name, _ in found)
     return root, found
 
