@@ -68,7 +68,11 @@ def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
     num_read, num_filtered = sum(record.read for record in records), sum(record.filtered for record in records)
     num_bad = sum(record.quarantine.rows for record in records)
     num_pruned = sum(record.not_read for record in records)
-    pruned = f" ({num_pruned:,} by statistics of their row groups, without being read)" if num_pruned else ""
+    pruned = (
+        f" ({num_pruned:,} by their paths or the statistics of their row groups, without being read)"
+        if num_pruned
+        else ""
+    )
     return (
         f"{plan.inputs[0].url}: no document in {counted(len(plan.inputs), 'file')}: {counted(num_read, 'row')} read, "
         f"{num_filtered:,} of them left out by a filter{pruned}, or empty, or shorter than "

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, StoreError, of_source
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
@@ -19,7 +18,7 @@ from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
 from tokenloom.tasks.sources.files.opening import info_of, is_local
-from tokenloom.tasks.sources.files.path_columns import path_columns
+from tokenloom.tasks.sources.rows.path_columns import path_columns
 from tokenloom.wording import counted
 
 #: source -> pattern of its leave_out -> files that match it; HIDDEN stands for those that its wildcards pass over
@@ -217,11 +216,6 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
     source, options = listing.source, listing.options
     with of_source(source):
         found = listing.files()
-        named = path_columns([file.path for file in found], _named(options))
-        found = [
-            replace(file, options={**file.options, "path_columns": columns}) if columns else file
-            for file, columns in zip(found, named, strict=True)
-        ]
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
         known = [(file.fingerprint, None) if file.fingerprint else _local(file, memory) for file in found]
@@ -231,21 +225,12 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         digest = sha256_of([[file.path, fingerprint] for file, (fingerprint, _) in zip(found, known, strict=True)])
         stream = {"stream": digest}
         stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
+    with of_source(source):
+        ways = [{**options, **path_columns(file.path, options), **file.options, **stream} for file in found]
     return [
-        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, {**options, **file.options, **stream}, seen)
-        for file, (fingerprint, _), seen in zip(found, known, stamps, strict=True)
+        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, way, seen)
+        for file, (fingerprint, _), way, seen in zip(found, known, ways, stamps, strict=True)
     ]
-
-
-def _named(options: dict[str, Any]) -> list[str]:
-    """Return the names of the columns that a source's text, id and filter read from paths.
-
-    Those of a Hugging Face source, which has a `split`, are those of its package, which reads none from paths.
-    """
-    if "split" in options:
-        return []
-    compared = columns_of(parse_filter(options["filter"])) if options.get("filter") else []
-    return [*compared, *(options[key] for key in ("text", "id") if options.get(key))]
 
 
 def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, Stamp]:

@@ -171,7 +171,9 @@ def _rows(figures: VersionFigures) -> Section:
     num_left = sum(left.values())
     lead = f"{num_left:,} of {counted(read, 'row')} ({percent_of(num_left, read)}) did not become documents."
     if num_pruned := figures.build.measured.get("rows_not_read") if figures.build else None:
-        lead += f" {num_pruned:,} were filtered without being read, by the statistics of their row groups."
+        lead += (
+            f" {num_pruned:,} were filtered without being read, by their paths or the statistics of their row groups."
+        )
     charts = []
     if num_left:
         bars = [Bar(name, count, f"{count:,} ({percent_of(count, read)})") for name, count in left.items() if count]

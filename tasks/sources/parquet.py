@@ -96,10 +96,11 @@ class Reader:
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
         with self._open(url, part) as file:
+            tree = self._columns.filter_of(file.schema_arrow, url)
             row = sum(file.metadata.row_group(i).num_rows for i in range(part.start))
             for group in range(part.start, part.end):
                 num_rows = file.metadata.row_group(group).num_rows
-                if may_keep(file, group, self._columns.filter):
+                if may_keep(file, group, tree):
                     yield from self._read_group(url, file, group, row)
                 else:
                     yield _not_read(num_rows)

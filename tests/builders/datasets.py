@@ -97,7 +97,7 @@ def open_documents(path: Path) -> pa.Table:
 def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
     """Return every document of a version, read with the shards alone: {"split", "ids", "source", "path", "row"}.
 
-    `ids` is an array without the end-of-text id at its end.
+    `ids` is an array without the end-of-text id at its end. With the `id` of its row if the version has ids.
     """
     store = local_store(spec.store, spec.dataset)
     manifest = load_manifest(store, version)
@@ -112,5 +112,5 @@ def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
                 ids = shard.tokens[offsets[i] : offsets[i + 1] - 1]
                 source = inputs[row["input"]]
                 place = {"source": source["source"], "path": source["path"], "row": row["row"]}
-                documents.append({"split": split, "ids": ids, **place})
+                documents.append({"split": split, "ids": ids, **place} | ({"id": row["id"]} if "id" in row else {}))
     return documents

@@ -146,7 +146,7 @@ def test_a_filter_on_a_sorted_column_reads_only_matching_row_groups(
     assert main(["inspect", result.reference]) == 0
     assert "8,000 of those filtered were not read" in capsys.readouterr().out
     spec = make_spec(tmp_path / "none", [source(path, filter="score > 1 and text > 'x'")])
-    pruned = "10,000 by statistics of their row groups, without being read"
+    pruned = "10,000 by their paths or the statistics of their row groups, without being read"
     assert_refused(spec, f"10,000 rows read, 10,000 of them left out by a filter ({pruned})")
     spec = make_spec(tmp_path / "store", [source(path, filter="score >= 0.8")])
     assert texts_of(spec, result) == sorted(row["text"] for row in rows if row["score"] >= 0.8)

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, open_documents, stored_documents
 from tests.builders.refusals import assert_refused
+from tests.builds.test_selection import build_json
+from tokenloom.cli import main as cli
+from tokenloom.errors import InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.versions.published import load_manifest, version_path
-from tokenloom.tasks.sources.files.path_columns import path_columns
+from tokenloom.tasks.sources.rows.path_columns import OPTION, path_columns
 
 KINDS = ("jsonl", "csv", "parquet", "arrow")
 FOLDERS = ("year=2021/lang=en", "year=2022/lang=de", "year=2022/lang=x%2Fy", "year=__HIVE_DEFAULT_PARTITION__/lang=en")
@@ -88,12 +92,42 @@ def test_the_package_datasets_reads_no_columns_of_paths(take: dict[str, int], tm
     assert_refused(make_spec(tmp_path / "store", [source]), "no row has the key 'year'")
 
 
-def test_a_column_is_of_integers_if_all_its_values_are() -> None:
-    paths = ["a=1/b=01/x", "a=-20/b=2/x", "a=__HIVE_DEFAULT_PARTITION__/x", "c=1/x"]
-    found = path_columns(paths, ["a", "b"])
-    assert found == [
-        {"a": (1, True), "b": ("01", False)},
-        {"a": (-20, True), "b": ("2", False)},
-        {"a": (None, True)},
-        {},
-    ]
+def test_a_number_is_compared_with_the_number_that_a_value_spells(source: dict[str, Any], tmp_path: Path) -> None:
+    root, kind = tmp_path / "year=1", source["kind"]
+    for folder in ("month=01", "month=12", "month=unknown"):
+        write(root / folder / f"a.{kind}", kind)
+    months = {**source, "path": f"{root}/month=[01]*/a.{kind}"}
+    assert ids_of(spec_of(months, tmp_path, id="month", filter="month == 1")) == ["01"]
+    assert ids_of(spec_of(months, tmp_path, id="month", filter=f"month in {list(range(2, 30))}")) == ["12"]
+    assert ids_of(spec_of(months, tmp_path, id="month", filter='month != "12" and text == "same"')) == ["01"]
+    assert_refused(
+        spec_of({**source, "path": f"{root}/month=*/a.{kind}"}, tmp_path / "other", filter="month > 1"),
+        f"month=unknown/a.{kind}",
+        "'month' is 'unknown', which the filter can't compare with 1",
+        "check the filter",
+    )
+
+
+def test_a_filter_keeps_what_pyarrow_keeps_and_reads_no_other_folder(tmp_path: Path) -> None:
+    for folder in ("year=2021/month=01", "year=2021/month=11", "year=2020/month=02"):
+        write(tmp_path / f"data/{folder}/a.parquet", "parquet")
+    hive = ds.dataset(tmp_path / "data", partitioning="hive")
+    wanted = hive.count_rows(filter=(ds.field("year") > 2020) & (ds.field("month") < 5))
+    source = {"kind": "parquet", "path": f"{tmp_path}/data/**/*.parquet"}
+    spec = spec_of(source, tmp_path, id="month", filter="year > 2020 and month < 5")
+    assert ids_of(spec) == ["01"] * wanted == ["01"]
+    assert build_json(spec, build(spec))["measured"]["rows_not_read"] == 2
+
+
+def test_a_deep_check_reads_the_columns_of_paths_again(source: dict[str, Any], tmp_path: Path) -> None:
+    spec = spec_of(source, tmp_path, id="lang", filter="year > 0")
+    build(spec)
+    assert cli.main(["verify", f"{spec.store}/{spec.dataset}", "--deep"]) == 0
+
+
+def test_only_the_columns_that_a_source_names_decide_how_a_file_is_read() -> None:
+    options = {"text": "text", "id": None, "filter": "a == 1 and b.c == 2"}
+    assert path_columns("x/a=1/a=%32/b.c=/d=4/e=5.txt", options) == {OPTION: {"a": "2", "b.c": ""}}
+    assert path_columns("d=4/a.txt", options) == path_columns("a=1", options) == {}
+    with pytest.raises(InputError, match=r"a=%ff/x: '%ff' is not UTF-8"):
+        path_columns("a=%ff/x", options)

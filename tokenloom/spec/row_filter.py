@@ -112,6 +112,14 @@ def holds(tree: Filter, compare: Callable[[Comparison | Members], bool]) -> bool
     return all(parts) if tree.is_all else any(parts)
 
 
+def decided(tree: Filter, decide: Callable[[Comparison | Members], bool | None]) -> Filter:
+    """Return a filter whose comparisons that `decide` knows are junctions of nothing: all of it, or any."""
+    if isinstance(tree, Junction):
+        return Junction(tree.is_all, tuple(decided(part, decide) for part in tree.parts))
+    known = decide(tree)
+    return tree if known is None else Junction(known, ())
+
+
 def columns_of(tree: Filter) -> list[str]:
     """Return the columns that a filter reads, each once, in the order written."""
     return list(dict.fromkeys(comparison.column for comparison in comparisons_of(tree)))

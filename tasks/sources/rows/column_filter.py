@@ -35,6 +35,8 @@ def _mask(batch: pa.RecordBatch, tree: Filter) -> pa.Array:
     if isinstance(tree, Members):
         return _member_mask(batch, tree)
     if not isinstance(tree, Comparison):
+        if not tree.parts:
+            return pa.repeat(tree.is_all, len(batch))
         return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, (_mask(batch, part) for part in tree.parts))
     values = plain(pick(batch, tree.column))
     return pc.call_function(_KERNELS[tree.operator], [values, _scalar(tree, values.type)])

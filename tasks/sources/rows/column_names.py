@@ -18,6 +18,11 @@ def _path(schema: pa.Schema, name: str) -> list[str]:
     return [name] if name in schema.names or not name.strip(".") else name.split(".")
 
 
+def has_column(schema: pa.Schema, name: str) -> bool:
+    """Return whether a schema has a column of a name, or one that the dotted name leads into."""
+    return _path(schema, name)[0] in schema.names
+
+
 def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
     """Return the type of a column; raises InputError if the schema does not have exactly one of that name.
 

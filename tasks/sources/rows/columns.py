@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError
-from tokenloom.spec.row_filter import Filter, comparisons_of, parse_filter
+from tokenloom.errors import BadRow, InputError, message_of
+from tokenloom.spec.row_filter import Comparison, Filter, Members, comparisons_of, decided, parse_filter
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
-from tokenloom.tasks.sources.rows.column_names import field_type, pick, plain, value_type
-from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, ROLES, encoding_advice
+from tokenloom.tasks.sources.rows.column_names import field_type, has_column, pick, plain, value_type
+from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, ROLES, compare, encoding_advice
+from tokenloom.tasks.sources.rows.path_columns import OPTION
 
 
 class Columns:
@@ -31,19 +32,34 @@ class Columns:
     def __init__(self, options: Options) -> None:
         self.text: str = options["text"]
         self.id: str | None = options.get("id")
-        self.filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
+        self._filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
+        self._path_columns: dict[str, str | None] = options.get(OPTION, {})
         self._skips = options.get("on_error") == "skip"
         self._replaces = options.get("encoding_errors") == "replace"
         self._encoding_advice = encoding_advice(options)
-        self._path_columns: dict[str, tuple[str | int | None, bool]] = options.get("path_columns") or {}
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
-        in_file = set(schema.names)
-        for name in self._path_columns.keys() - in_file:
-            schema = schema.append(pa.field(name, self._constant(name, 0).type))
+        names: list[str] = []
+        if not self._is_of_path(schema, self.text):
+            self._check_text(schema, url)
+            names.append(self.text)
+        if self.id is not None and not self._is_of_path(schema, self.id):
+            kind = value_type(field_type(schema, self.id, url, "id"))
+            if not (pa.types.is_integer(kind) or _is_string(kind)):
+                raise InputError(
+                    f"{url}: column {self.id!r} is {kind}; an id is a string or an integer. Set id: to such a column"
+                )
+            names.append(self.id)
+        tree = self.filter_of(schema, url)
+        for comparison in comparisons_of(tree) if tree else []:
+            check_comparable(schema, comparison, url)
+            names.append(comparison.column)
+        return list(dict.fromkeys(names))
+
+    def _check_text(self, schema: pa.Schema, url: str) -> None:
         kind = field_type(schema, self.text, url, "text")
-        if not _is_text(kind) and self.text not in self._path_columns:
+        if not _is_text(kind):
             items = value_type(kind).value_type if _is_list(value_type(kind)) else None
             if items is not None and pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self.text!r} holds conversations; {NO_CONVERSATIONS}")
@@ -51,23 +67,30 @@ class Columns:
                 f"{url}: column {self.text!r} is {kind}; a text column holds strings, or lists of strings. "
                 "Set text: to such a column"
             )
-        names = [self.text]
-        if self.id is not None:
-            kind = value_type(field_type(schema, self.id, url, "id"))
-            if not (pa.types.is_integer(kind) or _is_string(kind)):
-                raise InputError(
-                    f"{url}: column {self.id!r} is {kind}; an id is a string or an integer. Set id: to such a column"
-                )
-            names.append(self.id)
-        for comparison in comparisons_of(self.filter) if self.filter else []:
-            check_comparable(schema, comparison, url)
-            names.append(comparison.column)
-        return [name for name in dict.fromkeys(names) if name in in_file or name not in self._path_columns]
 
-    def _constant(self, name: str, num_rows: int) -> pa.Array:
-        """Return a column that the path names, (num_rows,)."""
-        value, is_integer = self._path_columns[name]
-        return pa.repeat(pa.scalar(value, pa.int64() if is_integer else pa.large_string()), num_rows)
+    def _is_of_path(self, schema: pa.Schema, name: str) -> bool:
+        return name in self._path_columns and not has_column(schema, name)
+
+    def _pick(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        if self._is_of_path(batch.schema, name):
+            return pa.repeat(pa.scalar(self._path_columns[name], pa.large_string()), len(batch))
+        return pick(batch, name)
+
+    def filter_of(self, schema: pa.Schema, url: str) -> Filter | None:
+        """Return the filter of a file's rows, in which comparisons with columns of its path are decided.
+
+        Raises InputError if one can't be compared.
+        """
+
+        def decide(comparison: Comparison | Members) -> bool | None:
+            if not self._is_of_path(schema, comparison.column):
+                return None
+            try:
+                return compare(self._path_columns[comparison.column], comparison, parses_numbers=True)
+            except ValueError as error:
+                raise InputError(f"{url}: {message_of(error)}; check the filter") from error
+
+        return decided(self._filter, decide) if self._filter and self._path_columns else self._filter
 
     def rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Iterator[Rows]:
         """Yield the rows of a record batch, in batches of about BATCH_BYTES of text.
@@ -77,23 +100,17 @@ class Columns:
             first_row: the number of its first row in the file.
             url: for messages.
         """
-        for name in self._path_columns.keys() - set(batch.schema.names):
-            batch = batch.append_column(name, self._constant(name, len(batch)))
-        offsets = np.concatenate([[0], np.cumsum(_text_lengths(self._texts(batch)), dtype=np.int64)])
+        offsets = np.concatenate([[0], np.cumsum(_text_lengths(self._pick(batch, self.text)), dtype=np.int64)])
         for start, end in runs_of(offsets, BATCH_BYTES):
             yield self._rows(batch.slice(start, end - start), first_row + start, url)
 
-    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
-        texts = pick(batch, self.text)
-        return texts.cast(pa.large_string()) if pa.types.is_integer(texts.type) else texts  # the path named it
-
     def _rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Rows:
         numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
-        raw_texts = _joined(plain(self._texts(batch)))
-        raw_ids = None if self.id is None else plain(pick(batch, self.id))
+        raw_texts = _joined(plain(self._pick(batch, self.text)))
+        raw_ids = None if self.id is None else plain(self._pick(batch, self.id))
         num_filtered = 0
-        if self.filter is not None:
-            kept = kept_rows(batch, self.filter, url)
+        if (tree := self.filter_of(batch.schema, url)) is not None:
+            kept = kept_rows(batch, tree, url)
             mask, num_filtered = pa.array(kept), int((~kept).sum())
             raw_texts, numbers = raw_texts.filter(mask), numbers[kept]
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)

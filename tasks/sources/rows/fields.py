@@ -9,6 +9,7 @@ from typing import Any
 from tokenloom.errors import BadRow, message_of
 from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.rows.path_columns import OPTION
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -62,7 +63,7 @@ class Fields:
         self._id_key: str | None = options.get("id")
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
-        self.path_columns = {name: value for name, (value, _) in (options.get("path_columns") or {}).items()}
+        self.path_columns: dict[str, str | None] = options.get(OPTION, {})
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
         self.missing_keys = set(named)  # keys that no row has had so far
         self._replaces = options.get("encoding_errors") == "replace"
@@ -118,20 +119,17 @@ class Fields:
         return self._clean(place, row, str(found), "id")
 
     def _found(self, value: Any, key: str) -> Any:
-        found = self._look_up(value, key)
+        found = _look_up(value, key)
+        if found is _MISSING:
+            found = self.path_columns.get(key, _MISSING)
         if found is not _MISSING:
             self.missing_keys.discard(key)
         return found
 
-    def _look_up(self, value: Any, key: str) -> Any:
-        """Return the value of a key of the row, or else of the file's path."""
-        found = _look_up(value, key)
-        return self.path_columns.get(key, _MISSING) if found is _MISSING else found
-
     def _pick(self, place: str, row: int, value: Any, key: str) -> Any:
-        found = self._look_up(value, key)
+        found = self._found(value, key)
         if found is not _MISSING:
-            return str(found) if found is self.path_columns.get(key) and isinstance(found, int) else found
+            return found
         if not isinstance(value, Mapping):
             step = f"set text: {WHOLE_ROW} if each row is a text" if isinstance(value, str) else "repair the row"
             message = f"{place}: {json_type(value)} where an object with the key {key!r} is expected; {step}"
@@ -141,25 +139,42 @@ class Fields:
 
     def _compare(self, place: str, row: int, value: Any, comparison: Comparison | Members) -> bool:
         found = self._found(value, comparison.column)
-        wanted = comparison.values[0] if isinstance(comparison, Members) else comparison.value
-        is_number = self._parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
-        if found is _MISSING or found is None or (is_number and not found.strip()):
+        if found is _MISSING:
             return False
+        is_of_path = comparison.column in self.path_columns and _look_up(value, comparison.column) is _MISSING
         try:
-            if is_number:
-                found = _parse_number(found)
-            if _kind(found) is not _kind(wanted):
-                raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
+            return compare(found, comparison, parses_numbers=self._parses_numbers or is_of_path)
         except ValueError as error:
             raise BadRow(
-                f"{place}: {comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with "
-                f"{wanted!r} ({message_of(error)}); repair the row or check the filter",
-                row,
-                "bad_filter",
+                f"{place}: {message_of(error)}; repair the row or check the filter", row, "bad_filter"
             ) from error
-        if isinstance(comparison, Members):
-            return (found in comparison.value_set) == comparison.is_in
-        return bool(COMPARE[comparison.operator](found, wanted))
+
+
+def compare(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> bool:
+    """Return whether a comparison is true of a value; raises ValueError if they can't be compared.
+
+    Args:
+        found: the value; null is never kept.
+        comparison: with what to compare it, and how.
+        parses_numbers: whether to compare a number with the number that a text spells.
+    """
+    wanted = comparison.values[0] if isinstance(comparison, Members) else comparison.value
+    is_number = parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
+    if found is None or (is_number and not found.strip()):
+        return False
+    try:
+        if is_number:
+            found = _parse_number(found)
+        if _kind(found) is not _kind(wanted):
+            raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
+    except ValueError as error:
+        raise ValueError(
+            f"{comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with {wanted!r} "
+            f"({message_of(error)})"
+        ) from error
+    if isinstance(comparison, Members):
+        return (found in comparison.value_set) == comparison.is_in
+    return bool(COMPARE[comparison.operator](found, wanted))
 
 
 def _parse_number(text: str) -> int | float:

@@ -34,7 +34,7 @@ def run(reference: str, out: Output) -> JsonResult:
     out.line(f"  rows       {fates(ordered_rows(manifest.row_counts))}")
     if num_pruned := build.measured.get("rows_not_read") if build else None:
         out.line(
-            f"             {num_pruned:,} of those filtered were not read: statistics of their row groups rule them out"
+            f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
         )
     splits = [
         [name, split.tokens, split.documents, split.duplicates, len(split.shards), split.shards.num_bytes()]
