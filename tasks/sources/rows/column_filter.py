@@ -66,7 +66,8 @@ def _value_set(members: Members, kind: pa.DataType) -> pa.Array | None:
         return None
     scalars = [_scalar(Comparison(members.column, "==", value), kind) for value in members.values]
     found = [scalar.as_py() for scalar in scalars if scalar.type == kind]  # an integer equals no other one
-    return pa.array([*found, -0.0] if types.is_floating(kind) and 0 in members.value_set else found, kind)
+    zeros = [0.0, -0.0] if types.is_floating(kind) and 0 in members.value_set else []  # equal, but not to is_in
+    return pa.array([*found, *zeros], kind)
 
 
 def check_comparable(schema: pa.Schema, comparison: Comparison, url: str) -> None:
