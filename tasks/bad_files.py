@@ -38,8 +38,8 @@ class FilesRead:
 def explained(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     """Return the error with what was found in the files of its source: how many have such a row, and the way out.
 
-    The option that leaves such rows out is no way out if it leaves out every row of the first thousand files that was
-    read.
+    The option that leaves such rows out is not offered if it would leave out every row that was read of the first
+    thousand files.
 
     Args:
         plan: the build's plan.

@@ -21,7 +21,7 @@ from tokenloom.tasks.sources.files.opening import info_of, is_local
 from tokenloom.tasks.sources.rows.path_columns import path_columns
 from tokenloom.wording import counted
 
-#: source -> pattern of its leave_out -> files that match it; HIDDEN stands for those that its wildcards pass over
+#: source -> pattern of its leave_out -> files that match it; HIDDEN counts those that its wildcards pass over
 LeftOut = dict[str, dict[str, int]]
 HIDDEN = "_* and .*"
 
@@ -105,16 +105,18 @@ def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut
 
 
 def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterator[str]:
-    """Yield a line for each pattern of `leave_out`, or only for those that match no file; and for files passed over."""
+    """Yield a line for each pattern of `leave_out` and for files passed over, or only for patterns without a file."""
     unused = (
         "matches no file of the source; check it: it is compared with paths below the folder before the first wildcard"
     )
     for source, patterns in left_out.items():
         for pattern, num_files in patterns.items():
+            if num_files and only_unused:
+                continue
             if pattern == HIDDEN:
                 files = counted(num_files, "file")
-                yield f"source {source}: its wildcards pass over {files} whose path has a name with _ or . first"
-            elif not (num_files and only_unused):
+                yield f"source {source}: its wildcards pass over {files} below names that begin with _ or ."
+            else:
                 effect = f"leaves out {counted(num_files, 'file')}" if num_files else unused
                 yield f"leave_out of {source}: {pattern!r} {effect}"
 

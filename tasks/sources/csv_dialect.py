@@ -3,7 +3,7 @@ r"""The dialect of a CSV file: what delimits, quotes and escapes, as the writers
 Python's parser drops the escape before any character, which would turn Spark's `C:\new` into `C:new`. So each escape
 that means something else is rewritten before the parser sees it:
 
-| escape and | stands for |
+| escape and | means |
 |---|---|
 | the quote, escape, delimiter, or a line end | that character |
 | N, as the whole field | null (MySQL, PostgreSQL) |
