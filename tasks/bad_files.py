@@ -38,8 +38,7 @@ class FilesRead:
 def explained(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     """Return the error with what was found in the files of its source: how many have such a row, and the way out.
 
-    The option that leaves such rows out is not offered if it would leave out every row that was read of the first
-    thousand files.
+    No option that changes such rows or leaves them out is offered if no row of the first thousand files was read well.
 
     Args:
         plan: the build's plan.
@@ -51,21 +50,17 @@ def explained(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     if error.reason not in _FOUND_BY_RULES:
         with WorkerPool(min(num_workers, 1)) as pool, suppress(TokenloomError):  # the build's own pool ends with it
             found = pool.call(read_files, SameProblemJob(files[:_MAX_FILES], error.reason))
-    if plan.spec.documents.on_error != "skip" and not (found.num_bad and not found.num_good_rows):
-        error = _extended(error, ", or leave out bad rows (documents.on_error: skip)")
+    if found.num_bad and not found.num_good_rows:
+        error = error.changed(option="")
+    elif plan.spec.documents.on_error != "skip":
+        leave_out = "leave out bad rows (documents.on_error: skip)"
+        error = error.changed(option=f"{error.option}, or {leave_out}" if error.option else leave_out)
     if len(files) < 2 or not found.num_seen or (not found.num_bad and found.num_seen == len(files)):
         return error  # the row may be deeper in its file than was read
     seen = f"{found.num_seen:,}" if found.num_seen == len(files) else f"first {found.num_seen:,}"
     has, its = ("have", "their") if found.num_bad != 1 else ("has", "its")
     count = f"{found.num_bad:,} of the {seen} files of source {error.source} {has} this problem in {its} first 4 MB"
-    return _extended(error, f". {count}")
-
-
-def _extended(error: BadRow, text: str) -> BadRow:
-    """Return the error with a longer message."""
-    extended = BadRow(f"{error}{text}", error.row, error.reason, error.num_rows)
-    extended.source = error.source
-    return extended
+    return error.changed(message=f"{error}. {count}", option="")
 
 
 def read_files(job: SameProblemJob) -> FilesRead:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class TokenloomError(Exception):
@@ -62,18 +63,22 @@ class BadRow(InputError):
         row: its number in the file; in a file of lines, its byte offset.
         reason: one of tasks.sources.base.REASONS.
         num_rows: how many rows are affected.
+        option: what to set instead if only some rows are like this one; "" if nothing helps.
     """
 
-    def __init__(self, message: str, row: int, reason: str, num_rows: int = 1) -> None:
-        super().__init__(message, row, reason, num_rows)
-        self.row, self.reason, self.num_rows = row, reason, num_rows
+    def __init__(self, message: str, row: int, reason: str, num_rows: int = 1, option: str = "") -> None:
+        super().__init__(message, row, reason, num_rows, option)
+        self.message, self.row, self.reason, self.num_rows, self.option = message, row, reason, num_rows, option
 
-    def bare(self) -> BadRow:
-        """Return a copy without traceback and cause, which keep the row's data in memory."""
-        return BadRow(str(self), self.row, self.reason, self.num_rows)
+    def changed(self, **arguments: Any) -> BadRow:
+        """Return a copy with other arguments; it has no traceback and no cause, which keep the row's data in memory."""
+        names = ("message", "row", "reason", "num_rows", "option")
+        copy = BadRow(**dict(zip(names, self.args, strict=True)) | arguments)
+        copy.source = self.source
+        return copy
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return f"{self.message}, or {self.option}" if self.option else str(self.message)
 
 
 class TokenizerError(TokenloomError, ValueError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.wildcards import escaped
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources.files.compressed import too_large_window
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, translate_input_errors
 
+Configs = Mapping[str, Mapping[str, Any]]  # options by the name of a config
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
 HARMLESS = {  # options that change neither rows nor texts; `features` may change types, which is an error here
@@ -51,11 +53,21 @@ class Dataset:
         if not files[split]:
             raise InputError(f"{name}: split {split!r} has no data file; check data_files in the spec and in README.md")
         self.urls = files[split]
-        self._builder, self._split = builder, split
+        self._builder, self._split, self._name = builder, split, name
         options = options_of(builder.config)
         self.kind = _kind(builder.config, self.urls, options, name)
         self.options = {} if self.kind else options
         self.delimiter = str(getattr(builder.config, "sep", ","))
+
+    def check_options(self, configs: Configs) -> None:
+        """Raise InputError for an option of the configs in README.md that the package would ignore."""
+        config = self._builder.config
+        known = {field.name for field in fields(config)} | {"config_name", "default"}
+        if odd := next((option for option in configs.get(config.name, {}) if option not in known), None):
+            raise InputError(
+                f"{self._name}: README.md sets the option {odd!r} of config {config.name!r}, which the package "
+                "datasets does not know and would ignore; remove it there, or update the package"
+            )
 
     def num_shards(self) -> int:
         """Return the number of parts into which the package can cut the split, 0 if it can't say."""
@@ -141,18 +153,43 @@ def _quiet(library: Any) -> Iterator[None]:
             library.enable_progress_bars()
 
 
-def current_commit(name: str, revision: str | None) -> str:
+@dataclass(frozen=True)
+class HubCommit:
+    """A commit of a dataset on the hub: its hash, the names of its files, and the configs in its README.md."""
+
+    sha: str
+    names: list[str]
+    configs: Configs
+
+
+def current_commit(name: str, revision: str | None) -> HubCommit:
     """Return the commit that a revision of a dataset on the hub names now."""
     _library(name)
     from huggingface_hub import HfApi
 
     try:
-        return str(HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS).sha)
+        info = HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS)
     except Exception as error:  # also of its HTTP library, whose errors have another base class
         raise InputError(
             f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
             f"{_said(error)}; check name, revision, network and HF_TOKEN, or download it and give its folder"
         ) from error
+    names = [file.rfilename for file in info.siblings or []]
+    return HubCommit(str(info.sha), names, _configs(info.card_data))
+
+
+def configs_of(folder: Path) -> Configs:
+    """Return the configs in the README.md of a folder that the package has opened; {} without such a file."""
+    from huggingface_hub import DatasetCard
+
+    readme = folder / "README.md"
+    return _configs(DatasetCard(read_regular(readme).decode()).data) if readme.is_file() else {}
+
+
+def _configs(card: Any) -> Configs:
+    from datasets.utils.metadata import MetadataConfigs
+
+    return {} if card is None else dict(MetadataConfigs.from_dataset_card_data(card))
 
 
 def load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> Dataset:

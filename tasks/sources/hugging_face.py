@@ -22,12 +22,13 @@ import pyarrow as pa
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import root_of
-from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
 from tokenloom.tasks.sources.datasets_package import (
     BUILDERS,
+    Configs,
     Dataset,
+    configs_of,
     current_commit,
     is_on_hub,
     load,
@@ -64,19 +65,28 @@ class Reader:
         """
         name, data_files = str(self._options["name"]), self._options.get("data_files")
         if is_on_hub(name):
-            commit = current_commit(name, self._options.get("revision"))
+            current = current_commit(name, self._options.get("revision"))
+            commit = current.sha
             dataset = self._dataset(commit)
+            self._check(dataset, f"hf://datasets/{name}", current.names, current.configs)
             with translate_package_errors(name):
                 found = [_pinned(url, commit) for url in dataset.urls]
         else:
             dataset = self._dataset(None)
             check_names(dataset.urls)
-            if dataset.kind and data_files is None and name not in BUILDERS:
-                _check_formats(Path(name), dataset.urls)
+            if name not in BUILDERS:
+                names = sorted(str(path.relative_to(name)) for path in Path(name).rglob("*"))
+                self._check(dataset, name, names, configs_of(Path(name)))
             root = root_of(filesystem_of(str(data_files))[1]) if name in BUILDERS else f"{Path(name).resolve()}/"
             found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
         options = self._reading(dataset)
         return [replace(file, options=options) for file in found]
+
+    def _check(self, dataset: Dataset, place: str, names: Sequence[str], configs: Configs) -> None:
+        """Raise InputError if the package would ignore an option of README.md, or files that nobody chose among."""
+        dataset.check_options(configs)
+        if dataset.kind and self._options.get("data_files") is None and not configs:
+            _check_formats(place, names, dataset.urls)
 
     def _reading(self, dataset: Dataset) -> dict[str, Any]:
         """Return the options for reading the files: with the reader of their kind, or with this one."""
@@ -141,25 +151,25 @@ class Reader:
         return [FileRange(0, 1)]
 
 
-def _check_formats(folder: Path, urls: Sequence[str]) -> None:
-    """Raise InputError if a folder holds data of a second format: the package reads the more frequent one alone.
+def _check_formats(place: str, names: Sequence[str], urls: Sequence[str]) -> None:
+    """Raise InputError if a dataset holds data of a second format: the package reads the more frequent one alone.
 
-    The configs in a README.md say which files are meant.
+    Args:
+        place: the folder or URL of the dataset.
+        names: the paths of all its files in it.
+        urls: the files that the package reads.
     """
-    readme = folder / "README.md"
-    if readme.is_file() and b"configs:" in read_regular(readme):
-        return
-    formats = {_format(url.rsplit("/", 1)[-1]) for url in urls}
-    paths = (path for path in sorted(folder.rglob("*")) if not path.name.startswith((".", "_", "metadata.")))
-    if odd := next((path for path in paths if _format(path.name) not in {None, *formats}), None):
+    formats = set(map(_format, urls))
+    if odd := next((name for name in names if _format(name) not in {None, *formats}), None):
         raise InputError(
-            f"{odd}: not of the format of the dataset's other files, so it would be left out; set data_files"
+            f"{place}/{odd}: not of the format of the dataset's other files, so it would be left out; set data_files"
         )
 
 
-def _format(name: str) -> str | None:
-    """Return the format of a data file by its name; None if that may be something else."""
-    found = _FORMAT.search(name)
+def _format(path: str) -> str | None:
+    """Return the format of a data file by its name; None if that may be something else, or nothing reads the file."""
+    name = path.rsplit("/", 1)[-1]
+    found = None if name.startswith((".", "_", "metadata.")) else _FORMAT.search(name)
     return found and _FORMATS[found[1]]
 
 

@@ -134,6 +134,16 @@ def test_the_error_names_the_file_the_number_of_such_files_and_three_remedies(tm
     )
 
 
+def test_no_option_is_advised_that_would_change_every_row(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(encoded("jsonl", ["é"] * 9, "cp1252"))
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
+    message = assert_refused(spec, "invalid UTF-8 at byte", "encoding: cp1252")
+    assert "encoding_errors" not in message and "on_error" not in message
+    with (tmp_path / "a.jsonl").open("ab") as file:
+        file.write(b'{"text": "good"}\n')
+    message = assert_refused(spec, ", or replace bad bytes (documents.encoding_errors: replace), or leave out bad rows")
+
+
 def test_only_the_first_thousand_files_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
     monkeypatch.setattr("tokenloom.tasks.bad_files._MAX_FILES", 6)
@@ -293,7 +303,7 @@ def test_bytes_that_an_encoding_can_not_decode_are_a_bad_row_or_replaced(
     path = tmp_path / "a"
     data = encoded(kind, ["one", "two#", "three"], encoding).replace("#".encode(encoding), bad)
     path.write_bytes(data)
-    with pytest.raises(BadRow, match=f"invalid {encoding}.*encoding_errors: replace.*encoding: ") as raised:
+    with pytest.raises(BadRow, match=f"invalid {encoding}.*encoding: .*encoding_errors: replace") as raised:
         read(kind, path, encoding)
     assert raised.value.reason == "invalid_utf8"
     assert [text for _, text in read(kind, path, encoding, on_error="skip")] == ["one", "three"]

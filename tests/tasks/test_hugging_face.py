@@ -20,6 +20,7 @@ from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
+from tokenloom.tasks.sources.datasets_package import HubCommit
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import input_bytes
 
@@ -144,6 +145,11 @@ def test_options_that_lose_rows_in_silence_are_refused(data_files: str, option: 
     (three_files(tmp_path) / "a.csv").write_text("text\none\n")
     with pytest.raises(InputError, match=rf"README\.md sets {option[:9]}.*documents: {{on_error: skip}}"):
         read(card(tmp_path, data_files, option))
+
+
+def test_an_option_that_the_package_would_ignore_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"README\.md sets the option 'unheard_of' of config 'default'.*would ignore"):
+        read(card(three_files(tmp_path), "train-0.parquet", "unheard_of: 3"))
 
 
 def test_another_option_in_the_readme_is_another_version(tmp_path: Path) -> None:
@@ -377,6 +383,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     three_files(tmp_path)
     urls = [f"hf://datasets/org/name@{_COMMIT}/data/train-{i}.parquet" for i in range(3)]
     asked: list[tuple[str, str | None]] = []
+    configs: dict[str, Any] = {}
 
     config = ParquetConfig()
     config.data_files = {"train": urls}
@@ -386,9 +393,11 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         asked.append((name, options["revision"]))
         return builder()
 
-    def commit(name: str, revision: str | None) -> str:
+    names = [url.partition(f"{_COMMIT}/")[2] for url in urls]
+
+    def commit(name: str, revision: str | None) -> HubCommit:
         asked.append((name, revision))
-        return _COMMIT
+        return HubCommit(_COMMIT, names, configs)
 
     def local(url: str) -> str:
         return str(tmp_path / url.rsplit("/", 1)[-1])
@@ -403,6 +412,16 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     assert [file.path for file in files] == [f"data/train-{i}.parquet" for i in range(3)]
     assert {file.fingerprint for file in files} == {PINNED + _COMMIT}
     assert asked == [("org/name", "main"), ("org/name", _COMMIT)]
+
+    configs = {"default": {"data_files": "data/*"}}
+    names.append("more/train-3.jsonl")
+    assert len(reader.files("")) == 3
+    configs = {"default": {"unheard_of": 3}}
+    with pytest.raises(InputError, match=r"org/name: README\.md sets the option 'unheard_of'"):
+        reader.files("")
+    configs = {}
+    with pytest.raises(InputError, match=r"org/name/more/train-3\.jsonl: not of the format .* set data_files"):
+        reader.files("")
 
     assert {file.options["kind"] for file in files} == {"parquet"}
     other = reader_of("org/name", take=18, stream=True)  # as in a worker, which takes the commit from the URL

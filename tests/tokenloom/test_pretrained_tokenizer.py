@@ -146,12 +146,28 @@ def test_the_eot_of_a_spec_needs_no_config(place: Place) -> None:
     assert loaded(definition).eot_id == 1
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"eos_token": {}}', b"\xff"])
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"eos_token": {}}', b'{"added_tokens_decoder": [1]}', b"\xff"])
 def test_a_config_that_is_not_one_is_refused(content: bytes, place: Place) -> None:
     definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=content)
     with pytest.raises(
         TokenizerError, match=r"tokenizer_config\.json: it can't be read .*repair it, or give tokenizer\.eot"
     ):
+        pinned(definition)
+
+
+@pytest.mark.parametrize(
+    ("fields", "differs"),
+    [
+        (
+            {"added_tokens_decoder": {"0": {"content": EOT}, "9": {"content": "<new>"}}},
+            "'<new>', which is not an added token",
+        ),
+        ({"add_prefix_space": True}, "add_prefix_space is true, there it is false"),
+    ],
+)
+def test_a_config_that_changes_the_tokenizer_is_refused(fields: dict[str, Any], differs: str, place: Place) -> None:
+    definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=config(**fields))
+    with pytest.raises(TokenizerError, match=rf"contradicts .*tokenizer\.json: .*{differs}.*save_pretrained"):
         pinned(definition)
 
 

@@ -18,7 +18,7 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, has_column, pick, plain, value_type
-from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, ROLES, compare, encoding_advice
+from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, REPLACE, ROLES, compare, encoding_advice
 from tokenloom.tasks.sources.rows.path_columns import OPTION
 
 
@@ -149,6 +149,7 @@ class Columns:
                     f"{url}, row {row}: invalid UTF-8 at byte {error.start}; {self._encoding_advice}",
                     row,
                     "invalid_utf8",
+                    option=REPLACE,
                 )
         return pa.array(texts, pa.large_string())
 

@@ -17,6 +17,7 @@ _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
 WHOLE_ROW = "."  # as `text` of a source: rows are strings, not objects
 ROLES = {"role", "from"}  # the keys of which a message of a conversation has one
+REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 NO_CONVERSATIONS = "conversations are not supported; set text: to a key or column whose values are text"
 _ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
 
@@ -26,19 +27,13 @@ def invalid_encoding(options: Options) -> str:
     return "invalid " + (" or ".join(options.get("encoding") or ()) or "UTF-8")
 
 
-def encoding_advice(options: Options, *, can_replace: bool = True) -> str:
-    """Return the next steps that a message offers for bytes that are not UTF-8.
-
-    Args:
-        options: see SourceReader; a Hugging Face source, which has a `split`, has no `encoding`.
-        can_replace: whether the file can be read with U+FFFD in place of the bytes.
-    """
-    steps = ["repair the file"]
-    if can_replace:
-        steps.append("replace bad bytes (documents.encoding_errors: replace)")
-    if options.get("kind") in _ENCODED and "split" not in options:
-        steps.append("name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])")
-    return ", or ".join(steps)
+def encoding_advice(options: Options) -> str:
+    """Return the next steps for bytes that are not in a source's encoding; REPLACE is another if few rows have them."""
+    if options.get("kind") in _ENCODED and "split" not in options:  # a Hugging Face source has no `encoding`
+        return (
+            "repair the file, or name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])"
+        )
+    return "repair the file"
 
 
 def is_conversation(value: object) -> bool:
@@ -102,6 +97,7 @@ class Fields:
             f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._encoding_advice}",
             row,
             "invalid_utf8",
+            option=REPLACE,
         )
 
     def id(self, place: str, row: int, value: Any) -> str | None:

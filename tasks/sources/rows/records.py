@@ -13,7 +13,7 @@ from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.rows.fields import Fields, encoding_advice, invalid_encoding
+from tokenloom.tasks.sources.rows.fields import REPLACE, Fields, encoding_advice, invalid_encoding
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
@@ -77,7 +77,7 @@ class RecordReader(ABC):
             return data.decode("utf-8", "replace" if self._replaces else "strict")
         except UnicodeDecodeError as error:
             message = f"{place}: {self._encoding} at byte {error.start}; {self.encoding_advice}"
-            raise BadRow(message, row, "invalid_utf8") from error
+            raise BadRow(message, row, "invalid_utf8", option=REPLACE) from error
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
         """Return the BadRow for a row of more than `max_bytes`."""
@@ -95,7 +95,7 @@ class RecordReader(ABC):
                 if not self._skips:
                     yield batch.take(self.fields)  # an earlier row may break the document rules; report the first
                     raise
-                batch.bad.append(bad.bare())
+                batch.bad.append(bad.changed())
                 batch.num_bytes += _BAD_ROW_BYTES
             batch.num_bytes += num_bytes + _ROW_BYTES
             del raw  # may be large, and the batch has its text

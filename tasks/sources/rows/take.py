@@ -41,7 +41,7 @@ class _FirstRecords(RecordReader):
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         for number, (_, raw, num_bytes) in enumerate(islice(self._records(), self._num_rows)):
-            bad = BadRow(str(raw), number, raw.reason) if isinstance(raw, BadRow) else None
+            bad = raw.changed(row=number, num_rows=1) if isinstance(raw, BadRow) else None
             yield RawRow(number, bad or raw, num_bytes)
 
     def _records(self) -> Iterator[RawRow]:
@@ -67,7 +67,7 @@ def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:
         for part in reader.partitions(url):
             for rows in reader.read(url, part):
                 num_rows += rows.num_read
-                bad = tuple(BadRow(str(one), one.row + first_row, one.reason, one.num_rows) for one in rows.bad)
+                bad = tuple(one.changed(row=one.row + first_row) for one in rows.bad)
                 yield replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
         first_row += num_rows
 
@@ -86,9 +86,7 @@ def _first(batches: Iterator[Rows], num_rows: int) -> Iterator[Rows]:
 def _cut(rows: Rows, start: int, end: int) -> Rows:
     """Return the part before row `end` of a batch that accounts for the rows from `start` on."""
     count = int(np.searchsorted(rows.rows, np.uint64(end)))
-    bad = tuple(
-        BadRow(str(one), one.row, one.reason, min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end
-    )
+    bad = tuple(one.changed(num_rows=min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end)
     num_filtered = end - start - count - sum(one.num_rows for one in bad)
     ids = None if rows.ids is None else rows.ids[:count]
     return Rows(rows.texts[:count], rows.rows[:count], ids, num_filtered, min(rows.num_not_read, num_filtered), bad)

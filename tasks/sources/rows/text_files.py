@@ -21,7 +21,7 @@ from tokenloom.tasks.sources.files.encodings import (
     to_utf8,
     utf8_stream,
 )
-from tokenloom.tasks.sources.rows.fields import Fields, encoding_advice
+from tokenloom.tasks.sources.rows.fields import REPLACE, Fields, encoding_advice
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _NEED_MARK = {
@@ -44,7 +44,7 @@ class TextFileReader(RecordReader):
         super().__init__(options, fields)
         self._encodings: list[str] = options.get("encoding") or []
         self._chosen: dict[str, str] = {}
-        self._file_encoding_advice = encoding_advice(options, can_replace=self.is_any_text)
+        self._file_encoding_advice = encoding_advice(options)
 
     def encoding_of(self, url: str) -> str:
         """Return Python's name of the encoding to read a file in."""
@@ -85,5 +85,6 @@ class TextFileReader(RecordReader):
             return BadRow(f"{url}: {message}", 0, "invalid_utf8")
         if mark and not encoding.startswith(("utf-16", "utf-32")) and not (self._replaces and self.is_any_text):
             message = f"{url}: its first bytes are those of {mark}, not of {encoding.upper()}"
-            return BadRow(f"{message}; {self._file_encoding_advice}", 0, "invalid_utf8")
+            option = REPLACE if self.is_any_text else ""
+            return BadRow(f"{message}; {self._file_encoding_advice}", 0, "invalid_utf8", option=option)
         return None
