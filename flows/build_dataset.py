@@ -21,7 +21,7 @@ from tokenloom.flows.runs.hooks import BUILD_HOOKS, begin, completed
 from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.publishing.publish import BuildResult
 
 
 @flow(name="build-dataset", **BUILD_HOOKS)

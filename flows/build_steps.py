@@ -14,10 +14,9 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
-from tokenloom.tasks.assign import assign_shards
-from tokenloom.tasks.bad_files import explained
-from tokenloom.tasks.check import check_partition, compare_with_shards, coverage_warnings
-from tokenloom.tasks.encoders import distrusting, probe_warnings
+from tokenloom.tasks.encoding.bad_files import explained
+from tokenloom.tasks.encoding.encoders import distrusting, probe_warnings
+from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.estimate import (
     Estimate,
     PartitionProbe,
@@ -27,8 +26,6 @@ from tokenloom.tasks.estimate import (
     probe_partition,
     surely_fits,
 )
-from tokenloom.tasks.finish import finish_build
-from tokenloom.tasks.inputs import header_messages, left_out_messages, table_messages
 from tokenloom.tasks.jobs import (
     check_batches,
     cut_batches,
@@ -36,16 +33,19 @@ from tokenloom.tasks.jobs import (
     tokenize_batches,
     tryout_batches,
 )
-from tokenloom.tasks.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
-from tokenloom.tasks.publish import BuildResult, publish_version
+from tokenloom.tasks.planning.inputs import header_messages, left_out_messages, table_messages
+from tokenloom.tasks.planning.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
+from tokenloom.tasks.publishing.check import check_partition, compare_with_shards, coverage_warnings
+from tokenloom.tasks.publishing.finish import finish_build
+from tokenloom.tasks.publishing.publish import BuildResult, publish_version
+from tokenloom.tasks.publishing.validate import validate_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import run_batches, run_batches_together
 from tokenloom.tasks.running.retries import MAX_REPAIRS
 from tokenloom.tasks.running.steps import RunEach, RunOne
-from tokenloom.tasks.shuffle import shuffle_shard
+from tokenloom.tasks.shuffling.assign import assign_shards
+from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
-from tokenloom.tasks.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.validate import validate_build
 
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle

@@ -26,8 +26,8 @@ from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.estimate import Estimate
-    from tokenloom.tasks.plan import BuildPlan
-    from tokenloom.tasks.publish import BuildResult
+    from tokenloom.tasks.planning.plan import BuildPlan
+    from tokenloom.tasks.publishing.publish import BuildResult
 
 
 def build_from_spec(spec: BuildSpec) -> BuildResult:
@@ -78,7 +78,7 @@ def find_published(spec: BuildSpec) -> BuildResult | None:
         return None
     from tokenloom.flows.build_steps import finish_published
     from tokenloom.flows.source_lines import add_source_line
-    from tokenloom.tasks.plan import plan_build
+    from tokenloom.tasks.planning.plan import plan_build
 
     start = time.monotonic()
     with add_source_line(spec):
@@ -100,7 +100,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
     """
     from tokenloom.flows.build_steps import cut_inputs, sample_build
     from tokenloom.flows.source_lines import add_source_line
-    from tokenloom.tasks.plan import plan_build, with_partitions
+    from tokenloom.tasks.planning.plan import plan_build, with_partitions
 
     with add_source_line(spec), _open_workers(num_workers) as run_each:
         plan = plan_build(spec)

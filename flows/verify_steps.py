@@ -10,7 +10,7 @@ from tokenloom.storage.formats.blocks import UPDATE
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.numbered_entries import STRAY
-from tokenloom.tasks.recorded_spec import check_spec, recorded_spec
+from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne

@@ -16,8 +16,8 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import RunEach
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.plan import BuildPlan
-    from tokenloom.tasks.publish import BuildResult
+    from tokenloom.tasks.planning.plan import BuildPlan
+    from tokenloom.tasks.publishing.publish import BuildResult
     from tokenloom.tasks.report.figures import VersionFigures
 
 STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build

@@ -15,14 +15,14 @@ from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.work.assignment import SplitTotals
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
-from tokenloom.tasks.assign import cut_split
-from tokenloom.tasks.documents_found import check_documents_found
-from tokenloom.tasks.encoders import load_for_measuring
+from tokenloom.tasks.encoding.encoders import load_for_measuring
+from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
 from tokenloom.tasks.jobs import tokenize_job
-from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.tally import PartitionTally
+from tokenloom.tasks.shuffling.assign import cut_split
+from tokenloom.tasks.shuffling.documents_found import check_documents_found
 from tokenloom.tasks.sources.files.opening import following_position
-from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes
 

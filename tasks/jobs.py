@@ -7,16 +7,16 @@ from dataclasses import replace
 from itertools import groupby
 
 from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry
-from tokenloom.tasks.check import CheckJob
-from tokenloom.tasks.checked_rows import NUM_CHECKED
-from tokenloom.tasks.encoders import EncodingRules, may_probe
-from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.encoding.encoders import EncodingRules, may_probe
+from tokenloom.tasks.encoding.tokenization import TokenizeJob
+from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.publishing.check import CheckJob
 from tokenloom.tasks.rows.check_window import WINDOW_SHARE
+from tokenloom.tasks.rows.checked_rows import NUM_CHECKED
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
-from tokenloom.tasks.shuffle import ShuffleJob
-from tokenloom.tasks.tokenization import TokenizeJob
+from tokenloom.tasks.shuffling.shuffle import ShuffleJob
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, Check
 
 _TASK_BYTES = 64_000_000

@@ -8,7 +8,9 @@ from typing import Any
 
 def import_steps() -> None:
     """Import the steps that run in worker processes."""
-    from tokenloom.tasks import check, shuffle, tokenization  # noqa: F401
+    from tokenloom.tasks.encoding import tokenization  # noqa: F401
+    from tokenloom.tasks.publishing import check  # noqa: F401
+    from tokenloom.tasks.shuffling import shuffle  # noqa: F401
 
 
 def preload_build(definition: Mapping[str, Any]) -> None:
@@ -18,6 +20,6 @@ def preload_build(definition: Mapping[str, Any]) -> None:
         definition: of the tokenizer, as in a spec.
     """
     import_steps()
-    from tokenloom.tasks.encoders import preload_encoder
+    from tokenloom.tasks.encoding.encoders import preload_encoder
 
     preload_encoder(definition)

@@ -30,7 +30,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.tags import newest
-from tokenloom.tasks.plan import plan_build
+from tokenloom.tasks.planning.plan import plan_build
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 SPLITS = {"train": 0.5, "validation": 0.25, "test": 0.25}

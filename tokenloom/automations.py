@@ -20,7 +20,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING
 
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.runs.events import BUILDS
-from tokenloom.tasks.outcome import crash_message
+from tokenloom.tasks.publishing.outcome import crash_message
 
 TAG = "tokenloom"  # on all runs that these automations watch
 _NO_HEARTBEAT = "no heartbeat for"

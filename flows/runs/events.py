@@ -17,7 +17,7 @@ from prefect.events import Event, emit_event
 from prefect.runtime import flow_run
 
 from tokenloom.storage.formats.names import NAME_PATTERN
-from tokenloom.tasks.outcome import outcome_line, reading_lines
+from tokenloom.tasks.publishing.outcome import outcome_line, reading_lines
 
 DATASET_LABEL = "tokenloom.dataset"  # a label of flow runs
 BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build datasets

@@ -24,7 +24,7 @@ from tokenloom.flows.runs import log_filter
 from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, write_last_line
 from tokenloom.spec.messages import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
-from tokenloom.tasks.outcome import crash_message, joined_problems, outcome
+from tokenloom.tasks.publishing.outcome import crash_message, joined_problems, outcome
 
 # The message of a Failed state, which names the exception.
 _FAILURE = re.compile(

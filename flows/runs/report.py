@@ -21,8 +21,8 @@ from tokenloom.storage.formats.version_files import GateResult, InputEntry, deco
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, report_path, version_path
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.outcome import notes, outcome_line, reading_lines
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_lines
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.retention.collect import Collected, collection_line
 from tokenloom.tasks.running.meter_reading import STEPS, step_label

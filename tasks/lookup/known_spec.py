@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tokenloom.storage.formats.manifest import BUILD, Manifest
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.tasks.recorded_spec import check_spec, recorded_spec
+from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
 
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec

@@ -11,7 +11,7 @@ import numpy as np
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.tasks.inputs import InputFile, find_input
+from tokenloom.tasks.planning.inputs import InputFile, find_input
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.verification.reencoding import located, read_rows

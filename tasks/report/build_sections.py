@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tokenloom.storage.formats.statistics import SourceCounts
 from tokenloom.storage.formats.version_files import BuildRecord
-from tokenloom.tasks.gates import failed
+from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.charts import Bar
 from tokenloom.tasks.report.figures import VersionFigures, total_of
 from tokenloom.tasks.report.parts import Section, Table, bars_of

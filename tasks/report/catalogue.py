@@ -19,7 +19,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.gates import failed
+from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.wording import clipped, megabytes, short
 from tokenloom.wording import counted, shown_time
 

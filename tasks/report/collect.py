@@ -15,7 +15,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
 from tokenloom.tasks.rows.quarantine import quarantine_reasons

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenloom.tasks.outcome import reading_lines
+from tokenloom.tasks.publishing.outcome import reading_lines
+from tokenloom.tasks.publishing.version_notes import tokenizer_label
 from tokenloom.tasks.report.build_sections import forced_line
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Section
 from tokenloom.tasks.report.sections import bytes_per_token, report_sections
 from tokenloom.tasks.report.templates import template
 from tokenloom.tasks.report.wording import megabytes, percent_of, short
-from tokenloom.tasks.version_notes import tokenizer_label
 from tokenloom.wording import counted, described_tokenizer, shown_time
 
 _MAX_BYTES = 10**6  # of a page

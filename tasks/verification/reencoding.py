@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenloom.storage.formats.keys import content_digits, content_hashes
 from tokenloom.storage.formats.token_types import token_dtype
-from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded

@@ -19,8 +19,8 @@ from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
-from tokenloom.tasks.inputs import InputFile, check_unchanged, find_inputs
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.planning.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.reencoding import encode_again
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, SampledDocument, choose_documents, hash_of_ids

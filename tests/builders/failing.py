@@ -6,7 +6,7 @@ import pytest
 
 from tokenloom.errors import CheckError
 from tokenloom.storage.work.shard_records import ShardRecord
-from tokenloom.tasks.shuffle import ShuffleJob, shuffle_shard
+from tokenloom.tasks.shuffling.shuffle import ShuffleJob, shuffle_shard
 
 
 def fail_at_the_third_shard(patch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.distrust import distrust
-from tokenloom.tasks.outcome import encoding_line
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.publishing.outcome import encoding_line
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import gigatoken_library
@@ -134,7 +134,7 @@ def test_a_verdict_that_appears_during_a_build_is_used_and_the_file_is_examined_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tokenloom.flows import build_steps
-    from tokenloom.tasks import encoders as choices
+    from tokenloom.tasks.encoding import encoders as choices
 
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     builds = Builds(tmp_path)
@@ -299,7 +299,7 @@ def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, m
 @pytest.mark.parametrize("cache", ["file", "full"])
 def test_a_build_that_can_not_probe_says_so_once(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tokenloom.tasks.encoders._MIN_PROBED_BYTES", 1)
+    monkeypatch.setattr("tokenloom.tasks.encoding.encoders._MIN_PROBED_BYTES", 1)
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError))
     if cache == "file":
         (tmp_path / "cache").write_text("a file")
@@ -315,7 +315,7 @@ def test_a_build_that_can_not_probe_says_so_once(cache: str, tmp_path: Path, mon
 
 def test_a_build_starts_a_probe_once_even_if_it_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tokenloom.tasks.encoders._MIN_PROBED_BYTES", 1)
+    monkeypatch.setattr("tokenloom.tasks.encoding.encoders._MIN_PROBED_BYTES", 1)
     start = Mock(return_value=True)  # each could start, since the one before ended at once
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe_process.start_probe", start)
     builds = Builds(tmp_path)

@@ -28,8 +28,8 @@ from tokenloom.storage.versions.published import load_manifest, published_versio
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.assignment import candidate_path
 from tokenloom.storage.work.candidates import find_candidates, read_candidate
-from tokenloom.tasks.candidates import publish_candidate
-from tokenloom.tasks.gates import evaluate_published
+from tokenloom.tasks.publishing.candidates import publish_candidate
+from tokenloom.tasks.publishing.gates import evaluate_published
 
 # Before: 100 documents of 9 bytes. After: 64 of them, 16 documents of 360 bytes, 24 copies, 16 empty rows, 5 bad rows.
 BEFORE = [f"doc {i:05}" for i in range(100)]
@@ -121,8 +121,8 @@ def test_the_same_build_fails_again_without_encoding_or_shuffling(
     def refuse(*args: object) -> None:
         raise AssertionError("this was made before")
 
-    monkeypatch.setattr("tokenloom.tasks.tokenization._encode_partition", refuse)
-    monkeypatch.setattr("tokenloom.tasks.shuffle._write_shard", refuse)
+    monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._encode_partition", refuse)
+    monkeypatch.setattr("tokenloom.tasks.shuffling.shuffle._write_shard", refuse)
     again = fail(spec_of(folder, "after", **STRICT))
     assert (again.version, again.gates) == (first.version, first.gates)
 

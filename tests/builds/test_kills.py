@@ -22,7 +22,7 @@ from tests.builders.datasets import build, listed_files, make_spec, small_spec, 
 from tests.counts import FULL, SUMMARY, full_only
 from tests.drivers.kill_driver import find_incomplete
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.running import progress
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")

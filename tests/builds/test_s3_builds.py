@@ -31,8 +31,8 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.inputs import check_all_unchanged, list_inputs
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.planning.inputs import check_all_unchanged, list_inputs
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parents[2]

@@ -40,8 +40,8 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks import shuffle
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.shuffling import shuffle
 from tokenloom.tasks.sources.files import opening
 
 Row = dict[str, Any]

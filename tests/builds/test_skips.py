@@ -45,8 +45,8 @@ from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import QUARANTINE as NAME
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks import tokenization
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.encoding import tokenization
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.rows.quarantine import quarantine_reason, quarantine_reasons
 from tokenloom.tasks.sources import FileRange, jsonl, make_reader, text
 from tokenloom.tasks.sources.base import REASONS

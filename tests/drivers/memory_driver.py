@@ -21,11 +21,11 @@ from fsspec.spec import AbstractFileSystem
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.fingerprints import stamp
-from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
+from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files.finding import PINNED
-from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 from tokenloom.tokenizers import load_tokenizer
 
 MEMBER_LINES = 40_000

@@ -32,12 +32,12 @@ from tests.builders.plain_reading import plain_rows
 from tests.drivers.memory_driver import peak_bytes
 from tokenloom.errors import InputError, WorkerLost
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.plan import cut_file
+from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
+from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.planning.plan import cut_file
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.sources import Rows
-from tokenloom.tasks.tokenization import TokenizeJob, read_documents
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
 

@@ -33,9 +33,9 @@ from tokenloom.flows.runs.events import FLOWS
 from tokenloom.server.deployments import NAMES
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import PartitionRecord
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
+from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -24,8 +24,8 @@ from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.server.prefect_session import run_flow
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import PartitionRecord
+from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.tokenization import TokenizeJob, tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
 pytest.importorskip("prefect_dask", reason="needs prefect-dask: pip install 'tokenloom[dask]'")

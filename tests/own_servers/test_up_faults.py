@@ -53,7 +53,7 @@ from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.server.prefect_server import answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
-from tokenloom.tasks.outcome import CONTINUES
+from tokenloom.tasks.publishing.outcome import CONTINUES
 from tokenloom.tasks.running.workers import STOPPED
 
 _WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file

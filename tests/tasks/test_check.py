@@ -30,10 +30,11 @@ from tokenloom.storage.work.partition_records import (
     RowWindow,
     partition_record_path,
 )
-from tokenloom.tasks import check, encoders
-from tokenloom.tasks.check import check_partition
-from tokenloom.tasks.checked_rows import NUM_CHECKED, CheckedRowFinder, choose_rows
+from tokenloom.tasks.encoding import encoders
+from tokenloom.tasks.publishing import check
+from tokenloom.tasks.publishing.check import check_partition
 from tokenloom.tasks.rows.check_window import WindowChooser
+from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, CheckedRowFinder, choose_rows
 from tokenloom.tasks.running.steps import Call, RunEach, StepJobs
 from tokenloom.tasks.sources import Rows, parquet
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again

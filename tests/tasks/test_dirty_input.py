@@ -27,8 +27,8 @@ from tests.builders.refusals import assert_nothing_visible, assert_refused, spec
 from tests.counts import count
 from tests.tasks import test_sources
 from tokenloom.errors import BadRow, InputError, TokenloomError
+from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.sources import FileRange, make_reader
-from tokenloom.tasks.tokenization import tokenize_partition
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "input.md"

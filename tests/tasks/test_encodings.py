@@ -23,7 +23,7 @@ from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import open_store
-from tokenloom.tasks.inputs import find_inputs
+from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.sources.files import encodings
 
@@ -146,9 +146,9 @@ def test_no_option_is_advised_that_would_change_every_row(tmp_path: Path) -> Non
 
 def test_only_the_first_thousand_files_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed_files(tmp_path)
-    monkeypatch.setattr("tokenloom.tasks.bad_files._MAX_FILES", 6)
+    monkeypatch.setattr("tokenloom.tasks.encoding.bad_files._MAX_FILES", 6)
     assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this problem")
-    monkeypatch.setattr("tokenloom.tasks.bad_files._MAX_FILES", 5)
+    monkeypatch.setattr("tokenloom.tasks.encoding.bad_files._MAX_FILES", 5)
     assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this problem")
 
 

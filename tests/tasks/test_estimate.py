@@ -23,10 +23,10 @@ from tokenloom.flows import build_steps as order
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.tasks.encoding.tokenization import TokenizeJob
 from tokenloom.tasks.estimate import Estimate, PartitionProbe, estimate_build, probe_partition
-from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.publish import BuildResult
-from tokenloom.tasks.tokenization import TokenizeJob
+from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.wording import shown_bytes
 
 _WORDS = [f"word{i}" for i in range(2000)]

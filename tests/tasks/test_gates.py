@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenloom.spec.checks import Checks
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.version_files import GateResult
-from tokenloom.tasks.gates import Contents, gate_results, length_distance
+from tokenloom.tasks.publishing.gates import Contents, gate_results, length_distance
 
 OLD = Contents("0" * 16, 100, 1000, RowCounts(read=100, kept=100), [0] * 10 + [100], 900, 1000)
 NEW = Contents("1" * 16, 100, 1000, RowCounts(read=100, kept=100), [0] * 10 + [100], 900, 1000)

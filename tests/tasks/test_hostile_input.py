@@ -13,10 +13,10 @@ import pytest
 from tests.builders.datasets import build, write_jsonl, write_parquet
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
 from tokenloom.errors import CheckError, InputError, TokenloomError
-from tokenloom.tasks import tokenization
-from tokenloom.tasks.assign import assign_shards
+from tokenloom.tasks.encoding import tokenization
+from tokenloom.tasks.publishing.validate import validate_build
+from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.sources.datasets_package import translate_package_errors
-from tokenloom.tasks.validate import validate_build
 
 _WAY_OUT = ", or leave out bad rows (documents.on_error: skip)"
 

@@ -18,7 +18,7 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.inputs import find_inputs
+from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
 from tokenloom.tasks.sources.datasets_package import HubCommit
 from tokenloom.tasks.sources.files.finding import PINNED

@@ -13,7 +13,7 @@ from tokenloom import TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.flows import build_steps
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.outcome import (
+from tokenloom.tasks.publishing.outcome import (
     CONTINUES,
     crash_message,
     joined_problems,
@@ -21,7 +21,7 @@ from tokenloom.tasks.outcome import (
     outcome_line,
     reading_lines,
 )
-from tokenloom.tasks.publish import publish_version
+from tokenloom.tasks.publishing.publish import publish_version
 from tokenloom.tasks.running import progress
 
 

@@ -26,10 +26,10 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.work.assignment import read_assignment
 from tokenloom.storage.work.shard_records import find_shard_record, shard_record_path
-from tokenloom.tasks import tokenization
-from tokenloom.tasks.merge import MergeRules, merge_documents
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.encoding import tokenization
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.shuffling.merge import MergeRules, merge_documents
 from tokenloom.tasks.sources import FileRange, make_reader
 
 
@@ -67,8 +67,8 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     monkeypatch.setattr("tokenloom.tasks.sources.rows.records.BATCH_BYTES", 1000)
     built = []
     for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
-        monkeypatch.setattr("tokenloom.tasks.tokenization._ROOM_BYTES", 3_000)  # the tokens outgrow it
-        monkeypatch.setattr("tokenloom.tasks.tokenization._SPILL_TEXT_BYTES", spill_bytes)
+        monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._ROOM_BYTES", 3_000)  # the tokens outgrow it
+        monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._SPILL_TEXT_BYTES", spill_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version
         built.append((version, listed_files(spec, version)))
@@ -184,7 +184,7 @@ def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeyp
         merged.extend(len(array) for array in arrays)
         return concatenate(arrays, *rest, **named)
 
-    monkeypatch.setattr("tokenloom.tasks.merge.np.concatenate", counted)
+    monkeypatch.setattr("tokenloom.tasks.shuffling.merge.np.concatenate", counted)
     piece = merge_documents(store, read_assignment(store, version).spills, 0, 0, 2**64, MergeRules(deduplicate=True))
     assert (len(piece.rows), piece.duplicates.num_documents) == (201, 4999)
     assert max(merged) == 201

@@ -21,11 +21,11 @@ import pytest
 from tests.tasks.test_workers import _is_running
 from tests.tokenloom.test_fast_encoders import train
 from tokenloom.errors import TokenizerError
-from tokenloom.tasks import job_tokenizer
-from tokenloom.tasks.encoders import _start_reference
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.encoding import job_tokenizer
+from tokenloom.tasks.encoding.encoders import _start_reference
+from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.encoding.reference_process import RemoteTokenizer
 from tokenloom.tasks.preload import preload_build
-from tokenloom.tasks.reference_process import RemoteTokenizer
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import NAME

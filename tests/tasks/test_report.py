@@ -39,7 +39,7 @@ from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.charts import Bar, axis_heights, axis_lengths, bar_chart
 from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.figures import (

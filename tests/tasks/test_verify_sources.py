@@ -15,7 +15,7 @@ from tests.storage.test_version_checks import write_shard
 from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.inputs import InputFile
+from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.verification import reencoding
 from tokenloom.tasks.verification.reencoding import read_rows
 from tokenloom.tasks.verification.sampling import NUM_SAMPLES

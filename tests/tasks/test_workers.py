@@ -20,15 +20,15 @@ import pyarrow as pa
 import pytest
 
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
-from tokenloom.tasks.check import check_partition
-from tokenloom.tasks.plan import cut_file
+from tokenloom.tasks.encoding.tokenization import tokenize_partition
+from tokenloom.tasks.planning.plan import cut_file
+from tokenloom.tasks.publishing.check import check_partition
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.fork_server import ForkServer
 from tokenloom.tasks.running.meter import Meter
 from tokenloom.tasks.running.workers import WorkerPool
-from tokenloom.tasks.shuffle import shuffle_shard
-from tokenloom.tasks.tokenization import tokenize_partition
+from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 
 _ROOT = Path(__file__).parent.parent.parent
 

@@ -19,8 +19,8 @@ from tiktoken_ext import openai_public
 from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each
 from tokenloom.errors import TokenizerError
-from tokenloom.tasks import job_tokenizer
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.encoding import job_tokenizer
+from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 texts_of_documents = st.lists(st.text(max_size=30), max_size=12)

@@ -32,7 +32,7 @@ from tokenloom.console import print_status
 from tokenloom.errors import message_of
 from tokenloom.flows.runs.events import BUILDS, emit_failed, write_last_line
 from tokenloom.server.prefect_server import POOL, WORKER
-from tokenloom.tasks.outcome import crash_message
+from tokenloom.tasks.publishing.outcome import crash_message
 
 _VARIABLE = b"PREFECT__FLOW_RUN_ID="  # in the environment of a flow run's process
 _AT_WORK = set(StateType) - TERMINAL_STATES

@@ -59,7 +59,7 @@ def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
 
 
 def _print(out: Output, result: Json) -> None:
-    from tokenloom.tasks.outcome import encoding_line, notes, outcome_lines, reading_lines, was_overtaken
+    from tokenloom.tasks.publishing.outcome import encoding_line, notes, outcome_lines, reading_lines, was_overtaken
 
     for line in filter(None, (*outcome_lines(result), *notes(result), encoding_line(result))):
         out.line(line)

@@ -11,8 +11,8 @@ from tokenloom.cli.results import JsonResult
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.gates import failed
-from tokenloom.tasks.version_notes import empty_parts, file_check, gate_line, tokenizer_label
+from tokenloom.tasks.publishing.gates import failed
+from tokenloom.tasks.publishing.version_notes import empty_parts, file_check, gate_line, tokenizer_label
 from tokenloom.wording import counted, described_tokenizer, fates
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
-    from tokenloom.tasks.plan import BuildPlan
+    from tokenloom.tasks.planning.plan import BuildPlan
     from tokenloom.tokenizers.fast.choice import Choice
 
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
@@ -78,7 +78,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
         TokenloomError: the build would fail at once, for example because the disk is too small.
     """
     from tokenloom.flows.direct import check_direct, plan_directly
-    from tokenloom.tasks.encoders import planned_choice
+    from tokenloom.tasks.encoding.encoders import planned_choice
     from tokenloom.tasks.estimate import check_disk
     from tokenloom.tasks.running.workers import chosen_num_workers
 
@@ -97,7 +97,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
 
 
 def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> PlanResult:
-    from tokenloom.tasks.version_notes import tokenizer_label
+    from tokenloom.tasks.publishing.version_notes import tokenizer_label
 
     sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
     gates, warnings, found = _of_published(planned) if planned.published else ([], _warnings(planned, estimate), None)
@@ -129,8 +129,8 @@ def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> Pl
 def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
     """Return the results of the checks for the version that exists, what of it is empty, and what its files show."""
     from tokenloom.storage.versions.published import find_build_record, load_manifest
-    from tokenloom.tasks.gates import evaluate_published
-    from tokenloom.tasks.version_notes import empty_parts, file_check
+    from tokenloom.tasks.publishing.gates import evaluate_published
+    from tokenloom.tasks.publishing.version_notes import empty_parts, file_check
 
     store, manifest = planned.store, load_manifest(planned.store, planned.version)
     build = find_build_record(store, planned.version)
@@ -140,8 +140,8 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None) -> list[str]:
     """Return which sources are copies of earlier ones, and which splits may be empty."""
-    from tokenloom.tasks.plan import partitions_by_source
-    from tokenloom.tasks.version_notes import empty_splits
+    from tokenloom.tasks.planning.plan import partitions_by_source
+    from tokenloom.tasks.publishing.version_notes import empty_splits
 
     warnings, seen = [], set[str]()
     for parts in partitions_by_source(planned):
@@ -183,8 +183,8 @@ def _print_sources(out: Output, result: PlanResult) -> None:
 
 
 def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Choice) -> None:
-    from tokenloom.tasks.encoders import encoder_line
-    from tokenloom.tasks.inputs import header_messages, left_out_messages, table_messages
+    from tokenloom.tasks.encoding.encoders import encoder_line
+    from tokenloom.tasks.planning.inputs import header_messages, left_out_messages, table_messages
 
     for message in (
         *left_out_messages(planned.left_out),
@@ -213,7 +213,7 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Cho
 
 
 def _print_gates(out: Output, gates: list[GateResult]) -> None:
-    from tokenloom.tasks.version_notes import gate_line
+    from tokenloom.tasks.publishing.version_notes import gate_line
 
     for gate in gates:
         then = "" if gate.passed else "; a build ends with exit code 3 and moves no tag"

@@ -18,8 +18,8 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import is_dataset, is_published
 from tokenloom.storage.versions.references import Reference, dataset_store, names_version, parse_reference, why_missing
 from tokenloom.storage.work.candidates import CandidateRecord, find_candidates
-from tokenloom.tasks.candidates import Publication, described, publish_candidate
-from tokenloom.tasks.gates import failed
+from tokenloom.tasks.publishing.candidates import Publication, described, publish_candidate
+from tokenloom.tasks.publishing.gates import failed
 from tokenloom.wording import counted
 
 

@@ -13,11 +13,11 @@ from tokenloom.storage.versions.published import (
     load_manifest,
     version_path,
 )
-from tokenloom.tasks.gates import evaluate_published, failed, published_failure
-from tokenloom.tasks.plan import BuildPlan
-from tokenloom.tasks.publish import BuildResult
+from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.publishing.gates import evaluate_published, failed, published_failure
+from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.publishing.version_notes import empty_parts, tokenizer_label
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
-from tokenloom.tasks.version_notes import empty_parts, tokenizer_label
 
 
 def finish_build(

@@ -13,9 +13,9 @@ from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.shard_records import ShardRecord
-from tokenloom.tasks.check import NEXT_STEP
-from tokenloom.tasks.inputs import check_all_unchanged
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.planning.inputs import check_all_unchanged
+from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.publishing.check import NEXT_STEP
 
 
 def validate_build(

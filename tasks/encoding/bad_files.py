@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tokenloom.errors import BadRow, TokenloomError
-from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.sources import make_reader

@@ -33,10 +33,10 @@ from tokenloom.storage.work.shard_records import (
     find_shard_record,
     write_shard_record,
 )
-from tokenloom.tasks.checked_rows import CheckedRowFinder
-from tokenloom.tasks.merge import MergeRules, Piece, gather_tokens, merge_documents
+from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.shuffling.merge import MergeRules, Piece, gather_tokens, merge_documents
 from tokenloom.tasks.verification.sampling import hash_of_ids
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.

@@ -12,7 +12,7 @@ from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import missing_file
 from tokenloom.storage.versions.version_spec import DocumentRules, version_spec
-from tokenloom.tasks.gates import NOT_COMPARED
+from tokenloom.tasks.publishing.gates import NOT_COMPARED
 from tokenloom.wording import counted, tokenizer_name
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import one_line
-from tokenloom.tasks.gates import NOT_COMPARED
-from tokenloom.tasks.version_notes import lengths_checked
+from tokenloom.tasks.publishing.gates import NOT_COMPARED
+from tokenloom.tasks.publishing.version_notes import lengths_checked
 from tokenloom.wording import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tokenloom.errors import InputError, of_source
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.storage.work.partition_records import PartitionRecord
-from tokenloom.tasks.plan import BuildPlan, partitions_by_source
+from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
 from tokenloom.wording import counted
 
 

@@ -22,7 +22,7 @@ from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.partition_records import find_partition_records
-from tokenloom.tasks.inputs import InputFile, LeftOut, list_inputs
+from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress

@@ -19,10 +19,10 @@ from tokenloom.storage.work.assignment import (
     write_assignment,
 )
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
-from tokenloom.tasks.checked_rows import choose_rows
-from tokenloom.tasks.documents_found import check_documents_found
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.rows.checked_rows import choose_rows
 from tokenloom.tasks.rows.exclusion import write_exclusions
+from tokenloom.tasks.shuffling.documents_found import check_documents_found
 
 
 def assign_shards(plan: BuildPlan) -> Assignment:

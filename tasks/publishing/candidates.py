@@ -38,9 +38,9 @@ from tokenloom.storage.work.candidates import (
     remove_candidate,
 )
 from tokenloom.storage.work.shard_records import shard_record_path
-from tokenloom.tasks.gates import contents_of, evaluate_gates, failed, gate_failure
+from tokenloom.tasks.publishing.gates import contents_of, evaluate_gates, failed, gate_failure
+from tokenloom.tasks.publishing.version_notes import empty_parts, tokenizer_label
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.version_notes import empty_parts, tokenizer_label
 from tokenloom.wording import first_of
 
 _NUM_READERS = 8  # files read at the same time

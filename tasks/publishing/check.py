@@ -17,12 +17,12 @@ from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
-from tokenloom.tasks.checked_rows import CheckedRowFinder
-from tokenloom.tasks.encoders import EncodingRules, encoding_again
-from tokenloom.tasks.inputs import InputFile, check_unchanged
-from tokenloom.tasks.merge import open_spill
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.encoding.encoders import EncodingRules, encoding_again
+from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
+from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.shuffling.merge import open_spill
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.wording import counted

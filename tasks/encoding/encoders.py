@@ -18,8 +18,8 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.distrust import distrust
-from tokenloom.tasks.job_tokenizer import load_job_tokenizer, preload_tokenizer, provide_tokenizer
-from tokenloom.tasks.reference_process import RemoteTokenizer
+from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer, preload_tokenizer, provide_tokenizer
+from tokenloom.tasks.encoding.reference_process import RemoteTokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of, choose, is_probed, is_proven
@@ -29,7 +29,7 @@ from tokenloom.tokenizers.fast.verdict import check_cache
 from tokenloom.tokenizers.identity import find_identity
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.plan import BuildPlan
+    from tokenloom.tasks.planning.plan import BuildPlan
 
 _MIN_PROBED_BYTES = 50_000_000  # of text to encode, from which on a build starts a probe
 

@@ -19,8 +19,8 @@ from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_s
 from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
-from tokenloom.tasks.encoders import ANY_ENCODER, EncodingRules, encoding
-from tokenloom.tasks.inputs import InputFile, check_unchanged
+from tokenloom.tasks.encoding.encoders import ANY_ENCODER, EncodingRules, encoding
+from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.rows.tally import PartitionTally

@@ -37,11 +37,11 @@ from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.candidates import CandidateRecord, remove_candidate, write_candidate
 from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
-from tokenloom.tasks.gates import contents_of, evaluate_gates, failed, gate_failure
-from tokenloom.tasks.inputs import InputFile
-from tokenloom.tasks.plan import BuildPlan
+from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.publishing.gates import contents_of, evaluate_gates, failed, gate_failure
+from tokenloom.tasks.publishing.validate import row_counts
 from tokenloom.tasks.rows.quarantine import write_quarantine
-from tokenloom.tasks.validate import row_counts
 
 _LIBRARIES = (
     "tokenloom",

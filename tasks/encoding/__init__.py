@@ -1,0 +1,1 @@
+"""Encode partitions into spills."""

@@ -1,0 +1,1 @@
+"""Find the inputs, and decide what a build makes of them."""

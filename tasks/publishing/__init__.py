@@ -1,0 +1,1 @@
+"""Check a finished build, and make it visible as a version."""

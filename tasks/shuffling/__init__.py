@@ -1,0 +1,1 @@
+"""Divide the key range of each split, and merge spills into shards."""
