@@ -41,10 +41,8 @@ def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
     return publish(folder, entries)
 
 
-def write_sparse_store(
-    folder: Path, num_shards: int, offsets: NDArray[np.uint64], seq_len: int, files: bool = True
-) -> str:
-    """Write a version of sparse shards of zeros; without `files`, only its manifest.
+def write_sparse_store(folder: Path, num_shards: int, offsets: NDArray[np.uint64], seq_len: int) -> str:
+    """Write a version of sparse shards of zeros.
 
     All shards have documents of these lengths, each from another one on, so that no two have the same offsets.
     """
@@ -57,8 +55,7 @@ def write_sparse_store(
         rolled = np.append(offsets[:1], np.cumsum(np.roll(lengths, -index)))
         header = sparse_header(index, rolled)
         path = shards / f"{index:06d}.tok"
-        if files:
-            write_sparse_shard(path, header, rolled)
+        write_sparse_shard(path, header, rolled)
         entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
         entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes, "samples": samples}
         entries.append(entry | {"first_key": "0" * 16, "last_key": "f" * 16})
@@ -77,12 +74,12 @@ def header_info(index: int) -> dict[str, Any]:
     return names | {"shard_index": index, "seed": 0, "vocab_size": VOCAB, "eot_id": 0}
 
 
-def publish(folder: Path, entries: list[dict[str, Any]], files: dict[str, str] | None = None) -> str:
-    """Write the manifest of the shards and of other files, and the tag `latest`; return the dataset's reference."""
+def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
+    """Write the manifest of the shards, and the tag `latest`; return the dataset's reference."""
     counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
     tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
     manifest: dict[str, Any] = {"format_version": 1, "dataset": "data", "version": _VERSION, "tokenizer": tokenizer}
-    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": files or {}}
+    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
     manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
     (folder / "data/versions" / _VERSION / "manifest.json").write_bytes(sign(manifest))
     move(LocalStore(str((folder / "data").absolute())), "latest", _VERSION, 0, "made")

@@ -6,8 +6,8 @@ The program creates a store of uint16 shards in a temporary folder (of --folder:
 rates alternately with the bare loop (bare, ours, bare, ...) and divides each by the mean of the bare rates before and
 after it, so ratios do not change when the speed of the machine drifts. The bare loop copies rows of T + 1 stored tokens
 from warm maps into a new array of int64, batch by batch; labels are a view. Targets are printed next to the figures; a
-missed target is not a failure. This module measures rates and waits; the modules read_*.py measure cold files, packing
-and scale.
+missed target is not a failure. This module measures rates and waits, read_cold.py cold files and read_packing.py the
+packing `best_fit`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from figures import Figure, print_table, write_json
 from made_store import write_store
 from read_cold import measure_cold
 from read_packing import measure_packing
-from read_scale import measure_scale
 from read_sizes import BATCH, SEQ_LEN, TINY, Sizes
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.loader import TokenLoader
@@ -213,7 +212,6 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[Figure]:
     figures += measure_cold(reference, sizes, rounds, arguments.drop_caches)
     figures += measure_waits(reference, sizes)
     figures += measure_packing(folder, sizes, rounds)
-    figures += measure_scale(folder, sizes, min(3, rounds))
     return figures + (measure_long_run(reference, sizes) if arguments.full else [])
 
 

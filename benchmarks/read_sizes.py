@@ -16,12 +16,8 @@ class Sizes:
     batches: int = 4096  # per measurement of a rate
     cold_batches: int = 2000
     waits: int = 1000
-    sparse_shards: int = 5_000
-    sparse_tokens: int = 2 * 10**9  # per sparse shard, 4 GB
-    listed_shards: int = 100_000
     documents: int = 1_000_000
-    resume_at: int = 10**9
     long_batches: int = 1_000_000
 
 
-TINY = Sizes(3, 1_000_000, 16, 60, 30, 20, 2 * 10**7, 500, 5_000, 10**5, 3000)
+TINY = Sizes(3, 1_000_000, 16, 60, 30, 5_000, 3000)

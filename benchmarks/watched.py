@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 
-def run_watched(
-    command: list[str], environment: dict[str, str] | None, look: Callable[[int], None], seconds: float
-) -> tuple[float, float]:
-    """Run a command and call `look` with its process id every `seconds`; exit this program if the command fails.
+def run_measured(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Run a command; return its wall seconds, and the largest resident memory of one of its processes in MiB.
 
-    Returns:
-        Wall seconds, and processor seconds including those of its children.
+    Raises SystemExit if the command fails.
     """
+    peaks: dict[int, int] = {}
     with tempfile.TemporaryFile() as errors:
         begin = time.perf_counter()
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
-        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            look(process.pid)
-            time.sleep(seconds)
-        _, status, usage = os.wait4(process.pid, 0)
+        for look in itertools.count():
+            if process.poll() is not None:
+                break
+            if look % 5 == 0:  # it takes a millisecond, of the processors that the command needs
+                peaks.update(peak_kb_of_tree(process.pid))
+            time.sleep(0.02)
         wall = time.perf_counter() - begin
-        process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             errors.seek(0)
             raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{errors.read().decode()}")
-    return wall, usage.ru_utime + usage.ru_stime
-
-
-def run_measured(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Run a command; return its wall seconds, and the largest resident memory of one of its processes in MiB."""
-    peaks: dict[int, int] = {}
-    looks = itertools.count()
-
-    def look(process: int) -> None:
-        if next(looks) % 5 == 0:  # it takes a millisecond, of the processors that the command needs
-            peaks.update(peak_kb_of_tree(process))
-
-    wall, _ = run_watched(command, environment, look, 0.02)
     return wall, max(peaks.values(), default=0) / 1024
 
 

@@ -1,44 +1,120 @@
-"""Many builds through one server, and a build of many tiny partitions: benchmarks/orchestration.py, its counts."""
+"""Many builds through one server, and a build of many tiny partitions: locks, task runs, memory."""
 
 from __future__ import annotations
 
-import json
+import os
+import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter, TaskRunFilterName
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from tests.builders.datasets import make_spec, write_jsonl
 from tests.counts import full_only
+from tests.servers.running import command_line, parameters, processes_with, running_up, wait_until_final
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "orchestration.py"
+NUM_BUILDS, NUM_WARM_BUILDS = 50, 5
+LOCKED = "database is locked"
 
 
-def measured(folder: Path, *options: str) -> dict[str, list[float]]:
-    """Run the benchmark; return the values of its figures by name."""
-    output = folder / "figures.json"
-    command = [sys.executable, str(PROGRAM), *options, "--folder", str(folder), "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {figure["name"]: figure["values"] for figure in json.loads(output.read_text())["figures"]}
+def resident_mb(process: int) -> float:
+    """Return the resident memory of a process; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
+
+
+def num_locked(home: Path) -> int:
+    """Return how often a database lock is reported: in the logs of server, worker and runs, and in states."""
+    count = sum((home / name).read_text().count(LOCKED) for name in ("server.log", "worker.log"))
+    with closing(sqlite3.connect(home / "prefect.db")) as database:
+        for table in ("log", "flow_run_state", "task_run_state"):
+            query = f"select count(*) from {table} where message like ?"
+            count += database.execute(query, [f"%{LOCKED}%"]).fetchone()[0]
+    return count
 
 
 @pytest.mark.timeout(1800)
 @full_only
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_many_builds_through_one_server_cause_no_locks_and_keep_the_worker_small(tmp_path: Path, at_once: int) -> None:
+def test_many_builds_through_one_server_cause_no_locks_and_keep_the_worker_small(
+    tmp_path: Path, migrated: Path, at_once: int
+) -> None:
     """In the reduced run, the tests that share one server show that it locks nothing."""
-    figures = measured(tmp_path, "builds", "--builds", "50", "--at-once", str(at_once))
-    assert figures["builds that did not complete"] == [0]
-    assert figures["builds that published no version"] == [0]
-    assert figures["'database is locked' in logs and states"] == [0]
-    assert figures["worker: growth after the fifth build"][0] <= 50
+    mark = f"mark-{uuid4()}"
+    runs: list[FlowRun] = []
+    worker_mb: list[float] = []
+    with (
+        running_up(tmp_path, mark, migrated, "--runs", str(at_once)) as (_, url),
+        temporary_settings({PREFECT_API_URL: url}),
+        get_client(sync_client=True) as client,
+    ):
+        (worker,) = [process for process in processes_with(mark) if "worker" in command_line(process)]
+        deployment = client.read_deployment_by_name("build-dataset/build-dataset").id
+        client.update_deployment(deployment, DeploymentUpdate(concurrency_limit=at_once))
+        for first in range(0, NUM_BUILDS, at_once):
+            numbers = range(first, min(first + at_once, NUM_BUILDS))
+            asked = [parameters(tmp_path / f"{i}", f"build-{i}", workers=1) for i in numbers]
+            started = [client.create_flow_run_from_deployment(deployment, parameters=each) for each in asked]
+            runs += [wait_until_final(run.id) for run in started]
+            worker_mb.append(resident_mb(worker))
+    assert [run.state_name for run in runs] == ["Completed"] * NUM_BUILDS
+    assert len(list(tmp_path.glob("*/store/build-*/versions/*/manifest.json"))) == NUM_BUILDS
+    assert num_locked(tmp_path / "up") == 0
+    warm = worker_mb[NUM_WARM_BUILDS // at_once :]
+    assert max(warm) - warm[0] <= 50
+
+
+def num_task_runs(run: UUID) -> int:
+    """Return the number of task runs of a flow run, once no more arrive."""
+    counts, body = [-1] * 10, {"flow_runs": {"id": {"any_": [str(run)]}}}
+    with get_client(sync_client=True) as client:
+        while len(set(counts[-10:])) > 1 or counts[-1] < 0:
+            counts.append(int(client.request("POST", "/task_runs/count", json=body).json()))
+            time.sleep(0.3)
+    return counts[-1]
+
+
+def memory_of(command: list[str], environment: dict[str, str]) -> Iterator[tuple[float, float]]:
+    """Run a command, which must succeed; yield the time and its resident memory in MB every 50 ms."""
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        yield time.time(), resident_mb(process.pid)
+        time.sleep(0.05)
+    assert process.returncode == 0
 
 
 @pytest.mark.timeout(900)
 @full_only
-def test_a_build_of_many_tiny_partitions_needs_few_task_runs_and_little_memory(tmp_path: Path) -> None:
+def test_a_build_of_many_tiny_partitions_needs_few_task_runs_and_little_memory(tmp_path: Path, migrated: Path) -> None:
     """In the reduced run, flows/test_build_dataset.py counts the task runs of 300 partitions."""
-    figures = measured(tmp_path, "partitions", "--partitions", "10000", "--rounds", "1")
-    assert 10 < figures["task runs"][0] <= 500
-    assert figures["flow: growth after the first tokenize task"][0] <= 50
+    for i in range(10_000):
+        write_jsonl(tmp_path / "input" / f"{i}.jsonl", [f"text {row} of file {i}" for row in range(4)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}])
+    (tmp_path / "spec.json").write_text(spec.model_dump_json(exclude={"credentials", "runner"}))
+    command = [sys.executable, "-m", "tokenloom", "build", str(tmp_path / "spec.json"), "--workers", "2"]
+    with running_up(tmp_path, f"mark-{uuid4()}", migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
+        memory = list(memory_of(command, os.environ | {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path / "home")}))
+        with get_client(sync_client=True) as client:
+            (run,) = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+            assert 10 < num_task_runs(run.id) <= 500
+            tokenizing = client.read_task_runs(
+                flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])),
+                task_run_filter=TaskRunFilter(name=TaskRunFilterName(like_="tokenize ")),
+            )
+    start = min(each.start_time.timestamp() for each in tokenizing if each.start_time)
+    before = [mb for moment, mb in memory if moment <= start]
+    assert max(mb for moment, mb in memory if moment >= start) - before[-1] <= 50

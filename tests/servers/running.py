@@ -62,20 +62,21 @@ def command_line(pid: int) -> str:
 
 
 @contextmanager
-def running_up(folder: Path, mark: str, migrated: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running_up(folder: Path, mark: str, migrated: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `tokenloom up` on a free port; yield its process and the URL of the API; end it with Ctrl-C if it still runs.
 
     Args:
         folder: where it runs; its data are in `up` below.
         mark: is set in the environment of all its processes.
         migrated: the PREFECT_HOME whose database it starts with, if it has none of an earlier one.
+        options: further arguments of the command.
     """
     if not (folder / "up").exists():
         use_migrated(migrated, folder / "up")
     environment = os.environ | SOON | {"TOKENLOOM_TEST_MARK": mark, "TOKENLOOM_UP_HOME": str(folder / "up")}
     environment.pop("PREFECT_API_URL", None)
     up = subprocess.Popen(
-        [sys.executable, "-m", "tokenloom", "up", "--port", "0"],
+        [sys.executable, "-m", "tokenloom", "up", "--port", "0", *options],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import errno
-import runpy
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders.simulated_documents import SimulatedDocuments, expected_counts
 from tests.counts import count
 from tokenloom.errors import StoreError
 from tokenloom.storage.comparison import streams
 from tokenloom.storage.comparison.compare import FATES, Tally, compare
 from tokenloom.storage.comparison.matching import Fates
 from tokenloom.storage.comparison.rows import ROW, Rows
-
-_BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 Document = tuple[int, str, str, int]  # text, split, source, tokens
 
@@ -168,27 +164,21 @@ def test_a_version_is_equal_to_itself() -> None:
     assert tally.by_source[:, :, 0].sum(axis=1).tolist() == [0, 0, 21, 0]
 
 
-@pytest.fixture(scope="module")
-def simulation() -> dict[str, Any]:
-    """Return the names of the benchmark, whose tables are made while they are read."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(_BENCHMARKS)
-        return runpy.run_path(str(_BENCHMARKS / "diff.py"))
-
-
-@pytest.mark.parametrize("order", ["key", "content"])
-def test_memory_does_not_grow_with_the_versions(
-    order: str, simulation: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("key_seed", [0, None])
+def test_memory_does_not_grow_with_the_versions(key_seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_PART_ROWS", "_CHUNK_ROWS"):  # so that few documents have many parts
         monkeypatch.setattr(streams, name, 2**17)
     peaks = []
     for num_documents in (300_000, count(900_000, 6_000_000)):
+        old, new = (SimulatedDocuments(num_documents, is_new, key_seed) for is_new in (False, True))
+        tally = Tally(old, new)
         tracemalloc.start()
-        found = simulation["compared"](num_documents, order)
+        for fates in compare(old, new, lambda _: None):
+            tally.add(fates)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert found == simulation["expected_counts"](num_documents)
+        found = dict(zip(FATES, tally.by_source[:, :, 0].sum(axis=1).tolist(), strict=True))
+        assert found == expected_counts(num_documents)
     assert peaks[1] < 1.1 * peaks[0]
     assert peaks[1] < 200e6
 

@@ -1,0 +1,60 @@
+"""Versions of many documents that are made up while they are read, to compare two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenloom.storage.comparison.compare import FATES
+from tokenloom.storage.comparison.rows import ROW, Rows
+from tokenloom.storage.formats.arrays import UInt64s
+from tokenloom.storage.formats.documents import BATCH_ROWS
+from tokenloom.storage.formats.keys import KEY_SPACE, finalise
+
+
+@dataclass(frozen=True)
+class SimulatedDocuments:
+    """The older or newer version of about `num_ids` documents; a Documents.
+
+    The ids [0, num_ids) are in the order of the keys. A hash of an id says in which split each version has it, if any.
+    """
+
+    num_ids: int
+    is_new: bool
+    key_seed: int | None
+    splits: tuple[str, ...] = ("train", "validation")
+    input_sources: tuple[str, ...] = ("web", "books", "code")
+
+    @property
+    def num_documents(self) -> int:
+        """About the number of documents."""
+        return self.num_ids
+
+    def batches(self, split: int) -> Iterator[Rows]:
+        """Yield the documents of a split."""
+        for start in range(0, self.num_ids, BATCH_ROWS):
+            ids = np.arange(start, min(start + BATCH_ROWS, self.num_ids), dtype=np.uint64)
+            fate = _fates_of(ids)
+            is_validation = (fate >= 10 + self.is_new) & (fate < 20 + self.is_new)
+            is_there = fate != (2 if self.is_new else 1)  # 1 was added, 2 removed
+            ids = ids[is_there & (is_validation == bool(split))]
+            rows: Rows = np.empty(len(ids), ROW)
+            rows["key"] = ids * np.uint64(KEY_SPACE // self.num_ids)
+            rows["content"][:, 0], rows["content"][:, 1] = finalise(ids), ids
+            rows["row"], rows["shard"], rows["split"] = ids, 0, split
+            rows["input"], rows["num_tokens"] = ids % np.uint64(3), 100 + ids % np.uint64(1000)
+            yield rows
+
+
+def expected_counts(num_ids: int) -> dict[str, int]:
+    """Return how many documents have each fate between the older and the newer version."""
+    counts = np.bincount(_fates_of(np.arange(num_ids, dtype=np.uint64)).astype(np.int64), minlength=1000)
+    found = {"added": counts[1], "removed": counts[2], "moved": counts[10] + counts[20]}
+    return {fate: int(found.get(fate, num_ids - sum(found.values()))) for fate in FATES}
+
+
+def _fates_of(ids: UInt64s) -> UInt64s:
+    """Return a number in [0, 1000) for each id: 1 added, 2 removed, 10 or 20 moved, all others kept."""
+    return finalise(ids + np.uint64(7)) % np.uint64(1000)
