@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import create_model
 
 from tests.builders.datasets import (
     build,
@@ -26,11 +27,17 @@ from tests.builders.datasets import (
     write_parquet,
 )
 from tests.counts import count
-from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.base import SpecModel
+from tokenloom.spec.build_spec import BuildSpec, DocumentRules
+from tokenloom.spec.sources import Source
+from tokenloom.spec.tokenizers import Tokenizer
+from tokenloom.storage.formats.manifest import version_name
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.tags import newest
-from tokenloom.tasks.planning.plan import plan_build
+from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.planning.plan import plan_build, spill_name
+from tokenloom.tasks.sources import PartitionRange
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 SPLITS = {"train": 0.5, "validation": 0.25, "test": 0.25}
@@ -342,25 +349,77 @@ def test_default_values_written_out_change_no_version(tmp_path: Path) -> None:
     assert listed_files(plain, version_of(plain)) == listed_files(written, version_of(written))
 
 
+def _spec(model: type[SpecModel], **defaults: Any) -> BuildSpec:
+    """Return a spec of which nothing optional is given; a model in it has these defaults in place of its own."""
+    changed = create_model("Changed", __base__=model, **{name: (Any, value) for name, value in defaults.items()})  # type: ignore[call-overload]
+    plain = make_spec("store", [{"kind": "text", "path": "a"}])
+    if model is BuildSpec:
+        required = {name: getattr(plain, name) for name in ("dataset", "store", "sources", "tokenizer")}
+        return cast(BuildSpec, changed.model_construct(**required))
+    part = changed.model_construct(**{name: "a" for name in ("path", "name") if name in model.model_fields})
+    if model in _SOURCES:
+        return plain.model_copy(update={"sources": [part]})
+    return plain.model_copy(update={"documents" if model is DocumentRules else "tokenizer": part})
+
+
+def _names(spec: BuildSpec) -> tuple[str, str]:
+    """Return the name of the version that a spec makes of a file, and the name of that file's spills."""
+    (name,), (source,) = spec.source_names(), spec.sources
+    file = InputFile(name, "a", "/a", 1, "xxh3_128:01", source.reading_options(), {})
+    version = version_name(spec.identity(), [(name, "a", file.fingerprint)], "f" * 64)
+    return version, spill_name(spec, "f" * 64, file, PartitionRange(0, 1, 1, None))
+
+
+def _options() -> Iterator[tuple[type[SpecModel], str]]:
+    """Yield every option whose default is a value, with its model: what is absent (None, [] or {}) has no name."""
+    for model in (BuildSpec, DocumentRules, *_SOURCES, *_TOKENIZERS):
+        for name, field in model.model_fields.items():
+            is_nested = isinstance(field.default, SpecModel)
+            if not (field.is_required() or is_nested or field.default in (None, [], {})) and name not in _UNNAMED:
+                yield model, name
+
+
+_SOURCES, _TOKENIZERS = (
+    [kind for kind in get_args(get_args(union)[0]) if issubclass(kind, SpecModel)] for union in (Source, Tokenizer)
+)
+_UNNAMED = {"kind", "report", "runner", "backend"}  # the kind is always given; the others decide no byte
+
+
+@pytest.mark.parametrize(("model", "option"), list(_options()))
+def test_a_default_that_changes_makes_other_names(model: type[SpecModel], option: str) -> None:
+    default = model.model_fields[option].default
+    if isinstance(default, bool):
+        changed: Any = not default
+    else:
+        changed = default[::-1] if isinstance(default, list) else default * 2 or default + 1
+    version, spills = _names(_spec(model))
+    other_version, other_spills = _names(_spec(model, **{option: changed}))
+    assert other_version != version
+    assert (other_spills == spills) == (option == "shard_tokens")  # which decides nothing about spills
+
+
+def test_a_new_option_that_is_absent_keeps_all_names() -> None:
+    for model in (BuildSpec, DocumentRules, *_SOURCES, *_TOKENIZERS):
+        for absent in (None, [], {}):
+            assert _names(_spec(model, new=absent)) == _names(_spec(model))
+
+
 CHANGES: dict[str, dict[str, Any]] = {
-    "seed": {"seed": 1},
-    "shard_tokens": {"shard_tokens": 1000},
-    "min_chars": {"documents": {"min_chars": 20}},
-    "duplicates": {"documents": {"deduplicate": False}},
-    "max_bytes": {"documents": {"max_bytes": 1_000_000}},
     "shares": {"splits": {"train": 0.97, "validation": 0.02, "test": 0.01}},
-    "order of splits": {"splits": {"train": 0.98, "test": 0.01, "validation": 0.01}},
     "name of a split": {"splits": {"train": 0.98, "valid": 0.01, "test": 0.01}},
     "dataset": {"dataset": "other"},
     "packs": {"packs": [{"packing": "best_fit", "seq_len": 64}]},
+    "limit": {"limit": 3},
+    "max_chars": {"documents": {"max_chars": 20}},
+    "transform": {"documents": {"transform": {"function": "a:b", "version": "1"}}},
+    "version of the transform": {"documents": {"transform": {"function": "a:b", "version": "2"}}},
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_rule_that_changes_makes_another_version(change: str, tmp_path: Path) -> None:
-    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS))
-    plain = version_of(make_spec(tmp_path / "store", [source]))
-    assert version_of(make_spec(tmp_path / "store", [source], **CHANGES[change])) != plain
+def test_options_that_are_given_make_other_versions() -> None:
+    source = {"kind": "text", "path": "a"}
+    names = [_names(make_spec("store", [source], **change))[0] for change in ({}, *CHANGES.values())]
+    assert len(set(names)) == len(names)
 
 
 def test_content_path_and_source_name_each_make_another_version(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tokenloom.storage.formats.version_files import InputEntry
 class Change:
     """A difference: `kind` is "spec", "source", "tokenizer" or "input"; None on the side that does not have the key.
 
-    The manifest leaves defaults out of the spec, so None there means the default. A source that only one side has is
+    A source that only one side has is
     one change of kind "source"; options of a source that both have are of kind "spec".
     """
 

@@ -23,7 +23,6 @@ from tokenloom.storage.formats.arrays import AnyBuffer, UInt64s
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
 SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
-DEFAULT_SHARES = (("train", 0.98), ("validation", 0.01), ("test", 0.01))  # where a spec names no splits
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)

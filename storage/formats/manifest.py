@@ -132,6 +132,16 @@ def ordered_rows(rows: Mapping[str, int]) -> dict[str, int]:
     return known | dict(rows)
 
 
+def given_options(options: Mapping[str, object]) -> JsonObject:
+    """Return the options that a name depends on: all but those that are absent (null, an empty list or object).
+
+    Defaults are among them, so that a default that changes makes other names. A new option must default to absent: then
+    the names of what does not use it stay.
+    """
+    nested = {name: given_options(value) if isinstance(value, dict) else value for name, value in options.items()}
+    return {name: value for name, value in nested.items() if value not in (None, [], {})}
+
+
 def version_name(identity: Mapping[str, object], inputs: list[tuple[str, str, str]], tokenizer_fingerprint: str) -> str:
     """Return the name of the version that these inputs make: 16 hexadecimal digits.
 

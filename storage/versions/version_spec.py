@@ -1,6 +1,6 @@
 """The part of a version's spec that says which documents the version has, and in which order and split.
 
-The manifest leaves defaults out, and a store may hold a manifest that no build wrote: values are checked here.
+A store may hold a manifest that no build wrote: values are checked here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.keys import DEFAULT_SHARES, SEED_SPACE
+from tokenloom.storage.formats.keys import SEED_SPACE
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores.store import Store
@@ -24,12 +24,12 @@ class SplitShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentRules:
+class DocumentOptions:
     """Which documents are left out; `exclude` is the SHA-256 of a list of contents."""
 
-    min_chars: int = 1
+    min_chars: int
+    deduplicate: bool
     max_chars: int | None = None
-    deduplicate: bool = True
     exclude: str | None = None
     transform: object = None
 
@@ -38,9 +38,9 @@ class DocumentRules:
 class VersionSpec:
     """What lookups, comparisons and moves of tags read of a spec; `limit` is that of a try-out."""
 
-    seed: int = 0
-    splits: tuple[SplitShare, ...] = tuple(map(SplitShare._make, DEFAULT_SHARES))
-    documents: DocumentRules = DocumentRules()
+    seed: int
+    splits: tuple[SplitShare, ...]
+    documents: DocumentOptions
     limit: int | None = None
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import of_source
 from tokenloom.storage.formats.canonical import sha256_of
-from tokenloom.storage.formats.manifest import TokenizerEntry, version_name
+from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
 from tokenloom.storage.formats.spill import SPILL_FORMAT
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
@@ -152,7 +152,7 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str,
     identity = spec.identity()
     if excluded is not None:
         digest = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest()
-        identity["documents"] = identity.get("documents", {}) | {"exclude": digest}
+        identity["documents"] |= {"exclude": digest}
     return identity
 
 
@@ -181,7 +181,9 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
     partitions = [
-        Partition(**vars(part), input_index=index, spill_name=_spill_name(plan, file, part))
+        Partition(
+            **vars(part), input_index=index, spill_name=spill_name(plan.spec, plan.tokenizer.fingerprint, file, part)
+        )
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
@@ -213,19 +215,19 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
     return list(by_source.values())
 
 
-def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
-    """Return a hash of everything that determines the bytes of a partition's spills."""
-    source = plan.spec.sources[plan.spec.source_names().index(file.source)]
+def spill_name(spec: BuildSpec, tokenizer_fingerprint: str, file: InputFile, part: PartitionRange) -> str:
+    """Return a hash of everything that determines the bytes of a partition's spills; see given_options."""
+    source = spec.sources[spec.source_names().index(file.source)]
     paths = {field for field, _ in source.paths()}  # the fingerprint represents the files
     decides = {
         "suffix": PurePosixPath(file.path).suffix,  # determines how it is decompressed
-        "documents": plan.spec.documents.model_dump(exclude={"exclude"}),
+        "documents": given_options(spec.documents.model_dump(exclude={"exclude"})),
         "fingerprint": file.fingerprint,
-        "options": {name: value for name, value in file.options.items() if name not in paths},
+        "options": given_options({name: value for name, value in file.options.items() if name not in paths}),
         "range": [part.start, part.end],
-        "seed": plan.spec.seed,
+        "seed": spec.seed,
         "spill_format": SPILL_FORMAT,
-        "splits": [list(item) for item in plan.spec.split_shares()],
-        "tokenizer": plan.tokenizer.fingerprint,
+        "splits": [list(item) for item in spec.split_shares()],
+        "tokenizer": tokenizer_fingerprint,
     }
     return sha256_of(decides)[:32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import SpecError
@@ -17,14 +18,15 @@ if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
 
 def check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
     """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
-    mine: dict[str, Any] = spec.identity()
-    built: dict[str, Any] = dict(manifest.spec)
-    for identity in (mine, built):
-        documents = {key: value for key, value in identity.pop("documents", {}).items() if key != "exclude"}
-        identity |= {"documents": documents} if documents else {}
-    mine = json.loads(json.dumps(mine))
+    mine, built = _comparable(spec.identity()), _comparable(manifest.spec)
     if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
         raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
+
+
+def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec's identity without excluded contents, and with lists in place of tuples."""
+    documents = {key: value for key, value in identity["documents"].items() if key != "exclude"}
+    return json.loads(json.dumps({**identity, "documents": documents}))  # type: ignore[no-any-return]
 
 
 def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:

@@ -11,7 +11,7 @@ from tokenloom.storage.formats.statistics import add_sources
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import missing_file
-from tokenloom.storage.versions.version_spec import DocumentRules, version_spec
+from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
 from tokenloom.tasks.publishing.gates import NOT_COMPARED
 from tokenloom.wording import counted, tokenizer_name
 
@@ -47,7 +47,7 @@ def empty_splits(shares: Mapping[str, float], num_documents: int, *, is_estimate
     return [f"{none} document in {listed} of {documents}; add documents, or give larger shares in `splits`"]
 
 
-def _empty_sources(build: BuildRecord | None, rules: DocumentRules) -> Iterator[str]:
+def _empty_sources(build: BuildRecord | None, rules: DocumentOptions) -> Iterator[str]:
     if build is None or build.encoded is None or build.statistics is None:
         return
     kept = add_sources([split.sources for split in build.statistics.values()])

@@ -92,4 +92,4 @@ def test_the_model_of_the_page_takes_its_options() -> None:
     model: type[SpecModel] = namespace["SqliteSource"]
     given = model.model_validate({"kind": "sqlite", "path": "a.db"})
     assert given.model_dump()["table"] == "documents"
-    assert given.identity() == {}
+    assert given.identity() == {"kind": "sqlite", "table": "documents", "text": "text"}

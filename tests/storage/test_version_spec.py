@@ -1,4 +1,4 @@
-"""The spec in a manifest is read with the defaults of a build's spec; one that no build wrote is refused."""
+"""The spec in a manifest is read as the build's spec was; one that no build wrote is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOURCE = {"kind": "jsonl", "path": "/in/a.jsonl"}
 def read(spec: dict[str, Any]) -> VersionSpec:
     """Return what is read of a version's spec."""
     value = empty_manifest("data", "a" * 16)
-    value["spec"] |= spec
+    value["spec"] |= make_spec("store", [_SOURCE]).identity() | spec
     return version_spec(MemoryStore(), read_manifest(sign(value), "manifest"))
 
 
@@ -36,7 +36,7 @@ def read(spec: dict[str, Any]) -> VersionSpec:
         },
     ],
 )
-def test_it_has_the_values_and_defaults_of_the_spec_of_the_build(fields: dict[str, Any]) -> None:
+def test_it_has_the_values_of_the_spec_of_the_build(fields: dict[str, Any]) -> None:
     spec = make_spec("store", [_SOURCE], **fields)
     found = read(spec.identity())
     assert (found.seed, found.limit) == (spec.seed, spec.limit)
@@ -51,7 +51,8 @@ def test_it_has_the_values_and_defaults_of_the_spec_of_the_build(fields: dict[st
         ({"seed": "0"}, "spec.seed must be an integer"),
         ({"seed": 2**56}, r"spec.seed must be in \[0, 2\*\*56\)"),
         ({"documents": []}, "spec.documents must be an object"),
-        ({"documents": {"deduplicate": 1}}, "spec.documents.deduplicate must be true or false"),
+        ({"documents": {"min_chars": 1}}, "spec.documents.deduplicate must be given"),
+        ({"documents": {"min_chars": 1, "deduplicate": 1}}, "spec.documents.deduplicate must be true or false"),
         ({"splits": [["train"]]}, r"spec.splits\[\] must be a list of 2 values"),
         ({"splits": [["test", 1]]}, r"spec.splits must be shares in \[0, 1\], among them that of train"),
         ({"splits": [["train", 2]]}, r"spec.splits must be shares in \[0, 1\], among them that of train"),

@@ -14,6 +14,7 @@ from pydantic_core import CoreSchema
 from tokenloom.errors import SpecError
 from tokenloom.spec.form import show_in_form
 from tokenloom.spec.wildcards import check_ranges, escaped
+from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
@@ -77,8 +78,8 @@ class SpecModel(BaseModel):
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields that determine the bytes of a version, as JSON values without defaults and paths."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude={field for field, _ in self.paths()})
+        """Return the options that determine the bytes of a version, as JSON values; see given_options."""
+        return given_options(self.model_dump(mode="json", exclude={field for field, _ in self.paths()}))
 
 
 def is_absolute(path: str) -> bool:

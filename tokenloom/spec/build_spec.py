@@ -19,7 +19,7 @@ from tokenloom.spec.checks import Checks
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
-from tokenloom.storage.formats.keys import DEFAULT_SHARES
+from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.formats.names import VERSION_PATTERN
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
@@ -104,7 +104,7 @@ class BuildSpec(SpecModel):
     tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids; required")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
-        [Split(name=name, share=share) for name, share in DEFAULT_SHARES],
+        [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
         title="Splits",
         description="Shares must add up to 1; train takes the rest. YAML also accepts {train: 0.98, ...}",
     )
@@ -198,22 +198,19 @@ class BuildSpec(SpecModel):
         return sorted((pack.packing, pack.seq_len) for pack in self.packs)
 
     def identity(self) -> dict[str, Any]:
-        """Return the part of the spec that determines the bytes, as JSON values without defaults and paths."""
-        nested = {"sources", "tokenizer", "documents", "splits", "packs"}
+        """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""
         operational = {"store", "checks", "report", "runner", "credentials"}
-        identity = self.model_dump(exclude_defaults=True, exclude=operational | nested)
-        identity["sources"] = [
-            {"name": name} | source.identity() | {"kind": source.kind}
-            for name, source in zip(self.source_names(), self.sources, strict=True)
-        ]
-        identity["tokenizer"] = self.tokenizer.identity() | {"kind": self.tokenizer.kind}
-        if documents := self.documents.identity():
-            identity["documents"] = documents
-        if self.splits != BuildSpec.model_fields["splits"].default:  # their order matters
-            identity["splits"] = [[name, share] for name, share in self.split_shares()]
-        if self.packs:
-            identity["packs"] = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()]
-        return identity
+        parts = {
+            "sources": [
+                {"name": name} | source.identity()
+                for name, source in zip(self.source_names(), self.sources, strict=True)
+            ],
+            "tokenizer": self.tokenizer.identity(),
+            "documents": self.documents.identity(),
+            "splits": [[name, share] for name, share in self.split_shares()],  # their order matters
+            "packs": [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()],
+        }
+        return given_options(self.model_dump(exclude=operational | parts.keys()) | parts)
 
     def _parts(self) -> Iterator[tuple[str, SpecModel]]:
         yield from ((f"sources.{i}", source) for i, source in enumerate(self.sources))

@@ -66,7 +66,6 @@ def _encoding_field() -> Any:
     )
 
 
-_NEWER_OPTIONS = ("encoding", "header", "columns")  # options that older releases did not have
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
 
@@ -88,15 +87,8 @@ class _Source(SpecModel):
         return getattr(self, "leave_out", [])
 
     def reading_options(self) -> dict[str, Any]:
-        """Return the options that determine how a file is read: all fields except those that only select files.
-
-        Options of _NEWER_OPTIONS are omitted at their defaults, so that spills of older releases keep their names.
-        """
-        options = self.model_dump(exclude={"name", "leave_out", *self.path_fields})
-        fields = type(self).model_fields
-        return {
-            key: value for key, value in options.items() if key not in _NEWER_OPTIONS or value != fields[key].default
-        }
+        """Return the options that determine how a file is read: all fields except those that only select files."""
+        return self.model_dump(exclude={"name", "leave_out", *self.path_fields})
 
 
 class _FileSource(_Source):
