@@ -155,18 +155,18 @@ def test_changes_of_spec_and_inputs_are_listed_by_key(tmp_path: Path, capsys: py
     value = run(capsys, old, new)
     found = [(change["kind"], change["key"], change["old"], change["new"]) for change in value["changes"]]
     assert found[:4] == [
-        ("spec", "documents.min_chars", None, 3),
-        ("spec", "seed", None, 5),
+        ("spec", "documents.min_chars", 1, 3),
+        ("spec", "seed", 0, 5),
         ("spec", "sources", ["a"], ["a", "b"]),
-        ("source", "b", None, {"filter": "text != 'x'", "kind": "jsonl"}),
+        ("source", "b", None, {"filter": "text != 'x'", "kind": "jsonl", "text": "text"}),
     ]
     assert [(kind, key) for kind, key, _, _ in found[4:]] == [("input", "a: a.jsonl"), ("input", "b: b.jsonl")]
     assert found[5][2] is None
     assert value["sources"]["b"]["documents"] == {"added": 1, "removed": 0, "kept": 0, "moved": 0}
     assert main(["diff", old, new]) == 0
     shown = capsys.readouterr().out
-    assert "spec seed: default -> 5\n" in shown
-    assert """source b: none -> {"filter": "text != 'x'", "kind": "jsonl"}\n""" in shown
+    assert "spec seed: 0 -> 5\n" in shown
+    assert """source b: none -> {"filter": "text != 'x'", "kind": "jsonl", "text": "text"}\n""" in shown
     assert "1 input added: b: b.jsonl\n1 input changed: a: a.jsonl\n" in shown
     assert [line.split() for line in shown.splitlines() if line.split()[0] in "ab"] == [
         ["a", "1", "1", "0", "0"],

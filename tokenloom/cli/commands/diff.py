@@ -204,8 +204,7 @@ def _print_changes(out: Output, found: list[Change]) -> None:
     inputs = [change for change in found if change.kind == "input"]
     for change in found:
         if change.kind != "input":
-            old, new = _shown(change.old, change.kind), _shown(change.new, change.kind)
-            out.line(f"{change.kind} {change.key}: {old} -> {new}")
+            out.line(f"{change.kind} {change.key}: {_shown(change.old)} -> {_shown(change.new)}")
     for what, some in (
         ("added", [change for change in inputs if change.old is None]),
         ("removed", [change for change in inputs if change.new is None]),
@@ -215,8 +214,8 @@ def _print_changes(out: Output, found: list[Change]) -> None:
             out.line(f"{counted(len(some), 'input')} {what}: {first_of([each.key for each in some], 3)}")
 
 
-def _shown(value: object, kind: str) -> str:
-    """Return a value in words; None is a default of the spec."""
+def _shown(value: object) -> str:
+    """Return a value in words."""
     if value is None:
-        return "default" if kind == "spec" else "none"
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
