@@ -40,7 +40,6 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
-from tokenloom.tokenizers.file_formats import refuse_other_format
 from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 from tokenloom.tokenizers.machine_records import KeptRecord, find_kept_record, installed_code, write_kept_record
@@ -185,10 +184,9 @@ def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> t
 
 
 def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
-    refuse_other_format(data, label, FILE, "a tokenizer.json of the library tokenizers")
     with _library_errors(
         f"tokenizer file {label} is not a valid tokenizer.json",
-        "; download it again, or save it again with Tokenizer.save",
+        "; check tokenizer.kind, download it again, or save it again with Tokenizer.save",
     ):
         library = tokenizers.Tokenizer.from_buffer(data)
     library.no_truncation()

@@ -33,7 +33,6 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
-from tokenloom.tokenizers.file_formats import refuse_other_format
 
 _RUN_BYTES = 250_000
 FILE = "tokenizer.model"
@@ -100,9 +99,10 @@ class SentencePieceTokenizer:
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> SentencePieceTokenizer:
     """Return the tokenizer; SentencePieceTokenizer of the spec describes the fields of `definition`."""
     label, data = read_file(definition, files, FILE)
-    refuse_other_format(data, label, FILE, "a SentencePiece model")
     library = sentencepiece.SentencePieceProcessor(num_threads=1)
-    with _library_errors(f"tokenizer file {label} is not a complete SentencePiece model; download it again"):
+    with _library_errors(
+        f"tokenizer file {label} is not a complete SentencePiece model; check tokenizer.kind, or download it again"
+    ):
         if not data or not library.LoadFromSerializedProto(data):
             raise ValueError("the file is empty")
         eot_id, bos_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))

@@ -30,7 +30,6 @@ from tokenloom.tokenizers.base import (
     special_tokens_hint,
     text_bytes,
 )
-from tokenloom.tokenizers.file_formats import refuse_other_format
 from tokenloom.tokenizers.named_encodings import Ranks, load_named
 from tokenloom.tokenizers.tiktoken_files import (
     LLAMA_3,
@@ -266,8 +265,6 @@ def _parsed(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePa
         return parse_files(definition, files)
     except ValueError as error:
         paths = file_names(definition) if definition.get("ranks") else {file: file for file in files}
-        for file, path in paths.items():
-            refuse_other_format(files[file], path, file, described(definition, file))
         given, wanted = " and ".join(paths.values()), " and ".join(described(definition, file) for file in paths)
         files_are, them = (f"file {given} is", "it") if len(paths) == 1 else (f"files {given} are", "them")
         other = (
