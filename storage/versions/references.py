@@ -10,7 +10,7 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
+from tokenloom.storage.versions.published import load_manifest
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
@@ -120,52 +120,23 @@ def find_version(reference: Reference) -> tuple[Store, str]:
 
 
 def why_missing(store: Store, reference: Reference) -> str:
-    """Return a message: `reference` names no version, why, and what could be named instead."""
+    """Return a message: `reference` names no version, and what lists those that can be named instead."""
     if not store.exists(""):
-        return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{_others(reference.store)}"
-    folder = f"{reference.store}/{reference.dataset}"
-    if not {"versions", "tags"} & set(store.names("")) and (datasets := datasets_in(store)):
         return (
-            f"{folder}: this is a store; name one of its datasets: {', '.join(f'{folder}/{one}' for one in datasets)}"
+            f"{reference}: no dataset {reference.dataset!r} in {reference.store}; `tokenloom ls {reference.store}` "
+            "lists its datasets"
         )
-    return f"{reference}: {_why_not_a_version(store, reference.name) or _why_not_a_tag(store, reference.name)}"
+    from tokenloom.storage.versions.tags import tag_log  # only the message reads other tags
 
-
-def _others(root: str) -> str:
-    """Return what the end of a message says about the datasets that the store at `root` has."""
-    store = open_store(root)
-    if not store.is_local:
-        return f"; `tokenloom ls {root}` lists its datasets"
-    if not store.exists(""):
-        return ", which does not exist"
-    datasets = datasets_in(store)
-    return f"; its datasets are: {', '.join(datasets)}" if datasets else ", which has no datasets"
+    tags = [tag for tag in store.names("tags") if tag_log(store, tag).numbers()]
+    kind = "version" if VERSION_PATTERN.match(reference.name) else "tag"
+    return (
+        f"{reference}: no {kind} {reference.name!r}; tags: {', '.join(tags) or 'none'}; `tokenloom ls {store.root}` "
+        "lists the versions, of 16 hexadecimal digits each"
+    )
 
 
 def datasets_in(store: Store) -> list[str]:
     """Return the names of the datasets of a store in which something was published, sorted."""
     names = filter(NAME_PATTERN.match, store.names(""))
     return sorted(name for name in names if any(store.exists(f"{name}/{part}") for part in ("versions", "tags")))
-
-
-def _why_not_a_tag(store: Store, name: str) -> str:
-    """Return the tags of a dataset that lacks the tag `name`, or else its versions."""
-    from tokenloom.storage.versions.tags import tag_log  # only the message reads other tags
-
-    if known := [tag for tag in store.names("tags") if tag_log(store, tag).numbers()]:
-        return f"no tag {name!r}; tags: {', '.join(known)}"
-    if versions := published_versions(store):
-        return f"no tag {name!r}, and no other; name a version after the @: {', '.join(versions)}"
-    return f"no tag {name!r}; no build has finished yet"
-
-
-def _why_not_a_version(store: Store, name: str) -> str:
-    """Return what hexadecimal digits lack to be a version, "" if they may be the name of a tag, such as "beef"."""
-    if not _HEX_DIGITS.match(name):
-        return ""
-    found = [v for v in store.names("versions") if v.startswith(name) and VERSION_PATTERN.match(v)]
-    begun = [version for version in found if is_published(store, version)]
-    if not begun and NAME_PATTERN.match(name):
-        return ""
-    next_step = f"write @{begun[0]}" if len(begun) == 1 else f"`tokenloom ls {store.root}` lists the versions"
-    return f"a version has 16 hexadecimal digits, not {len(name)}; {next_step}"

@@ -128,13 +128,6 @@ def test_a_dataset_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.C
     assert "no dataset 'nothing'" in err
 
 
-def test_a_store_in_place_of_a_dataset_is_named(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "build", spec_file, "--direct", "--workers", "0")
-    code, _, err = run(capsys, "publish", spec_file.parent / "store")
-    assert code == 1
-    assert "this is a store; name one of its datasets: " in err
-
-
 def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--set", "checks.min_documents=50", "--set", "checks.max_token_drift=0.5")
     assert "checks before it is published: min_documents 1,000\n" in run(capsys, "plan", spec_file)[1]
