@@ -15,7 +15,6 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.files.named_kind import name_hint
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.json_values import parse_json
@@ -106,8 +105,7 @@ def _open(url: str) -> Iterator[Any]:
         try:
             file.close()
         except RuntimeError as error:
-            advice = name_hint(url, "arrayrecord") or f": {message_of(error)}; {_REPAIR}"
-            raise InputError(f"{url}: not a readable ArrayRecord file{advice}") from error
+            raise InputError(f"{url}: not a readable ArrayRecord file: {message_of(error)}; {_REPAIR}") from error
         raise InputError(f"{url}: not a readable ArrayRecord file; {_REPAIR}")
     try:
         yield file

@@ -20,14 +20,12 @@ from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import FileRange, Group, Options, PartitionRange, Rows, cut_groups, locate_groups
 from tokenloom.tasks.sources.files.finding import FoundFile
-from tokenloom.tasks.sources.files.named_kind import name_hint
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.arrow_checks import check_batch
 from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.saved_datasets import find_arrow_files
 
 _FILE_MAGIC = b"ARROW1"
-_FEATHER_1 = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
 _REPAIR = "repair or recreate the file, or leave it out"
@@ -59,7 +57,7 @@ class Reader:
     def _open(self, url: str, part: FileRange) -> Iterator[Iterator[_Batch]]:
         """Open a file; provides its record batches from the first of `part` on."""
         with _open_source(url) as source:
-            batches = _file_batches if _has_footer(source, url) else _stream_batches
+            batches = _file_batches if _has_footer(source) else _stream_batches
             yield batches(source, url, part, self._columns, self._max_bytes)
 
     def _groups(self, url: str) -> list[Group]:
@@ -116,12 +114,9 @@ def _open_source(url: str) -> Iterator[Any]:
         yield source
 
 
-def _has_footer(source: Any, url: str) -> bool:
+def _has_footer(source: Any) -> bool:
     """Return whether a file has a footer; otherwise it is a stream."""
-    magic = source.read(len(_FILE_MAGIC))
-    if magic.startswith(_FEATHER_1):
-        raise InputError(f"{url}: Feather version 1, which Arrow no longer reads; write it again with version 2")
-    return bool(magic == _FILE_MAGIC)
+    return bool(source.read(len(_FILE_MAGIC)) == _FILE_MAGIC)
 
 
 def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: list[int] | None = None) -> Any:
@@ -141,8 +136,7 @@ def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: l
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        advice = name_hint(url, "arrow") or f": {message_of(error)}; {_REPAIR}"
-        raise InputError(f"{url}: not a readable Arrow file{advice}") from error
+        raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {_REPAIR}") from error
 
 
 def _check_names(fields: pa.Schema | pa.StructType) -> None:

@@ -68,12 +68,6 @@ class Dialect:
             return [*row]
         return [None if field == _NULL else field.replace(_NULL, f"{self._escape}N") for field in row]
 
-    def advice(self, message: str) -> str:
-        """Return what to do if a file can't be parsed, after the parser's message."""
-        if "expected after" in message and not self._escape:
-            return r'repair the file, set escape: "\\" if a backslash stands before quotes in a field, or set delimiter'
-        return "repair the file, or set delimiter"
-
     def _rewritten(self, lines: Iterator[str], delimiter: str) -> Iterator[str]:
         escape = str(self._escape)
         kept = {self._quote, escape, delimiter, "\r", "\n"}

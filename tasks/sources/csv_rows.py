@@ -16,16 +16,19 @@ from tokenloom.errors import BadRow, InputError, message_of
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.csv_dialect import Dialect
-from tokenloom.tasks.sources.csv_header import USED_AS_NAMES, first_rows, is_likely_data, missing_column, skip_blank
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow
+from tokenloom.tasks.sources.rows.shown_names import column_error
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 from tokenloom.wording import counted
 
 _MAX_FIRST_LINE = 1_000_000  # characters in a line that is read only for a warning
 _MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each
+_MAX_ROWS = 100  # compared with the header
+_MAX_CHARS = 1_000_000  # in those rows
+_ADVICE = r'repair the file, set delimiter, or set escape: "\\" if a backslash stands before quotes in a field'
 
 
 class Reader(TextFileReader):
@@ -65,11 +68,14 @@ class Reader(TextFileReader):
                     return None
                 text = self._text(url, file)
                 lines = self._dialect.parse(url, self._lines(url, text, _MAX_FIRST_LINE))
-                first, *rows = first_rows(skip_blank(row for row in lines if row)) or [[]]
+                first, *rows = _first_rows(_without_blank_start(row for row in lines if row)) or [[]]
                 text.detach()
         except InputError:
             return None
-        return f"{url}: {USED_AS_NAMES}" if first and is_likely_data(first, rows) else None
+        is_data = first and _is_likely_data(first, rows)
+        return (
+            f"{url}: its first row is used as names of columns; if it is data, set header: false" if is_data else None
+        )
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
@@ -86,9 +92,8 @@ class Reader(TextFileReader):
                     value = dict(zip(names, self._dialect.fields(row), strict=False)) if len(row) == len(names) else row
                     yield RawRow(number, value, sum(map(len, row)))
             except csv.Error as error:
-                message = message_of(error)
                 raise InputError(
-                    f"{url}, line {lines.line_num}: not valid CSV: {message}; {self._dialect.advice(message)}"
+                    f"{url}, line {lines.line_num}: not valid CSV: {message_of(error)}; {_ADVICE}"
                 ) from error
             finally:
                 text.detach()
@@ -106,9 +111,9 @@ class Reader(TextFileReader):
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
         if self._has_header:
-            rows = skip_blank(rows)
+            rows = _without_blank_start(rows)
             names = next(rows, [])
-            self._check_names(url, names, names, rows)
+            self._check_names(url, names, "Set header: false if this is a row of data, check delimiter")
             return names, rows
         if self._columns:
             return self._columns, rows
@@ -116,16 +121,13 @@ class Reader(TextFileReader):
         if first is None:
             return [], rows
         names = [str(position) for position in range(len(first))]
-        self._check_names(url, names, first, rows)
+        self._check_names(url, names, "Check delimiter")
         return names, chain([first], rows)
 
-    def _check_names(self, url: str, names: list[str], first: list[str], rows: Iterator[list[str]]) -> None:
+    def _check_names(self, url: str, names: list[str], check: str) -> None:
         for column, key in self._needed.items():
             if names.count(column) != 1 and (column in names or column not in self.fields.path_columns):
-                rest = first_rows(rows)
-                raise missing_column(
-                    url, key, column, first, rest, delimiter=self._dialect.delimiter, has_header=self._has_header
-                )
+                raise column_error(url, key, column, names, check)
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
@@ -141,3 +143,44 @@ class Reader(TextFileReader):
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file."""
         return [FileRange(0, input_bytes(url))]
+
+
+def _without_blank_start(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Return the rows without blank lines at the start."""
+    for row in rows:
+        if len(row) > 1 or row[0].strip():
+            yield row
+            break
+    yield from rows
+
+
+def _first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
+    """Return about the first hundred rows, or those before a row that can't be read, which a later read reports."""
+    found: list[list[str]] = []
+    num_chars = 0
+    try:
+        for row in rows:
+            found.append(row)
+            num_chars += sum(map(len, row))
+            if len(found) == _MAX_ROWS or num_chars > _MAX_CHARS:
+                break
+    except (csv.Error, InputError):
+        return found
+    return found
+
+
+def _is_likely_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a header is probably a row of data.
+
+    It is if a cell is a number, all cells are texts of several words ("Review Text" alone may be a name), two cells are
+    equal, or a cell is also a value in its own column. Rows that repeat the header don't count: joined files have them.
+
+    Args:
+        names: the cells of the header.
+        rows: some of the rows after it.
+    """
+    cells = [name.strip() for name in names]
+    if len(set(names)) < len(names) or any(cell.isdecimal() for cell in cells) or all(" " in cell for cell in cells):
+        return True
+    pairs = (pair for row in rows if list(row) != list(names) for pair in zip(names, row, strict=False))
+    return any(name == value and name.strip() for name, value in pairs)

@@ -27,7 +27,6 @@ from tokenloom.tasks.sources.base import (
     locate_groups,
 )
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.files.named_kind import name_hint
 from tokenloom.tasks.sources.files.opening import announce, open_input
 from tokenloom.tasks.sources.parquet_footer import (
     byte_ranges,
@@ -209,8 +208,7 @@ def _parse(
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
         reason = message_of(error)
         step = "It is encrypted: write it again without encryption," if "encrypted" in reason else "Repair the file"
-        advice = name_hint(url, "parquet") or f": {reason}. {step} or leave it out"
-        raise InputError(f"{url}: not a readable parquet file{advice}") from error
+        raise InputError(f"{url}: not a readable parquet file: {reason}. {step} or leave it out") from error
 
 
 def _footer_bytes(file: IO[bytes]) -> int:

@@ -221,7 +221,7 @@ class SourceConformance:
     def test_a_missing_text_column_is_reported(self, tmp_path: Path) -> None:
         self._needs_columns()
         path = self.write(tmp_path, make_rows(["one", "two"]))
-        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*Set text:") as raised:
+        with pytest.raises(InputError, match=r"'body'.*text, id, score, lang.*[sS]et text:") as raised:
             self.batches(path, text="body")
         assert str(tmp_path) in str(raised.value)
 

@@ -314,23 +314,23 @@ def test_csv_with_mixed_line_ends_blank_lines_and_no_last_newline_is_read(tmp_pa
 @pytest.mark.parametrize(
     ("data", "options", "parts"),
     [
-        (b"text,n,text\na,1,b\n", {}, "two columns 'text'.*Rename one .*[sS]et text:"),
-        (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.*[sS]et id:"),
-        (b"text,n\na,1\n", {"id": "no"}, "no column 'no'; its columns are: text, n. Set id:"),
+        (b"text,n,text\na,1,b\n", {}, "two columns 'text'.* set text:"),
+        (b"text,n,n\na,1,2\n", {"id": "n"}, "two columns 'n'.* set id:"),
+        (b"text,n\na,1\n", {"id": "no"}, "no column 'no'; its columns are: text, n. .* set id:"),
         (
             b"text,n\na,1\n",
             {"filter": "score > 1"},
-            "no column 'score', which the filter names; its columns are: text, n. Change filter: to name one of them",
+            "no column 'score', which the filter names; its columns are: text, n. .* change filter: to name one",
         ),
         (
             b"first row,1\nsecond row,2\n",
             {},
-            "no column 'text'; its columns are: \"first row\", 1. They look like a row",
+            "no column 'text'; its columns are: \"first row\", 1. Set header: false if this is a row of data, ",
         ),
-        (b"text;n\na;1\n", {}, "no column 'text'; its columns are: \"text;n\". If .*delimiter.* set text:"),
-        (b"Text ,n\na,1\n", {}, "no column 'text'; its columns are: \"Text \", n. Set text:"),
-        (b"t\xff,n\na,1\n", {}, r"no column 'text'; its columns are: .t\\udcff., n. Set text:"),
-        (b"\n\n", {}, "the file is empty, so it has no column 'text'; repair"),
+        (b"text;n\na;1\n", {}, "no column 'text'; its columns are: \"text;n\". .*check delimiter, or set text:"),
+        (b"Text ,n\na,1\n", {}, "no column 'text'; its columns are: \"Text \", n. .* set text:"),
+        (b"t\xff,n\na,1\n", {}, r"no column 'text'; its columns are: .t\\udcff., n. .* set text:"),
+        (b"\n\n", {}, "no column 'text'; its columns are: none"),
     ],
 )
 def test_a_header_that_does_not_fit_is_named_with_its_columns(
@@ -413,26 +413,15 @@ def test_compressed_members_without_content_are_skipped_or_reported(tmp_path: Pa
 def test_a_compressed_file_without_the_suffix_is_refused(tmp_path: Path) -> None:
     for suffix, compress in COMPRESS.items():
         path = written(tmp_path / f"a{suffix}.jsonl", compress(CONTENT))
-        with pytest.raises(InputError, match=r"its first bytes are those of (gzip|bz2|zstd); rename it to end in"):
+        with pytest.raises(InputError, match=r"its first bytes are those of (gzip|bz2|zstd); end its name in"):
             texts_of(path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "named"),
-    [
-        ("parquet", "a.jsonl", "jsonl"),
-        ("parquet", "a.jsonl.gz", "jsonl"),
-        ("parquet", "a.csv", "csv"),
-        ("arrow", "a.parquet", "parquet"),
-        ("arrayrecord", "a.json", "jsonl"),
-        ("csv", "a.jsonl", "jsonl"),
-    ],
+    ("kind", "name"), [("parquet", "a.jsonl"), ("arrow", "a.parquet"), ("arrayrecord", "a.json"), ("csv", "a.jsonl")]
 )
-def test_a_file_with_the_name_of_another_kind_gets_that_kind_as_advice(
-    kind: str, name: str, named: str, tmp_path: Path
-) -> None:
-    advice = f"its name ends in {name.removeprefix('a')}: read it with kind: {named}, or leave the file out"
-    with pytest.raises(InputError, match=re.escape(advice)):
+def test_a_file_of_another_kind_is_refused_by_name(kind: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"(?i)/{name}: (not a readable {kind}|no column 'text')"):
         texts_of(written(tmp_path / name, CONTENT), kind)
 
 

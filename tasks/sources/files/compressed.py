@@ -13,7 +13,6 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.tasks.sources.files.opening import announce, input_bytes, is_local, open_input
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-SUFFIXES = tuple(_CODECS)
 _NOT_TEXT = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh91AY&SY": "bz2",
@@ -22,11 +21,6 @@ _NOT_TEXT = {
     b"PK\x03\x04": "zip",
     b"PAR1": "parquet",
     b"ARROW1": "Arrow",
-}
-_NEXT_STEPS = {
-    **{codec: f"rename it to end in {suffix}" for suffix, codec in _CODECS.items()},
-    **dict.fromkeys(("xz", "zip"), "decompress it"),
-    **{what: f"read it with kind: {what.lower()}" for what in ("parquet", "Arrow")},
 }
 _UNSUPPORTED = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
 _BUFFER_BYTES = 2**20
@@ -45,7 +39,10 @@ def _check_plain(url: str, file: IO[bytes]) -> None:
     file.seek(0)
     for mark, what in _NOT_TEXT.items():
         if head.startswith(mark):
-            raise InputError(f"{url}: its first bytes are those of {what}; {_NEXT_STEPS[what]}, or leave the file out")
+            raise InputError(
+                f"{url}: its first bytes are those of {what}; end its name in {', '.join(_CODECS)} if it is such a "
+                "file, set the kind that reads it, or leave it out"
+            )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.rows.shown_names import change_option, shown_names, wanted_column
+from tokenloom.tasks.sources.rows.shown_names import change_option, column_error, shown_names, wanted_column
 
 _UUID, _JSON = "arrow.uuid", "arrow.json"  # extension types that parquet's logical types become
 
@@ -33,14 +33,13 @@ def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
         key: the key of the spec that names the column, for messages.
     """
     first, *rest = _path(schema, name)
-    wanted, change = wanted_column(key, name), change_option(key).capitalize()
     if schema.names.count(first) != 1:
-        found = "two columns" if first in schema.names else "no column"
-        raise InputError(f"{url}: {found} {wanted}; its columns are: {shown_names(schema.names)}. {change} one of them")
+        raise column_error(url, key, first if first in schema.names else name, schema.names)
     kind = schema.field(first).type
     parent = first
     for part in rest:
         if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            wanted, change = wanted_column(key, name), change_option(key).capitalize()
             raise InputError(f"{url}: no column {wanted}: {_inside(parent, kind)}. {change} a column")
         parent = f"{parent}.{part}"
         kind = kind.field(part).type

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
+
+from tokenloom.errors import InputError
 
 _PLAIN = re.compile(r"[\w.-]+")
 _MAX_NAMES = 50
@@ -38,6 +40,23 @@ def _shown(name: str) -> str:
 def wanted_column(key: str, name: str) -> str:
     """Return how a message shows a column that the option `key` names: "'score', which the filter names"."""
     return f"{name!r}, which the filter names" if key == "filter" else repr(name)
+
+
+def column_error(url: str, key: str, name: str, names: Sequence[str], check: str = "") -> InputError:
+    """Return the error for a column that a file does not have exactly once.
+
+    Args:
+        url: the file's path or URL.
+        key: the key of the spec that names the column: text, id or filter.
+        name: the column's name.
+        names: those of all columns.
+        check: what else may be wrong, before the advice to name another column.
+    """
+    found, change = "two columns" if name in names else "no column", change_option(key)
+    advice = f"{check}, or {change}" if check else change.capitalize()
+    return InputError(
+        f"{url}: {found} {wanted_column(key, name)}; its columns are: {shown_names(names)}. {advice} one of them"
+    )
 
 
 def change_option(key: str) -> str:
