@@ -19,6 +19,6 @@ def add_source_line(spec: BuildSpec) -> Iterator[None]:
         yield
     except InputError as error:
         if error.source and (place := spec.source_place(error.source)):
-            message, name = str(error), f"source {error.source}: "
+            message, name = str(error.args[0]), f"source {error.source}: "
             error.args = (f"{place}: {name}{message.removeprefix(name)}", *error.args[1:])
         raise

@@ -68,7 +68,7 @@ class BadRow(InputError):
 
     def __init__(self, message: str, row: int, reason: str, num_rows: int = 1, option: str = "") -> None:
         super().__init__(message, row, reason, num_rows, option)
-        self.message, self.row, self.reason, self.num_rows, self.option = message, row, reason, num_rows, option
+        self.row, self.reason, self.num_rows, self.option = row, reason, num_rows, option
 
     def changed(self, **arguments: Any) -> BadRow:
         """Return a copy with other arguments; it has no traceback and no cause, which keep the row's data in memory."""
@@ -78,7 +78,7 @@ class BadRow(InputError):
         return copy
 
     def __str__(self) -> str:
-        return f"{self.message}, or {self.option}" if self.option else str(self.message)
+        return f"{self.args[0]}, or {self.option}" if self.option else str(self.args[0])
 
 
 class TokenizerError(TokenloomError, ValueError):
