@@ -15,7 +15,7 @@ from tests.builders.refusals import assert_refused
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.tasks import test_source_kinds
 from tests.tasks.source_conformance import make_rows
-from tests.tasks.test_remote_glob import put_all
+from tests.tasks.test_globs import put_all
 from tokenloom.cli import main as cli
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
@@ -24,8 +24,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import finding
 from tokenloom.tasks.sources.files.finding import find_files
-from tokenloom.tasks.sources.files.local_glob import local_glob
-from tokenloom.tasks.sources.files.remote_glob import folder_glob
+from tokenloom.tasks.sources.files.globs import folder_glob, local_glob
 
 TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", "~hidden.txt"]
 PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out, as `git status` with such a .gitignore does

@@ -15,7 +15,7 @@ from tokenloom.spec.wildcards import first_wildcard, literal, passes_over, root_
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import remote_fingerprint
-from tokenloom.tasks.sources.files.local_glob import local_glob, local_info
+from tokenloom.tasks.sources.files.globs import folder_glob, local_glob, local_info, object_glob
 from tokenloom.tasks.sources.files.opening import (
     Info,
     filesystem_of,
@@ -25,7 +25,6 @@ from tokenloom.tasks.sources.files.opening import (
     local_path,
     translate_input_errors,
 )
-from tokenloom.tasks.sources.files.remote_glob import folder_glob, object_glob
 from tokenloom.wording import counted
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes

@@ -1,13 +1,18 @@
-"""Match patterns of remote files. A listing that fails is retried or reported, never a folder without files.
+"""Match patterns of files, local and remote. A listing that fails is retried or reported, never a folder without files.
 
-fsspec's glob silently skips folders whose listing fails: s3fs does so, and so do file systems that can't list a whole
-tree at once; `on_error="raise"` works for their first level only.
+The glob functions of Python and of fsspec silently skip folders that can't be read; on_error="raise" of fsspec works
+for their first level only. Below `**`, those of pathlib and fsspec skip linked folders, and that of glob follows a loop
+of links 40 times (docs/decisions.md). Here, `*`, `?` and `[...]` match within one part of the path; `**`, as a whole
+part, matches any number of folders. Links are followed, except below `**` a link that leads back to a folder above it.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import translate
 
 from tokenloom.errors import InputError
@@ -15,7 +20,61 @@ from tokenloom.spec.wildcards import PartMatcher, first_wildcard, literal, match
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3
 from tokenloom.storage.stores.urls import S3
-from tokenloom.tasks.sources.files.opening import Info
+from tokenloom.tasks.sources.files.opening import Info, translate_input_errors
+
+
+def local_glob(pattern: str) -> list[tuple[str, Info]]:
+    """Return the path, "type" and "size" of each file and folder that an absolute pattern matches, sorted by path.
+
+    "type" is file, directory or other (a pipe, a broken link).
+
+    Raises InputError for an invalid pattern, or if a folder on the way can't be read.
+    """
+    return [(path, _local_info(path)) for path, _ in folder_glob(_local_listing, pattern, pattern, os.path.realpath)]
+
+
+def local_info(path: str) -> Info:
+    """Return the "type" and "size" of a file or folder; raises InputError if it does not exist or can't be read."""
+    with translate_input_errors(path, "no such file; check the path"):
+        return _described(os.stat(path))
+
+
+def _local_listing(folder: str) -> list[Info]:
+    with _reporting_unreadable(folder):
+        try:
+            with os.scandir(folder) as entries:
+                return [{"name": one.path, "type": "directory" if _is_folder(one) else "other"} for one in entries]
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, which no name contains
+            return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with _reporting_unreadable(entry.path):  # such as a link into a folder that this user can't enter
+        return entry.is_dir()
+
+
+def _local_info(path: str) -> Info:
+    with _reporting_unreadable(path):
+        try:
+            return _described(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):  # a broken link
+            return {"type": "other", "size": 0}
+
+
+def _described(found: os.stat_result) -> Info:
+    kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
+    return {"type": kind, "size": found.st_size}
+
+
+@contextmanager
+def _reporting_unreadable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{path}: can't be read: {error.strerror}; give this user permission to read it, or leave it out of the "
+            "pattern"
+        ) from error
 
 
 def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
@@ -78,27 +137,34 @@ def _parents(names: Iterable[str]) -> set[str]:
     return found
 
 
-def folder_glob(listing: Callable[[str], list[Info]], pattern: str, path: str) -> list[tuple[str, Info]]:
+def folder_glob(
+    listing: Callable[[str], list[Info]], pattern: str, path: str, real: Callable[[str], str] = str
+) -> list[tuple[str, Info]]:
     """Return the name and info of each file and folder that a pattern matches in a tree of folders, sorted by name.
 
     Args:
         listing: returns what a folder holds, or raises. Called only for folders that may lead to a match.
         pattern: the URL, for messages.
         path: the pattern in the form that the file system uses.
+        real: returns the name of a folder without links.
 
     Raises InputError for an invalid pattern.
     """
     matches = _matcher(path, pattern)
     root = root_of(path)
     levels = _levels(path[path.rfind("/", 0, first_wildcard(path)) + 1 :], pattern)
-    found = dict(_below(listing, root, levels))
+    found = dict(_below(listing, root, levels, real))
     if found and (folder := root.rstrip("/")):
         found.setdefault(folder, {"name": folder, "type": "directory", "size": 0})
     return _matching(found.items(), matches, path)
 
 
 def _below(
-    listing: Callable[[str], list[Info]], folder: str, levels: list[PartMatcher | None]
+    listing: Callable[[str], list[Info]],
+    folder: str,
+    levels: list[PartMatcher | None],
+    real: Callable[[str], str],
+    above: tuple[str, ...] = (),
 ) -> Iterator[tuple[str, Info]]:
     """Yield what `folder` holds, and the folders below it that `levels` lead through.
 
@@ -106,8 +172,14 @@ def _below(
         listing: see folder_glob.
         folder: where to begin.
         levels: what matches the name of a folder on each level; None for any number of folders.
+        real: see folder_glob.
+        above: the real names of the folders that `**` led through.
     """
     level, rest = levels[0], levels[1:]
+    if level is None:
+        if real(folder) in above:
+            return
+        above = (*above, real(folder))
     for info in listing(folder):
         is_folder = info["type"] == "directory"
         name = info["name"].rstrip("/") if is_folder else info["name"]
@@ -115,9 +187,9 @@ def _below(
         if not is_folder or name == folder.rstrip("/"):
             continue
         if level is None:
-            yield from _below(listing, name, levels)
+            yield from _below(listing, name, levels, real, above)
         elif rest and level(name.rpartition("/")[2]):
-            yield from _below(listing, name, rest)
+            yield from _below(listing, name, rest, real)
 
 
 def _matching(found: Iterable[tuple[str, Info]], matches: Callable[[str], object], path: str) -> list[tuple[str, Info]]:
