@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 import warnings
@@ -14,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from tokenloom.cli.bench.process_usage import cpu_seconds, resident_memory
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -112,20 +111,20 @@ def _measure_rank(task: Task, meet: Callable[[], object]) -> Measured:
     import tokenloom.reader.loader  # noqa: F401  # imports torch too, which must not count in the time to the first batch
     from tokenloom.storage.cache.cache_files import CacheFiles
 
-    imports = resident_memory()
+    imports = _resident_memory()
     begin = time.perf_counter()
     data = task.open()
     batches = _batches(task, data)
     next(batches)
     first_batch = time.perf_counter() - begin
     meet()
-    begin, cpu = time.perf_counter(), cpu_seconds()
+    begin, cpu = time.perf_counter(), _cpu_seconds()
     waits, walls = _take(batches, task.step_seconds, _SECONDS, task.num_steps)
-    cpu_share = (cpu_seconds() - cpu) / (time.perf_counter() - begin)
+    cpu_share = (_cpu_seconds() - cpu) / (time.perf_counter() - begin)
     downloaded = CacheFiles(Path(task.cache_folder), None).used() if task.cache_folder else None
     meet()
     flat = _take(batches, 0.0, _FLAT_SECONDS, None)[1] if task.step_seconds else walls
-    memory = resident_memory()
+    memory = _resident_memory()
     meet()  # every rank measures its memory before any rank frees it
     return Measured(
         waits=waits[_num_warm_up(waits) :],
@@ -212,3 +211,34 @@ def _shards(data: TokenDataset, task: Task, num_batches: int) -> list[int]:
     steps = Steps(find_ranks(task.rank, task.world_size), task.batch_size, None, True)
     ((_, shards),) = make_stream(data, task.order, 0, None).shards_of(steps.positions(0, num_batches))
     return shards
+
+
+def _resident_memory() -> dict[str, float]:
+    """Return the resident, proportional and shared bytes of this process and its workers; {} without /proc."""
+    names = {"Rss": "rss", "Pss": "pss", "Shared_Clean": "shared", "Shared_Dirty": "shared"}
+    found: dict[str, float] = {}
+    try:
+        for process in _processes():
+            for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
+                if name := names.get(line.partition(":")[0]):
+                    found[name] = found.get(name, 0) + 1024 * int(line.split()[1])
+    except OSError:
+        return {}
+    return found
+
+
+def _cpu_seconds() -> float:
+    """Return the processor time in seconds of this process and, with /proc, of its workers."""
+    total = time.process_time()
+    try:
+        for process in _processes()[1:]:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return total
+    return total
+
+
+def _processes() -> list[str]:
+    """Return the names of the folders in /proc of this process and its workers."""
+    return ["self", *(str(process.pid) for process in multiprocessing.active_children())]

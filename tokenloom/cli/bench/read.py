@@ -12,12 +12,10 @@ import multiprocessing
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_reference, count_up_to, positive
 from tokenloom.cli.bench.figures import BenchResult, WayFigures, way_figures
-from tokenloom.cli.bench.plot import draw
 from tokenloom.cli.bench.rank import Task, run_ranks
 from tokenloom.cli.bench.tables import show
 from tokenloom.cli.output import Output
@@ -47,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--processes", type=positive, default=4, metavar="P", help="training processes (default: 4)")
     add("--nodes", type=_positives, default=[1], metavar="N,...", help="nodes they are divided into (default: 1)")
-    add("--plot", metavar="FILE.svg", help="draw idle ratios, rates, steps and memory")
 
 
 def _counts(text: str) -> list[int]:
@@ -80,10 +77,9 @@ def run(
     workers: list[int],
     processes: int,
     nodes: list[int],
-    plot: str | None,
     out: Output,
 ) -> BenchResult:
-    """Measure every way of feeding; print tables, and draw a plot if `plot` is given.
+    """Measure every way of feeding, and print tables.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
@@ -97,30 +93,19 @@ def run(
         workers: numbers of workers of a torch DataLoader to compare with; 0 loads in the process itself.
         processes: ranks.
         nodes: numbers of nodes that the ranks are divided into; each divides `processes`.
-        plot: an .svg file to write.
         out: prints the result.
 
     Raises:
         SpecError: an argument is out of range.
         StoreError: there is no such version or split.
     """
-    _check(processes, nodes, plot)
+    if wrong := [number for number in nodes if processes % number]:
+        raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be divided evenly among them")
     method = multiprocessing.get_start_method()
     task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, start_method=method)
     result = _measure_all(replace(task, world_size=processes), workers, nodes, step_ms)
     show(result, out)
-    if plot:
-        Path(plot).write_text(draw(result), encoding="utf-8")
-        out.line()
-        out.line(f"wrote {plot}")
     return result
-
-
-def _check(processes: int, nodes: list[int], plot: str | None) -> None:
-    if wrong := [number for number in nodes if processes % number]:
-        raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be divided evenly among them")
-    if plot and (Path(plot).suffix != ".svg" or not Path(plot).absolute().parent.is_dir()):
-        raise SpecError(f"--plot {plot}: give the name of an .svg file in an existing folder")
 
 
 def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: float) -> BenchResult:
