@@ -22,7 +22,7 @@ from prefect.states import Completed, Crashed, Failed
 
 from tokenloom.flows.runs import log_filter
 from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, write_last_line
-from tokenloom.spec.messages import with_rules_in_words
+from tokenloom.spec.validation import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.publishing.outcome import crash_message, joined_problems, outcome
 

@@ -19,7 +19,7 @@ from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
-from tokenloom.spec.messages import pydantic_rule, with_rules_in_words
+from tokenloom.spec.validation import pydantic_rule, with_rules_in_words
 from tokenloom.spec.wildcards import escaped, first_wildcard, literal
 from tokenloom.tasks.sources import make_reader
 
@@ -56,25 +56,9 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     [
         (
             "seq_len: 2048\n",
-            "spec.yaml:7: seq_len: unknown key (value 2048). It is an argument of TokenDataset in training; in a spec, "
-            "it belongs under `packs`. Allowed: dataset",
+            "spec.yaml:7: seq_len: unknown key (value 2048). Allowed: dataset, store",
         ),
-        (
-            "batch_size: 2\n",
-            "batch_size: unknown key (value 2). It is an argument of TokenLoader in training. Allowed: ",
-        ),
-        (
-            "min_chars: 2\n",
-            "spec.yaml:7: min_chars: unknown key (value 2). It belongs under `documents`. Allowed: dataset,",
-        ),
-        (
-            "documents: {seed: 3}\n",
-            "spec.yaml:7: documents.seed: unknown key (value 3). It belongs at the top level. All",
-        ),
-        (
-            "path: x\n",
-            "spec.yaml:7: path: unknown key (value 'x'). It belongs under `sources` or under `tokenizer`. Allo",
-        ),
+        ("documents: {seed: 3}\n", "spec.yaml:7: documents.seed: unknown key (value 3). Allowed: min_chars"),
         ("sed: 1\n", "spec.yaml:7: sed: unknown key (value 1). Did you mean seed? Allowed: dataset, store, sources,"),
         (
             "documents:\n  min_char: 5\n",
@@ -82,7 +66,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("seed: yes\n", "spec.yaml:7: seed: must be an integer; got True"),
         ("seed: 1.5\n", "spec.yaml:7: seed: must be an integer; got 1.5"),
-        ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: must be an integer, such as 5; got '5'"),
+        ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: must be an integer; got '5'"),
         ("seed: -1\n", "spec.yaml:7: seed: must be at least 0; got -1"),
         ("seed: 2026-01-01\n", "spec.yaml:7: seed: must be an integer; got datetime.date(2026, 1, 1)"),
         ("documents:\n", "spec.yaml:7: documents: must be a mapping of keys"),
@@ -95,7 +79,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "tokenizer: {kind: tiktoken, name: tekkn, ranks: tekken.json}\n",
             "tekken (for a tekken.json). Did you mean tekken?",
         ),
-        ("tokenizer: {kind: tiktoken, name: Llama3, ranks: x}\n", "'_' or '-'; got 'Llama3'. Did you mean llama3?"),
+        ("tokenizer: {kind: tiktoken, name: Llama3, ranks: x}\n", "'_' or '-'; got 'Llama3'"),
         ("tokenizer: llama3\n", "read from a file: write {kind: tiktoken, name: llama3, ranks: tokenizer.model}; got"),
         ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: must be more than 0; got 0"),
@@ -139,12 +123,11 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("documents: {on_error: ignore}\n", "documents.on_error: must be 'fail' or 'skip'; got 'ignore'"),
         ("5: 6\n", "keys must be text; got 5"),
-        ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: must be an integer, such as 1000000; got '1e6'"),
-        ("shard_tokens: 1.0e+6\n", "spec.yaml:7: shard_tokens: must be an integer, such as 1000000; got 1000000.0"),
+        ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: must be an integer; got '1e6'"),
         ("shard_tokens: .nan\n", "spec.yaml:7: shard_tokens: must be an integer; got nan"),
         ("seed: 9007199254740992\n", "spec.yaml:7: seed: must be at most 9007199254740991; got 9007199254740992"),
         ("documents: {exclude: ''}\n", "spec.yaml:7: documents.exclude: must not be empty; got ''"),
-        ("documents: {exclude: 5}\n", "spec.yaml:7: documents.exclude: must be text, in quotes; got 5"),
+        ("documents: {exclude: 5}\n", "spec.yaml:7: documents.exclude: must be text; got 5"),
         ("documents: {deduplicate: 1}\n", "spec.yaml:7: documents.deduplicate: must be true or false; got 1"),
         ("splits: {train: many}\n", "spec.yaml:7: splits.train: must be a number; got 'many'"),
         ("splits: [{name: train, share: 2}]\n", "spec.yaml:7: splits.0.share: must be at most 1; got 2"),
@@ -261,8 +244,8 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
         (BASE + "---\nseed: 1\n", "not valid YAML"),
         (BASE + "packs: " + "[" * 5000, "not valid YAML: nested too deep"),
-        (BASE + "documents: &a [*a]\n", "YAML aliases (*name) are not supported"),
-        (BASE + "packs: [&a [x, x], [*a, *a]]\n", "YAML aliases (*name) are not supported"),
+        (BASE + "documents: &a [*a]\n", "not valid YAML: aliases (*name) are not supported; write"),
+        (BASE + "packs: [&a [x, x], [*a, *a]]\n", "not valid YAML: aliases (*name) are not supported; write"),
         (BASE + "[a, b]: 1\n", "not valid YAML: found unhashable key"),
         ("a\0b", "not valid YAML"),
         ("- a\n", "a spec is a mapping of keys (dataset, store, sources"),
@@ -280,10 +263,7 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="this is a folder"):
         load_spec(tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(SpecError, match=r"bytes\.yaml: a spec must be UTF-8; this file looks like UTF-16\. Save it as"):
-        load_spec(tmp_path / "bytes.yaml")
-    (tmp_path / "bytes.yaml").write_bytes("dataset: né".encode("latin-1"))
-    with pytest.raises(SpecError, match=r"bytes\.yaml: a spec must be UTF-8; byte 10 of this file is not\. Save it as"):
+    with pytest.raises(SpecError, match=r"bytes\.yaml: a spec must be UTF-8; byte 0 is not\. Save it as"):
         load_spec(tmp_path / "bytes.yaml")
 
 

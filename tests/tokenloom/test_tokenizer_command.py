@@ -87,11 +87,6 @@ def test_a_text_that_is_not_utf8_is_refused_in_one_line(spec: Path, capsys: pyte
     )
 
 
-def test_the_name_of_a_tokenizer_is_not_a_spec(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tokenizer", "o200k_base"]) == 2
-    assert "no such file; a spec is a YAML file; write `tokenizer: o200k_base` in it" in capsys.readouterr().err
-
-
 def test_its_help_says_that_it_may_take_minutes_and_it_has_no_limit(
     spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

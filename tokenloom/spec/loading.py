@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from tokenloom.errors import SpecError
+import yaml
+
+from tokenloom.errors import SpecError, message_of
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.messages import unexpanded_variable
-from tokenloom.spec.overrides import apply_override
+from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.validation import validate_spec
-from tokenloom.spec.yaml_file import OVERRIDE, YamlFile, key_path, read_yaml_file
+from tokenloom.spec.yaml_file import OVERRIDE, KeyPath, YamlFile, dotted, key_path, read_yaml_file
+
+# A shell variable at the start of a part of a path: $DATA/x, /mnt/${SET}/x, s3://$BUCKET/x.
+_VARIABLE = re.compile(r"(?:^|/)(\$(?:\w+|\{\w+\}))")
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder: str | Path = ".") -> BuildSpec:
@@ -27,7 +34,7 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder:
     """
     file = read_yaml_file(str(path))
     for override in overrides:
-        apply_override(file, override)
+        _apply_override(file, override)
     spec = validate_spec(file)
     given = [key for key, _ in spec.paths() if file.place(key_path(key)).startswith(OVERRIDE)]
     folders = dict.fromkeys(given, str(overrides_folder))
@@ -36,11 +43,59 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder:
     return spec.resolve(file.folder, folders).with_source_places(places)
 
 
+def _apply_override(file: YamlFile, override: str) -> None:
+    """Set one key of a spec, by "key=value"; raise SpecError if it is not one, or the spec has no place for the key."""
+    name, equals, text = override.partition("=")
+    if not equals or not name:
+        raise SpecError(f"--set {override}: write --set key=value, such as --set documents.min_chars=5")
+    if "://" in name:  # a URL cut at its first =: a secret in it must not show in the message
+        raise SpecError("--set: a URL precedes the =; write --set key=value, such as --set store=s3://bucket/store")
+    key = key_path(name)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:  # *.txt, [a-z]+: a text that is not valid YAML is taken literally
+        value = text
+    if key[0] == "tokenizer" and len(key) > 1 and "tokenizer" in file.value:
+        try:  # a short name has no keys: replace it by the mapping that it stands for
+            file.value["tokenizer"] = expand_short_name(file.value["tokenizer"])
+        except ValueError as error:
+            raise SpecError(f"--set {override}: tokenizer: {message_of(error)}") from error
+    _set(file.value, key, value, override)
+    for replaced in [known for known in file.places if known[: len(key)] == key]:
+        del file.places[replaced]
+    file.places[key] = f"{OVERRIDE}{override}"
+
+
+def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:
+    """Set a key of a nested value; missing mappings and lists on the way to it are created."""
+    target: Any = spec
+    for depth, (part, following) in enumerate(pairwise(key), start=1):
+        if isinstance(target, list) and isinstance(part, int) and part < len(target):
+            target = target[part]
+        elif isinstance(target, dict) and isinstance(part, str):
+            target = target.setdefault(part, [] if isinstance(following, int) else {})
+        else:
+            raise SpecError(f"--set {override}: the spec has no {dotted(key[:depth])}")
+    last: Any = key[-1]
+    if not (isinstance(target, dict) or (isinstance(target, list) and isinstance(last, int) and last < len(target))):
+        raise SpecError(f"--set {override}: the spec has no {dotted(key)}")
+    target[last] = value
+
+
 def _check_variables(spec: BuildSpec, file: YamlFile, folders: Mapping[str, str]) -> None:
     """Raise SpecError for a path that contains a shell variable, since nothing expands it."""
     for key, path in spec.paths():
-        if variable := unexpanded_variable(path, folders.get(key, file.folder)):
+        found = _VARIABLE.search(path)
+        if found and _is_unexpanded(path, found, folders.get(key, file.folder)):
             raise SpecError(
-                f"{file.place(key_path(key))}: {key}: variables such as {variable} are not expanded in a spec; "
+                f"{file.place(key_path(key))}: {key}: variables such as {found[1]} are not expanded in a spec; "
                 f'let the shell expand it: --set {key}="{path}"'
             )
+
+
+def _is_unexpanded(path: str, found: re.Match[str], folder: str) -> bool:
+    """Return whether what looks like a variable is one: no key of a remote store, and no local file of that name."""
+    if "://" in path or ("://" in folder and not path.startswith("/")):
+        return path[: found.start(1)].endswith("://")  # the name of a bucket can't contain a $
+    name = path[: found.end(1)] + path[found.end(1) :].partition("/")[0]
+    return not Path(folder, name).exists()

@@ -189,11 +189,6 @@ _BY_NAME = {
 }
 
 
-def is_short_name(value: str) -> bool:
-    """Return whether a tokenizer can be written as this name alone."""
-    return value in _SHORT
-
-
 def expand_short_name(value: Any) -> Any:
     """Return the mapping that a short name stands for, any other value unchanged; ValueError for an unknown name."""
     if not isinstance(value, str):

@@ -1,24 +1,54 @@
-"""Validate a spec from a file: each error of pydantic becomes a line that starts with the place and the key."""
+"""Validate a spec from a file: each error of pydantic becomes a line with the place, the key and the rule in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
+from tokenloom.spec.base import NAME_PATTERN
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.messages import pydantic_rule
-from tokenloom.spec.tokenizers import tiktoken_names
+from tokenloom.spec.tokenizers import MODEL_NAME_PATTERN
 from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
-from tokenloom.wording import did_you_mean, near_miss
+from tokenloom.wording import did_you_mean, shortened
 
-_OF_READER = dict.fromkeys(("seq_len", "packing", "labels"), "TokenDataset") | dict.fromkeys(
-    ("batch_size", "num_epochs", "order", "lanes", "prefetch"), "TokenLoader"
-)
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
+_PATTERNS = {
+    NAME_PATTERN: "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'",
+    MODEL_NAME_PATTERN: "must be a name such as org/model, of letters, digits, '.', '_' and '-'; give a file as path",
+    r"^[a-z][a-z0-9_-]{0,31}$": "must be a lower-case letter, then at most 31 lower-case letters, digits, '_' or '-'",
+    r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must name a function as package.module:function",
+    r'^[^"\r\n\x00]': "must be one character, not a double quote, a line end or NUL",
+    r"^[^\r\n\x00]*$": "must be one character, not a line end or NUL",
+    r"^[\w.-]+$": "must be letters, digits, '.', '_' or '-'",
+    "^[a-z][a-z0-9+.-]*$": "must be a lower-case letter, then lower-case letters, digits, '+', '.' or '-'",
+    "^[a-z0-9-]+$": "must be lower-case letters, digits or '-'",
+}
+# Messages of pydantic, and the rule that each of them states.
+_RULES = [
+    (re.compile(message), rule)
+    for message, rule in (
+        (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+        (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+        (r"Input should be greater than (\S+)", r"must be more than \1"),
+        (r"Input should be a finite number", "must be a finite number"),
+        (r"Input should be a valid integer(, .*)?", "must be an integer"),
+        (r"Input should be a valid number(, .*)?", "must be a number"),
+        (r"Input should be a valid boolean(, .*)?", "must be true or false"),
+        (r"Input should be a valid string", "must be text"),
+        (r"Input should be a valid list", "must be a list"),
+        (r"Input should be a valid dictionary( or .*)?", "must be a mapping of keys"),
+        (r"Input should be ('.*')", r"must be \1"),
+        (r"String should have at least 1 character|List should have at least 1 item.*", "must not be empty"),
+        (r"String should have at most 1 character", "must be one character"),
+        (r"Keys should be strings", "keys must be text"),
+        (r"Value error, ", ""),
+    )
+]
 
 
 def validate_spec(file: YamlFile) -> BuildSpec:
@@ -39,9 +69,7 @@ def _message(item: Any, file: YamlFile) -> str:
         key = (*key, "kind")
     name = dotted(key) or "spec"
     if problem == "extra_forbidden":
-        allowed, elsewhere = field_names(location[:-1]), _elsewhere(location)
-        hint = f"{elsewhere} Allowed: {', '.join(allowed)}" if elsewhere else did_you_mean(str(key[-1]), allowed)
-        rule = f"unknown key (value {_short(item['input'])}). {hint}"
+        rule = f"unknown key (value {_short(item['input'])}). {did_you_mean(str(key[-1]), field_names(location[:-1]))}"
     elif problem == "missing":
         rule = f"this key is required and is missing{_EXAMPLES.get(name, '')}"
     elif problem == "union_tag_not_found":
@@ -50,32 +78,26 @@ def _message(item: Any, file: YamlFile) -> str:
         kind = item["ctx"]["tag"]
         rule = f"unknown kind {_short(kind)}. {did_you_mean(kind, kind_names(location))}"
     else:
-        rule = pydantic_rule(item) + _given_value(item) + _meant_tokenizer(item)
+        rule = pydantic_rule(item) + _given_value(item)
         if name == "tokenizer":
             rule = rule.replace("must be a mapping", "must be a name, such as gpt2, or a mapping")
     return f"{file.place(key)}: {name}: {rule}"
 
 
-def _elsewhere(location: Sequence[str | int]) -> str:
-    """Return where a key belongs that another part of a spec, or the reader, has; "" if none has it."""
-    key, tops = str(location[-1]), field_names(())
-    places = ["at the top level"] if key in tops else []
-    for top in tops:
-        kinds = kind_names((top,))
-        names = [name for kind in kinds for name in field_names((top, kind))] if kinds else field_names((top,))
-        places += [f"under `{top}`"] if key in names and top != location[0] else []
-    belongs = f"it belongs {' or '.join(places)}" if places else ""
-    if reader := _OF_READER.get(key):
-        return f"It is an argument of {reader} in training{belongs and f'; in a spec, {belongs}'}."
-    return belongs and f"{belongs[0].upper()}{belongs[1:]}."
+def pydantic_rule(item: Mapping[str, Any]) -> str:
+    """Return the rule that a pydantic error states, in words."""
+    if item["type"] == "string_pattern_mismatch":
+        return _PATTERNS[item["ctx"]["pattern"]]
+    return with_rules_in_words(str(item["msg"]))
 
 
-def _meant_tokenizer(item: Any) -> str:
-    """Return a question that names the encoding of tiktoken closest to a name that is not in lower case."""
-    if item["type"] != "string_pattern_mismatch" or item["loc"][-2:] != ("tiktoken", "name"):
-        return ""
-    hint = near_miss(item["input"], tiktoken_names())
-    return hint and f". {hint}"
+def with_rules_in_words(text: str) -> str:
+    """Return a text that quotes pydantic errors, with their rules as pydantic_rule returns them."""
+    for pattern, rule in _PATTERNS.items():
+        text = text.replace(f"String should match pattern '{pattern}'", rule)
+    for message, rule in _RULES:
+        text = message.sub(rule, text)
+    return text
 
 
 def _given_value(item: Any) -> str:
@@ -103,5 +125,4 @@ def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
 
 
 def _short(value: Any) -> str:
-    text = "no value" if value is None else SECRET_URL.sub("***", repr(value))
-    return text if len(text) <= 80 else text[:77] + "..."
+    return "no value" if value is None else shortened(SECRET_URL.sub("***", repr(value)), 80)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +56,11 @@ def read_yaml_file(name: str) -> YamlFile:
         SpecError: the file does not exist or is not UTF-8, is not valid YAML, or the URL carries a secret.
         StoreError: a remote store can't be read.
     """
-    text, folder = _read_text(name)
+    data, folder = _read(name)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{name}: a spec must be UTF-8; byte {error.start} is not. Save it as UTF-8") from error
     node, value = _parse(text, name)
     places: dict[KeyPath, str] = {}
     for key, line in _keys(node, ()):
@@ -77,41 +80,19 @@ def key_path(text: str) -> KeyPath:
     return tuple(int(part) if part.isdigit() else part for part in text.split("."))
 
 
-def _missing_advice(name: str) -> str:
-    """Return the next step for a spec that does not exist."""
-    from tokenloom.spec.tokenizers import is_short_name
-
-    if is_short_name(name):
-        return f"a spec is a YAML file; write `tokenizer: {name}` in it (`tokenloom init spec.yaml` writes a starter)"
-    return "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
-
-
-def _read_text(name: str) -> tuple[str, str]:
-    """Return the text of a file, and its folder."""
+def _read(name: str) -> tuple[bytes, str]:
+    """Return the bytes of a file, and its folder."""
     try:
-        if "://" in name:
-            data, folder = _read_url(name)
-        else:
-            data, folder = read_regular(name), str(Path(name).parent.absolute())
-        return _decoded(data, name), folder
+        return _read_url(name) if "://" in name else (read_regular(name), str(Path(name).parent.absolute()))
     except FileNotFoundError as error:
-        raise SpecError(f"{name}: no such file; {_missing_advice(name)}") from error
+        advice = "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
+        raise SpecError(f"{name}: no such file; {advice}") from error
     except IsADirectoryError as error:
         raise SpecError(f"{name}: this is a folder; name the YAML file of the spec") from error
     except StoreError:
         raise
     except OSError as error:
         raise SpecError(f"{name}: can't be read: {getattr(error, 'strerror', None) or message_of(error)}") from error
-
-
-def _decoded(data: bytes, name: str) -> str:
-    """Return the text of a file in UTF-8; raises SpecError for any other encoding."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        found = "this file looks like UTF-16" if is_utf16 else f"byte {error.start} of this file is not"
-        raise SpecError(f"{name}: a spec must be UTF-8; {found}. Save it as UTF-8") from error
 
 
 def _read_url(url: str) -> tuple[bytes, str]:
@@ -128,16 +109,24 @@ def _read_url(url: str) -> tuple[bytes, str]:
     return RemoteStore(f"{protocol}://{host}").read(path), f"{protocol}://{rest.rpartition('/')[0]}"
 
 
+class _Loader(yaml.SafeLoader):
+    """A loader without aliases: an override of one of two equal values would change the other, too."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            problem = "aliases (*name) are not supported; write the value out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+
 def _parse(text: str, name: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
     """Return the mapping in a text, as a tree of nodes that know their lines and as a value."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise SpecError(f"{name}: YAML aliases (*name) are not supported; write the value out")
-        value = yaml.safe_load(text)
+        node, value = _Loader(text).get_single_node(), _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SpecError(f"{name}{line}: not valid YAML: {error.problem}{_quoting_advice(text, error)}") from error
+        advice = 'quote values that contain [ ] { } * & ! # : or a comma, such as path: "a[0-2].parquet"'
+        raise SpecError(f"{name}{line}: not valid YAML: {error.problem}; {advice}") from error
     except RecursionError as error:
         raise SpecError(f"{name}: not valid YAML: nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -146,17 +135,6 @@ def _parse(text: str, name: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
         found = "an empty file" if value is None else repr(value)
         raise SpecError(f"{name}: a spec is a mapping of keys ({', '.join(field_names(()))}), not {found}")
     return node, value
-
-
-def _quoting_advice(text: str, error: yaml.MarkedYAMLError) -> str:
-    """Return the advice to quote a value, if the line of an error contains a character that is special in YAML."""
-    lines = text.splitlines()
-    if not error.problem_mark or error.problem_mark.line >= len(lines):
-        return ""
-    value = lines[error.problem_mark.line].partition(":")[2]
-    if not any(character in value for character in "[]{}*&!#:,"):
-        return ""
-    return '; quote values that contain [ ] { } * & ! # : or a comma, such as path: "a[0-2].parquet"'
 
 
 def _keys(node: yaml.Node, parent: KeyPath) -> Iterator[tuple[KeyPath, int]]:
