@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores.store import Store, StoredFile, cut_short
@@ -142,7 +142,7 @@ class MemoryStore(_WithoutFolder):
         """See Store."""
 
 
-class SteppingStore(_WithoutFolder):
+class _Stepping(_WithoutFolder):
     """A store that calls `step` before each operation. A listing of files is two operations, as that of a large folder.
 
     Args:
@@ -157,31 +157,6 @@ class SteppingStore(_WithoutFolder):
         """See Store."""
         return self._inner.place(path)
 
-    def exists(self, path: str) -> bool:
-        """See Store."""
-        self._step(f"exists {path}")
-        return self._inner.exists(path)
-
-    def num_bytes(self, path: str) -> int | None:
-        """See Store."""
-        self._step(f"num_bytes {path}")
-        return self._inner.num_bytes(path)
-
-    def names(self, folder: str) -> list[str]:
-        """See Store."""
-        self._step(f"names {folder}")
-        return self._inner.names(folder)
-
-    def lengths(self, folder: str) -> dict[str, int]:
-        """See Store."""
-        self._step(f"lengths {folder}")
-        return self._inner.lengths(folder)
-
-    def modified(self, path: str) -> float | None:
-        """See Store."""
-        self._step(f"modified {path}")
-        return self._inner.modified(path)
-
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """See Store."""
         self._step(f"files_below {folder}, first half")
@@ -194,31 +169,6 @@ class SteppingStore(_WithoutFolder):
         halves = {p: f for p, f in first.items() if p < middle} | {p: f for p, f in second.items() if p >= middle}
         return dict(sorted(halves.items()))
 
-    def read(self, path: str) -> bytes:
-        """See Store."""
-        self._step(f"read {path}")
-        return self._inner.read(path)
-
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        """See Store."""
-        self._step(f"read_range {path}")
-        return self._inner.read_range(path, start, end)
-
-    def blocks(self, path: str) -> Iterator[memoryview]:
-        """See Store."""
-        self._step(f"blocks {path}")
-        yield from self._inner.blocks(path)
-
-    def create(self, path: str, data: bytes) -> None:
-        """See Store."""
-        self._step(f"create {path}")
-        self._inner.create(path, data)
-
-    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """See Store."""
-        self._step(f"replace {path}")
-        self._inner.replace(path, data, durable=durable)
-
     @contextmanager
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         """See Store."""
@@ -226,20 +176,21 @@ class SteppingStore(_WithoutFolder):
         yield file
         self.replace(path, file.getvalue())
 
-    def remove(self, path: str) -> None:
-        """See Store."""
-        self._step(f"remove {path}")
-        self._inner.remove(path)
-
     def remove_files(self, paths: Sequence[str]) -> None:
         """See Store."""
         for path in paths:
             self.remove(path)
 
-    def remove_empty_folders(self, folder: str) -> None:
-        """See Store."""
-        self._step(f"remove_empty_folders {folder}")
-        self._inner.remove_empty_folders(folder)
 
-    def remove_stale_temporaries(self) -> None:
-        """See Store."""
+def _stepped(name: str) -> Callable[..., Any]:
+    """Return the operation of that name on the inner store, after a step."""
+
+    def operation(store: _Stepping, *arguments: Any, **options: Any) -> Any:
+        store._step(" ".join([name, *map(str, arguments[:1])]))
+        return getattr(store._inner, name)(*arguments, **options)
+
+    return operation
+
+
+_OPERATIONS = {name: _stepped(name) for name in _Stepping.__abstractmethods__}
+SteppingStore: type[_Stepping] = type("SteppingStore", (_Stepping,), _OPERATIONS)
