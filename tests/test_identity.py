@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from tests.builders.datasets import (
     make_spec,
     open_documents,
     stored_documents,
-    write_jsonl,
     write_parquet,
 )
 from tests.counts import count
@@ -67,11 +65,6 @@ def splits_of(spec: BuildSpec) -> dict[str, str]:
     return splits
 
 
-def token_shards(spec: BuildSpec) -> dict[str, str]:
-    """Build and return the SHA-256 of every token shard."""
-    return listed_files(spec, version_of(spec), ".tok")
-
-
 def cut(folder: Path, texts: Sequence[str], sizes: Sequence[int], group_rows: int) -> Path:
     """Write texts into parquet files of the given numbers of rows, again and again; return their glob."""
     start = index = 0
@@ -98,39 +91,6 @@ def split_sequences(spec: BuildSpec, version: str) -> dict[str, tuple[list[int],
 
 
 # Bytes of the shards
-
-
-def test_token_shards_do_not_depend_on_how_the_input_is_cut(tmp_path: Path) -> None:
-    texts = [*TEXTS, *TEXTS[::3], ""]
-    jsonl = write_jsonl(tmp_path / "lines" / "all.jsonl", texts[::-1])
-    halves = [
-        parquet(cut(tmp_path / "x", texts[:150], [9], 4), "x"),
-        parquet(cut(tmp_path / "y", texts[150:], [99], 7), "y"),
-    ]
-    inputs: list[list[dict[str, Any]]] = [
-        [parquet(cut(tmp_path / "one", texts, [len(texts)], 1000))],
-        [parquet(cut(tmp_path / "small", texts, [7, 90, 1], 3))],
-        [{"kind": "jsonl", "path": str(jsonl)}],
-        halves,
-    ]
-    hashes = [token_shards(make_spec(tmp_path / f"store{i}", s, shard_tokens=9000)) for i, s in enumerate(inputs)]
-    assert len(hashes[0]) > 3
-    assert all(item == hashes[0] for item in hashes)
-
-
-def test_real_token_shards_do_not_depend_on_how_the_input_is_cut(data_dir: Path, tmp_path: Path) -> None:
-    source = data_dir / "ag_news"
-    files = sorted(source.glob("*.parquet"))
-    texts = [text for file in files for text in pq.read_table(file, columns=["text"]).column("text").to_pylist()]
-    inputs: list[dict[str, Any]] = [
-        parquet(source / "*.parquet"),
-        parquet(cut(tmp_path / "again", texts[::-1], [8000, 1, 333], 450)),
-        {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "all.jsonl", texts))},
-    ]
-    hashes = [token_shards(make_spec(tmp_path / f"store{i}", [s], shard_tokens=500_000)) for i, s in enumerate(inputs)]
-    assert len(hashes[0]) > 5
-    assert hashes[1] == hashes[0]
-    assert hashes[2] == hashes[0]
 
 
 def test_copies_are_kept_and_counted_where_duplicates_are_allowed(tmp_path: Path) -> None:
@@ -215,19 +175,6 @@ def test_a_document_keeps_its_split_when_files_are_added_the_seed_changes_or_it_
 
     kept = splits_of(make_spec(tmp_path / "store", [source], splits=SPLITS, documents={"deduplicate": False}, seed=9))
     assert kept == grown
-
-
-def test_a_real_document_keeps_its_split_when_files_are_added_and_the_seed_changes(
-    data_dir: Path, tmp_path: Path
-) -> None:
-    files = sorted((data_dir / "ag_news").glob("*.parquet"))
-    one = splits_of(make_spec(tmp_path / "store", [parquet(files[0])]))
-    rest = [parquet(file, f"part-{i}") for i, file in enumerate(files)]
-    grown = splits_of(make_spec(tmp_path / "store", [*rest, parquet(files[0], "again")], seed=3))
-    assert len(grown) > 20_000
-    assert {text: grown[text] for text in one} == one
-    shares = Counter(grown.values())
-    assert 150 < shares["test"] < 270 and 150 < shares["validation"] < 270
 
 
 def test_the_seed_changes_the_order_and_not_the_documents(tmp_path: Path) -> None:

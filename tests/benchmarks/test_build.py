@@ -101,17 +101,6 @@ def test_a_tool_with_other_tokens_is_refused() -> None:
         run_rounds(Bench.__new__(Bench), tools, 1)
 
 
-def test_an_unknown_peer_or_interpreter_is_refused() -> None:
-    from argparse import ArgumentTypeError
-
-    from build import peer_and_python
-
-    with pytest.raises(ArgumentTypeError, match="'spark' is not one of hf"):
-        peer_and_python(f"spark={sys.executable}")
-    with pytest.raises(ArgumentTypeError, match="'/nowhere/python' does not exist"):
-        peer_and_python("hf=/nowhere/python")
-
-
 @pytest.mark.parametrize("text_bytes", [None, 4, 100])
 def test_documents_are_distinct_short_and_without_special_tokens(sources: Path, text_bytes: int | None) -> None:
     from corpus import distinct_documents
@@ -128,15 +117,6 @@ def test_documents_are_distinct_short_and_without_special_tokens(sources: Path, 
     else:
         assert all(len(text.encode()) <= text_bytes for text in documents)
         assert not any("\ufffd" in text for text in documents)
-
-
-def test_more_text_than_there_is_is_refused(sources: Path) -> None:
-    from corpus import distinct_documents
-
-    (sources / "a.py").write_text("a" * 2_500_000)
-    assert distinct_documents(num_bytes=1e6) == ["a" * 2_500_000]
-    with pytest.raises(SystemExit, match=r"have 2 MB of text, not 3 MB; give --megabytes 2 or less"):
-        distinct_documents(num_bytes=3e6)
 
 
 def test_memory_of_a_grandchild_counts() -> None:

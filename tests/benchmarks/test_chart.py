@@ -51,13 +51,6 @@ def test_the_chart_shows_the_newest_result_of_each_tokenizer(tmp_path: Path) -> 
     assert [node.text for node in root].count("4.0") == 2  # hf, LitData
 
 
-def test_the_chart_needs_a_result(tmp_path: Path) -> None:
-    from chart import newest_results
-
-    with pytest.raises(SystemExit, match=r"has no result of build\.py with a peer"):
-        newest_results(tmp_path)
-
-
 def test_the_chart_in_the_documentation_is_that_of_the_results(tmp_path: Path) -> None:
     if not (_FOLDER / "results").is_dir():
         pytest.skip("there are no results to draw")

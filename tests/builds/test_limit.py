@@ -24,7 +24,6 @@ from tests.builders.datasets import (
 from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError, SpecError
-from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions import tags
@@ -201,10 +200,3 @@ def test_a_limit_that_is_not_a_positive_integer_is_refused(tmp_path: Path, capsy
         assert main(["build", str(tmp_path / "spec.yaml"), "--limit", wrong]) == 2
     with pytest.raises(SpecError, match="limit"):
         load_spec(str(tmp_path / "spec.yaml"), ["limit=0"])
-
-
-def test_a_tryout_is_planned_under_its_own_version(tmp_path: Path) -> None:
-    sources = two_sources(tmp_path)
-    planned = {limit: plan_directly(make_spec(tmp_path / "s", sources, limit=limit), 0)[0] for limit in (3, 4, None)}
-    assert len({plan.version for plan in planned.values()}) == 3
-    assert build(make_spec(tmp_path / "s", sources, limit=3)).version == planned[3].version

@@ -1,10 +1,9 @@
-"""docs/operate.md can be followed in a browser, from the form to a schedule that fires."""
+"""docs/operate.md can be followed in a browser, from the form to schedules of a spec file."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.counts import FULL
 from tests.servers.browser import Page
 from tests.servers.running import Up
 from tests.up.walk import walk
@@ -12,5 +11,4 @@ from tests.up.walk import walk
 
 @pytest.mark.timeout(1800)
 def test_the_page_on_operating_can_be_followed_by_clicks(up: Up, browser: Page) -> None:
-    """In the reduced run without the runs of a schedule, which own_servers/test_up_faults.py has."""
-    walk(browser, up.folder, up.url, watch_runs=FULL)
+    walk(browser, up.folder, up.url)

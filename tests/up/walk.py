@@ -20,7 +20,6 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterExpectedStartTime,
 )
-from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -36,18 +35,11 @@ from tokenloom.storage.versions.references import dataset_store
 _SCHEDULE_SECONDS = 20
 _NIGHTLY = "rebuild-dataset/rebuild-nightly"
 _DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))
-_PATIENCE_SECONDS = 240  # of a schedule: each firing waits for the scheduler, a slot and a new process
+_PATIENCE_SECONDS = 240  # until the runs of a schedule have ended
 
 
-def walk(page: Page, folder: Path, api: str, *, watch_runs: bool = True) -> None:
-    """Follow the page.
-
-    Args:
-        page: a browser.
-        folder: where `tokenloom up` runs.
-        api: the URL of its API.
-        watch_runs: whether to wait, after the schedule was added and after it was edited, until it has fired twice.
-    """
+def walk(page: Page, folder: Path, api: str) -> None:
+    """Follow the page in the folder of a `tokenloom up`; own_servers/test_up_faults.py waits until a schedule fires."""
     write_parquet(folder / "input" / "a.parquet", [f"text {i} of a newcomer" for i in range(200)])
     page.errors()  # those before this walk
     page.url = api.removesuffix("/api")
@@ -56,13 +48,9 @@ def walk(page: Page, folder: Path, api: str, *, watch_runs: bool = True) -> None
         look_at_the_run(page)
         write_spec(folder, "scheduled")
         add_schedule(page, "specs/scheduled.yaml")
-        if watch_runs:
-            watch_two_firings(page, folder, "scheduled")
         switch_off(page)
         write_spec(folder, "books")
-        edit_schedule(page, "specs/books.yaml", active=watch_runs)
-        if watch_runs:
-            watch_two_firings(page, folder, "books")
+        edit_schedule(page, "specs/books.yaml")
         edit_shipped_schedule(page, "specs/scheduled.yaml")
         assert page.errors() == []
 
@@ -158,13 +146,11 @@ def switch_off(page: Page) -> None:
     wait_until(is_idle, _PATIENCE_SECONDS)
 
 
-def edit_schedule(page: Page, spec_file: str, *, active: bool) -> None:
-    """Give the schedule another spec file, and switch it on if asked."""
+def edit_schedule(page: Page, spec_file: str) -> None:
+    """Give the schedule another spec file."""
     open_schedules(page)
     page.press_menu(f"Every {_SCHEDULE_SECONDS} seconds", "Edit")
     dialog = page.dialog()
-    if active:
-        dialog.find_element(By.CSS_SELECTOR, "[role=switch]").click()
     page.fill("spec_file", spec_file, dialog)
     save(page, dialog)
 
@@ -187,28 +173,6 @@ def edit_shipped_schedule(page: Page, spec_file: str) -> None:
     with get_client(sync_client=True) as client:
         (shipped,) = (each for each in client.read_deployment_by_name(_NIGHTLY).schedules if each.slug == "nightly")
     assert shipped.parameters == {"spec_file": spec_file}
-
-
-def watch_two_firings(page: Page, folder: Path, dataset: str) -> None:
-    """Wait until a schedule has fired twice: its first run published, the next one found nothing new."""
-
-    def ended() -> list[FlowRun]:
-        with get_client(sync_client=True) as client:
-            runs = client.read_flow_runs(deployment_filter=_DEPLOYMENT, limit=200)
-        mine = [run for run in runs if run.parameters["spec_file"] == f"specs/{dataset}.yaml"]
-        final = [run for run in mine if run.state is not None and run.state.is_final()]
-        return sorted(final, key=lambda run: str(run.start_time)) if len(final) >= 2 else []
-
-    first, second, *_ = wait_until(ended, _PATIENCE_SECONDS)
-    (version,) = published_versions(dataset_store(str(folder / "store"), dataset))
-    for run, is_new in ((first, True), (second, False)):
-        page.open(f"/runs/flow-run/{run.id}")  # an address as Prefect prints it
-        page.await_line("Completed")
-        page.await_text(f"{dataset} {version}{'' if is_new else ' up to date'}")
-        page.press("Details", "tab")
-        if not is_new:
-            page.await_text("up to date")
-        assert ("up to date" in page.text()) is not is_new
 
 
 if __name__ == "__main__":
