@@ -40,7 +40,7 @@ def local_info(path: str) -> Info:
 
 
 def _local_listing(folder: str) -> list[Info]:
-    with _reporting_unreadable(folder):
+    with _reporting_unreadable(folder.rstrip("/") or "/"):
         try:
             with os.scandir(folder) as entries:
                 return [{"name": one.path, "type": "directory" if _is_folder(one) else "other"} for one in entries]
