@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.errors import StoreError, of_source
+from tokenloom.errors import StoreError, naming_source
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.storage.formats.token_types import token_dtype
@@ -92,7 +92,7 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
     num_bytes = num_documents = id_bytes = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = PartitionTally()
-    with of_source(job.file.source), following_position() as position:
+    with naming_source(job.file.source), following_position() as position:
         for rows in read_documents(job, tokenizer):
             tally.add(rows)
             texts, count = rows.texts, len(text_bytes(rows.texts)[0])

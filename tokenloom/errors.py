@@ -42,11 +42,11 @@ class SpecError(TokenloomError, ValueError):
 class InputError(TokenloomError, ValueError):
     """An input can't be read in the way its source describes. The message names the file and the row group or byte."""
 
-    source: str | None = None  # the name of the source in the spec, set by of_source
+    source: str | None = None  # the name of the source in the spec, set by naming_source
 
 
 @contextmanager
-def of_source(name: str) -> Iterator[None]:
+def naming_source(name: str) -> Iterator[None]:
     """Set the source of an InputError raised in the block, unless an inner block has set it."""
     try:
         yield

@@ -13,7 +13,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
-def fates(rows: Mapping[str, int]) -> str:
+def counted_rows(rows: Mapping[str, int]) -> str:
     """Return how many rows had which fate: "2 filtered, 1 duplicate"."""
     return ", ".join(
         counted(count, "duplicate") if fate == "duplicates" else f"{count:,} {fate}" for fate, count in rows.items()

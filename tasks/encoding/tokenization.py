@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import InputError, of_source
+from tokenloom.errors import InputError, naming_source
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
@@ -103,7 +103,7 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
     encoder = encoding(job.store, job.definition, job.tokenizer_fingerprint, job.encoding, job.spill_name)
-    with encoder as tokenizer, of_source(job.file.source):
+    with encoder as tokenizer, naming_source(job.file.source):
         with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
             num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0
             try:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import InputError, StoreError, of_source
+from tokenloom.errors import InputError, StoreError, naming_source
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.canonical import sha256_of
@@ -216,7 +216,7 @@ def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFi
 def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | None = None) -> list[InputFile]:
     """Return the input files of a source, or only the one with a path, unless its rows depend on the others."""
     source, options = listing.source, listing.options
-    with of_source(source):
+    with naming_source(source):
         found = listing.files()
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
@@ -227,7 +227,7 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         digest = sha256_of([[file.path, fingerprint] for file, (fingerprint, _) in zip(found, known, strict=True)])
         stream = {"stream": digest}
         stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
-    with of_source(source):
+    with naming_source(source):
         ways = [{**options, **path_columns(file.path, options), **file.options, **stream} for file in found]
     return [
         InputFile(source, file.path, file.url, file.num_bytes, fingerprint, way, seen)

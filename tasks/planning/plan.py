@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import of_source
+from tokenloom.errors import naming_source
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
 from tokenloom.storage.formats.spill import SPILL_FORMAT
@@ -172,7 +172,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
     Raises InputError if it is damaged or lacks the text column.
     """
     progress.report(progress.Working(f"cutting {file.url} into partitions"))
-    with of_source(file.source), sharing_files(), bounded(file.options["max_bytes"], file.url):
+    with naming_source(file.source), sharing_files(), bounded(file.options["max_bytes"], file.url):
         ranges = make_reader(file.options).partitions(file.url)
     progress.report(progress.Advanced(done=1))
     return ranges

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.errors import CheckError, ReencodingMismatch, of_source
+from tokenloom.errors import CheckError, ReencodingMismatch, naming_source
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
@@ -76,7 +76,7 @@ def check_partition(job: CheckJob) -> PartitionCheck:
     rows = _find_rows(job)
     documents: list[EncodedAgain] = []
     if rows:
-        with of_source(job.file.source), _encoding_again(job) as tokenizer:
+        with naming_source(job.file.source), _encoding_again(job) as tokenizer:
             documents = list(encode_again(job.file, rows, job.transform, tokenizer, job.near_bytes))
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tokenloom.errors import InputError, of_source
+from tokenloom.errors import InputError, naming_source
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
@@ -27,7 +27,7 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord
     for parts in by_source:
         if all(part.spill_name in records for part in parts):
             file = plan.inputs[parts[0].input_index]
-            with of_source(file.source):
+            with naming_source(file.source):
                 _check_source(file.source, file.options.get("filter"), [records[part.spill_name] for part in parts])
     if all(part.spill_name in records for part in plan.partitions):
         found = [records[part.spill_name] for part in plan.partitions]

@@ -35,7 +35,7 @@ def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[Found
         if not is_folder and PurePosixPath(name).name in _NO_DATA:
             continue
         for data in _data_files(name, pattern) if is_folder else [name]:
-            if is_folder and leave_out and leave_out.takes(data.removeprefix(root)):
+            if is_folder and leave_out and leave_out.excludes(data.removeprefix(root)):
                 continue
             files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
     if not files:

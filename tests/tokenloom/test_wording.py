@@ -11,11 +11,11 @@ from tokenloom.wording import (
     about,
     clock,
     counted,
+    counted_rows,
     described_end,
     described_tokenizer,
     did_you_mean,
     duration,
-    fates,
     first_of,
     percent,
     tokenizer_name,
@@ -41,8 +41,8 @@ def test_a_count_agrees_with_its_noun(count: int, noun: str, words: str) -> None
 
 
 def test_the_fates_of_rows_agree_with_their_counts() -> None:
-    assert fates({"read": 1, "filtered": 0, "duplicates": 1}) == "1 read, 0 filtered, 1 duplicate"
-    assert fates({"duplicates": 1234}) == "1,234 duplicates"
+    assert counted_rows({"read": 1, "filtered": 0, "duplicates": 1}) == "1 read, 0 filtered, 1 duplicate"
+    assert counted_rows({"duplicates": 1234}) == "1,234 duplicates"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class _Pattern(NamedTuple):
     parts: list[PartMatcher | None]
     is_inside: bool
 
-    def takes(self, path: list[str], is_folder: bool) -> bool:
+    def excludes(self, path: list[str], is_folder: bool) -> bool:
         """Return whether the pattern matches a path or a folder above it."""
         return matches_parts(self.parts, path[:-1] if self.is_inside and not is_folder else path)
 
@@ -41,7 +41,7 @@ class LeaveOut:
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._patterns = [(pattern, _compiled(pattern)) for pattern in patterns]
         self.num_files = Counter(dict.fromkeys(patterns, 0))  # a file counts for each pattern that matches it
-        self.num_taken = 0
+        self.num_excluded = 0
         self.num_hidden = 0  # files that wildcards pass over, see wildcards.is_hidden
 
     def kept(self, found: list[tuple[str, Info]], root: str) -> list[tuple[str, Info]]:
@@ -49,16 +49,16 @@ class LeaveOut:
         return [
             (name, info)
             for name, info in found
-            if not self.takes(name.removeprefix(root), is_folder=info["type"] == "directory")
+            if not self.excludes(name.removeprefix(root), is_folder=info["type"] == "directory")
         ]
 
-    def takes(self, path: str, *, is_folder: bool = False) -> bool:
+    def excludes(self, path: str, *, is_folder: bool = False) -> bool:
         """Return whether a path below the source's root is left out."""
         parts = path.split("/")
-        matching = [text for text, pattern in self._patterns if pattern.takes(parts, is_folder)]
+        matching = [text for text, pattern in self._patterns if pattern.excludes(parts, is_folder)]
         if matching and not is_folder:
             self.num_files.update(matching)
-            self.num_taken += 1
+            self.num_excluded += 1
         return bool(matching)
 
 

@@ -69,8 +69,8 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
     ]
     if files:
         return files
-    if leave_out and leave_out.num_taken:
-        num_files = counted(leave_out.num_taken, "file")
+    if leave_out and leave_out.num_excluded:
+        num_files = counted(leave_out.num_excluded, "file")
         raise InputError(f"{pattern}: leave_out leaves out every file that matches ({num_files}); check its patterns")
     if leave_out and leave_out.num_hidden:
         num_files = counted(leave_out.num_hidden, "file")

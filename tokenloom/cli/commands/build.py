@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tokenloom.cli.argument_types import add_build_options, add_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
-from tokenloom.wording import counted, fates
+from tokenloom.wording import counted, counted_rows
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
@@ -83,6 +83,6 @@ def _print_left_out_rows(out: Output, result: Json) -> None:
     rows = ordered_rows(result["rows"])
     if left := {fate: count for fate, count in rows.items() if count and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""
-        out.line(f"{sum(left.values()):,} of {counted(rows['read'], 'row')} left out: {fates(left)}{listed}")
+        out.line(f"{sum(left.values()):,} of {counted(rows['read'], 'row')} left out: {counted_rows(left)}{listed}")
     for source, reasons in result["quarantined"].items():
         out.line(f"  {source}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items()))

@@ -13,7 +13,7 @@ from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.publishing.version_notes import empty_parts, file_check, gate_line, tokenizer_label
-from tokenloom.wording import counted, described_tokenizer, fates
+from tokenloom.wording import counted, counted_rows, described_tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def run(reference: str, out: Output) -> JsonResult:
     out.line(f"  tokenizer  {described_tokenizer(label)}, end of text {manifest.tokenizer.eot_id}")
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
-    out.line(f"  rows       {fates(ordered_rows(manifest.row_counts))}")
+    out.line(f"  rows       {counted_rows(ordered_rows(manifest.row_counts))}")
     if num_pruned := build.measured.get("rows_not_read") if build else None:
         out.line(
             f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
