@@ -18,7 +18,16 @@ import pyarrow as pa
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
-from tokenloom.tasks.sources.base import FileRange, Group, Options, PartitionRange, Rows, cut_groups, locate_groups
+from tokenloom.tasks.sources.base import (
+    FileRange,
+    Group,
+    Options,
+    PartitionRange,
+    Rows,
+    SourceReader,
+    cut_groups,
+    locate_groups,
+)
 from tokenloom.tasks.sources.files.finding import FoundFile
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.arrow_checks import check_batch
@@ -31,7 +40,7 @@ _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
 _REPAIR = "repair or recreate the file, or leave it out"
 
 
-class Reader:
+class Reader(SourceReader):
     """Reads Arrow files and saved datasets.
 
     Args:
@@ -41,10 +50,6 @@ class Reader:
     def __init__(self, options: Options) -> None:
         self._columns = Columns(options)
         self._max_bytes = int(options.get("max_bytes", 0))
-
-    def place(self, url: str, row: int) -> str:
-        """See SourceReader.place."""
-        return f"{url}, row {row}"
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files, in its order.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.files.finding import FoundFile
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 
 PARTITION_BYTES = 64_000_000  # of text, about; decides the cut, and through the cut the name of every spill
 BATCH_BYTES = 4_000_000  # of text, about, in memory at a time
@@ -104,7 +105,7 @@ class Rows:
         return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids)
 
 
-class SourceReader(Protocol):
+class SourceReader(ABC):
     """Reads the files of one source. Every error is an InputError that names the file and the row group, row or byte.
 
     A reader is made from its options: the fields of the source in the spec, and `max_bytes`, `on_error` and
@@ -117,13 +118,17 @@ class SourceReader(Protocol):
 
         `path` is "" for a source without one.
         """
+        return find_files(path, leave_out)
 
     def place(self, url: str, row: int) -> str:
         """Return how a message names a row of a file."""
+        return f"{url}, row {row}"
 
+    @abstractmethod
     def partitions(self, url: str) -> list[PartitionRange]:
         """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends only on the file."""
 
+    @abstractmethod
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """Yield the rows of a part in order, in batches of about BATCH_BYTES.
 
@@ -132,6 +137,7 @@ class SourceReader(Protocol):
             part: from `partitions` or `locate` of the same file.
         """
 
+    @abstractmethod
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """Return the parts to read for these rows (ascending), with as few other rows as possible."""
 

@@ -23,7 +23,7 @@ from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import root_of
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
+from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows, SourceReader
 from tokenloom.tasks.sources.datasets_package import (
     BUILDERS,
     Configs,
@@ -45,7 +45,7 @@ _FORMATS = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "tsv": "csv", 
 _FORMAT = re.compile(rf"\.({'|'.join(_FORMATS)})(\.\w+)?$")
 
 
-class Reader:
+class Reader(SourceReader):
     """Reads the datasets that the package datasets can stream.
 
     Args:
@@ -134,7 +134,7 @@ class Reader:
             yield from self._streamed(dataset, url, None if self._is_stream else index)
         else:
             reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
-            yield from read_first(reader, self._options, dataset.urls, self._take or 0)
+            yield from read_first(reader, dataset.urls, self._take or 0)
 
     def _streamed(self, dataset: Dataset, url: str, index: int | None) -> Iterator[Rows]:
         row, schema = 0, None

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import BadRow, InputError, message_of
-from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
     BATCH_BYTES,
@@ -23,10 +22,10 @@ from tokenloom.tasks.sources.base import (
     Options,
     PartitionRange,
     Rows,
+    SourceReader,
     cut_groups,
     locate_groups,
 )
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.files.opening import announce, open_input
 from tokenloom.tasks.sources.parquet_footer import (
     byte_ranges,
@@ -46,7 +45,7 @@ _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this size, never whole
 _FEWER = 256  # times fewer rows in a batch after one that is too large for memory
 
 
-class Reader:
+class Reader(SourceReader):
     """Reads parquet files.
 
     Args:
@@ -58,14 +57,6 @@ class Reader:
         self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
         self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last; slow to parse
-
-    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files."""
-        return find_files(path, leave_out)
-
-    def place(self, url: str, row: int) -> str:
-        """See SourceReader.place."""
-        return f"{url}, row {row}"
 
     @contextmanager
     def _open(self, url: str, part: FileRange | None = None) -> Iterator[pq.ParquetFile]:

@@ -1,6 +1,6 @@
 """The tests that every kind of source must pass, as one class; the tests of a kind are a small subclass.
 
-The subclass writes rows. They are read only through the protocol SourceReader.
+The subclass writes rows. They are read only through the interface SourceReader.
 """
 
 from __future__ import annotations

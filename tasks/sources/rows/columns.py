@@ -18,7 +18,8 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, has_column, pick, plain, value_type
-from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, REPLACE, ROLES, compare, encoding_advice
+from tokenloom.tasks.sources.rows.decoding import Decoding
+from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, ROLES, compare
 from tokenloom.tasks.sources.rows.path_columns import OPTION
 
 
@@ -35,8 +36,7 @@ class Columns:
         self._filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
         self._path_columns: dict[str, str | None] = options.get(OPTION, {})
         self._skips = options.get("on_error") == "skip"
-        self._replaces = options.get("encoding_errors") == "replace"
-        self._encoding_advice = encoding_advice(options)
+        self._decoding = Decoding(options)
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
@@ -140,25 +140,16 @@ class Columns:
         texts: list[str | None] = []
         for value, row in zip(values.to_pylist(), numbers.tolist(), strict=True):
             try:
-                texts.append(
-                    None if value is None else value.decode("utf-8", "replace" if self._replaces else "strict")
-                )
-            except UnicodeDecodeError as error:
+                texts.append(None if value is None else self._decoding.decode(f"{url}, row {row}", row, value))
+            except BadRow as error:
                 texts.append(None)
-                bad[row] = BadRow(
-                    f"{url}, row {row}: invalid UTF-8 at byte {error.start}; {self._encoding_advice}",
-                    row,
-                    "invalid_utf8",
-                    option=REPLACE,
-                )
+                bad[row] = error
         return pa.array(texts, pa.large_string())
 
 
 def _is_string(kind: pa.DataType) -> bool:
-    types = pa.types
-    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view)) or any(
-        test(kind) for test in (types.is_binary, types.is_large_binary, types.is_binary_view)
-    )
+    strings = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+    return kind in strings
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow, message_of
 from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.rows.decoding import Decoding
 from tokenloom.tasks.sources.rows.path_columns import OPTION
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _MISSING = object()
 WHOLE_ROW = "."  # as `text` of a source: rows are strings, not objects
 ROLES = {"role", "from"}  # the keys of which a message of a conversation has one
-REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 NO_CONVERSATIONS = "conversations are not supported; set text: to a key or column whose values are text"
-_ENCODED = ("text", "jsonl", "csv")  # kinds that have `encoding`
-
-
-def invalid_encoding(options: Options) -> str:
-    """Return how a message describes bytes that are not in a source's encoding."""
-    return "invalid " + (" or ".join(options.get("encoding") or ()) or "UTF-8")
-
-
-def encoding_advice(options: Options) -> str:
-    """Return the next steps for bytes that are not in a source's encoding; REPLACE is another if few rows have them."""
-    if options.get("kind") in _ENCODED and "split" not in options:  # a Hugging Face source has no `encoding`
-        return (
-            "repair the file, or name the encoding of the files (encoding: cp1252, or a list such as [utf-8, utf-16])"
-        )
-    return "repair the file"
 
 
 def is_conversation(value: object) -> bool:
@@ -61,8 +43,7 @@ class Fields:
         self.path_columns: dict[str, str | None] = options.get(OPTION, {})
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
         self.missing_keys = set(named)  # keys that no row has had so far
-        self._replaces = options.get("encoding_errors") == "replace"
-        self._encoding, self._encoding_advice = invalid_encoding(options), encoding_advice(options)
+        self.decoding = Decoding(options)
 
     @property
     def has_id(self) -> bool:
@@ -85,20 +66,7 @@ class Fields:
             if is_conversation(text):
                 raise BadRow(f"{place}: {what} is a conversation; {NO_CONVERSATIONS}", row, "not_text")
             raise BadRow(f"{place}: {what} is {json_type(text)}, not text; repair the row", row, "not_text")
-        return None if text is None else self._clean(place, row, text, "text")
-
-    def _clean(self, place: str, row: int, text: str, what: str) -> str:
-        """Return a text that UTF-8 can encode: lone surrogates are replaced, or raise BadRow."""
-        if text.isascii() or not _SURROGATES.search(text):
-            return text
-        if self._replaces:  # bytes that were not UTF-8 are surrogates, too (PEP 383)
-            return _LONE.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        raise BadRow(
-            f"{place}: {self._encoding}, or a lone surrogate, in its {what}; {self._encoding_advice}",
-            row,
-            "invalid_utf8",
-            option=REPLACE,
-        )
+        return None if text is None else self.decoding.clean(place, row, text, "text")
 
     def id(self, place: str, row: int, value: Any) -> str | None:
         """Return the id of a row as text, None if it has none; raises BadRow if it is not a string or an integer."""
@@ -112,7 +80,7 @@ class Fields:
             raise BadRow(
                 f"{place}: id {self._id_key!r} is {kind}, not a string or an integer; repair the row", row, "bad_id"
             )
-        return self._clean(place, row, str(found), "id")
+        return self.decoding.clean(place, row, str(found), "id")
 
     def _found(self, value: Any, key: str) -> Any:
         found = _look_up(value, key)

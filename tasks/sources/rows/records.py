@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow
-from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.rows.fields import REPLACE, Fields, encoding_advice, invalid_encoding
+from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, Rows, SourceReader
+from tokenloom.tasks.sources.rows.fields import Fields
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 
@@ -32,7 +31,7 @@ class RawRow(NamedTuple):
     num_bytes: int
 
 
-class RecordReader(ABC):
+class RecordReader(SourceReader):
     """The shared half of a reader; a kind adds `raw_rows` and `parse`, and its own partitions.
 
     Args:
@@ -43,41 +42,18 @@ class RecordReader(ABC):
     def __init__(self, options: Options, fields: Fields) -> None:
         self.fields = fields
         self._skips = options.get("on_error") == "skip"
-        self._replaces = options.get("encoding_errors") == "replace"
-        self._encoding = invalid_encoding(options)
-        self.encoding_advice = encoding_advice(options)
-
-    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files."""
-        return find_files(path, leave_out)
-
-    @abstractmethod
-    def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions."""
 
     @abstractmethod
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """Yield the rows of a part; raises BadRow only if reading can't continue."""
 
     @abstractmethod
-    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """See SourceReader.locate."""
-
-    @abstractmethod
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """Return the row as text, or as a mapping of its fields; raises BadRow."""
 
-    def place(self, url: str, row: int) -> str:
-        """See SourceReader.place."""
-        return f"{url}, row {row}"
-
     def decode(self, place: str, row: int, data: bytes) -> str:
         """Decode UTF-8; invalid bytes raise BadRow or are replaced, as the document rules say."""
-        try:
-            return data.decode("utf-8", "replace" if self._replaces else "strict")
-        except UnicodeDecodeError as error:
-            message = f"{place}: {self._encoding} at byte {error.start}; {self.encoding_advice}"
-            raise BadRow(message, row, "invalid_utf8", option=REPLACE) from error
+        return self.fields.decoding.decode(place, row, data)
 
     def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
         """Return the BadRow for a row of more than `max_bytes`."""
@@ -87,10 +63,19 @@ class RecordReader(ABC):
 
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read."""
+        return self.batches(self.raw_rows(url, part.start, part.end), partial(self.place, url))
+
+    def batches(self, raw_rows: Iterable[RawRow], place_of: Callable[[int], str]) -> Iterator[Rows]:
+        """Yield rows in batches of about BATCH_BYTES.
+
+        Args:
+            raw_rows: as `raw_rows` yields them.
+            place_of: how a message names a row.
+        """
         batch = _Batch()
-        for row, raw, num_bytes in self.raw_rows(url, part.start, part.end):
+        for row, raw, num_bytes in raw_rows:
             try:
-                self._take(batch, url, row, raw)
+                self._take(batch, place_of, row, raw)
             except BadRow as bad:
                 if not self._skips:
                     yield batch.take(self.fields)  # an earlier row may break the document rules; report the first
@@ -103,10 +88,10 @@ class RecordReader(ABC):
                 yield batch.take(self.fields)
         yield batch.take(self.fields)
 
-    def _take(self, batch: _Batch, url: str, row: int, raw: Any) -> None:
+    def _take(self, batch: _Batch, place_of: Callable[[int], str], row: int, raw: Any) -> None:
         if isinstance(raw, BadRow):
             raise raw
-        place = self.place(url, row)
+        place = place_of(row)
         value = self.parse(place, row, raw)
         if not self.fields.keeps(place, row, value):
             batch.num_filtered += 1

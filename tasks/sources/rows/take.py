@@ -5,58 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.base import Rows, SourceReader
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 
-def read_first(reader: SourceReader, options: Options, urls: Sequence[str], num_rows: int) -> Iterator[Rows]:
+def read_first(reader: SourceReader, urls: Sequence[str], num_rows: int) -> Iterator[Rows]:
     """Yield the first `num_rows` rows of files, counted through all of them, before any filter.
 
     Args:
         reader: the reader of the files; numbers rows by their position, or is a RecordReader.
-        options: the reader's options.
         urls: the files, in order.
         num_rows: how many rows to read.
     """
     if isinstance(reader, RecordReader):
-        return _FirstRecords(reader, options, urls, num_rows).read(urls[0], FileRange(0, 1))
+        records = islice(_records(reader, urls), num_rows)
+        return reader.batches(records, lambda row: f"{urls[0]} and the files after it, row {row}")
     return _first(_joined(reader, urls), num_rows)
 
 
-class _FirstRecords(RecordReader):
-    """The first records of several files, numbered by their position among them."""
-
-    def __init__(self, reader: RecordReader, options: Options, urls: Sequence[str], num_rows: int) -> None:
-        super().__init__(options, reader.fields)
-        self._reader = reader
-        self._urls, self._num_rows = urls, num_rows
-
-    def partitions(self, url: str) -> list[PartitionRange]:
-        return [PartitionRange(0, 1, 0, None)]
-
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
-        for number, (_, raw, num_bytes) in enumerate(islice(self._records(), self._num_rows)):
-            bad = raw.changed(row=number, num_rows=1) if isinstance(raw, BadRow) else None
-            yield RawRow(number, bad or raw, num_bytes)
-
-    def _records(self) -> Iterator[RawRow]:
-        for url in self._urls:
-            for part in self._reader.partitions(url):
-                yield from self._reader.raw_rows(url, part.start, part.end)
-
-    def place(self, url: str, row: int) -> str:
-        return f"{url} and the files after it, row {row}"
-
-    def parse(self, place: str, row: int, raw: Any) -> Any:
-        return self._reader.parse(place, row, raw)
-
-    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        return [FileRange(0, 1)]
+def _records(reader: RecordReader, urls: Sequence[str]) -> Iterator[RawRow]:
+    """Yield the records of all files, numbered in sequence."""
+    parts = ((url, part) for url in urls for part in reader.partitions(url))
+    raw_rows = (raw for url, part in parts for raw in reader.raw_rows(url, part.start, part.end))
+    for number, (_, value, num_bytes) in enumerate(raw_rows):
+        yield RawRow(number, value.changed(row=number) if isinstance(value, BadRow) else value, num_bytes)
 
 
 def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:

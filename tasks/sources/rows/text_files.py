@@ -21,7 +21,8 @@ from tokenloom.tasks.sources.files.encodings import (
     to_utf8,
     utf8_stream,
 )
-from tokenloom.tasks.sources.rows.fields import REPLACE, Fields, encoding_advice
+from tokenloom.tasks.sources.rows.decoding import REPLACE
+from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _NEED_MARK = {
@@ -44,7 +45,6 @@ class TextFileReader(RecordReader):
         super().__init__(options, fields)
         self._encodings: list[str] = options.get("encoding") or []
         self._chosen: dict[str, str] = {}
-        self._file_encoding_advice = encoding_advice(options)
 
     def encoding_of(self, url: str) -> str:
         """Return Python's name of the encoding to read a file in."""
@@ -60,13 +60,13 @@ class TextFileReader(RecordReader):
 
     def as_utf8(self, url: str, file: IO[bytes]) -> IO[bytes]:
         """Return a file, open at its start, as a stream of UTF-8."""
-        return utf8_stream(file, url, self.encoding_of(url), replaces=self._replaces)
+        return utf8_stream(file, url, self.encoding_of(url), replaces=self.fields.decoding.replaces)
 
     def rows_as_utf8(self, url: str, rows: Iterator[RawRow]) -> Iterator[RawRow]:
         """Return rows of bytes in the file's encoding as rows of UTF-8; bad rows stay as they are."""
         if (encoding := self.encoding_of(url)) == UTF8:
             return rows
-        decode = partial(to_utf8, encoding=encoding, replaces=self._replaces)
+        decode = partial(to_utf8, encoding=encoding, replaces=self.fields.decoding.replaces)
         return (raw if isinstance(raw.value, BadRow) else raw._replace(value=decode(raw.value)) for raw in rows)
 
     def contradiction(self, url: str, file: IO[bytes]) -> BadRow | None:
@@ -83,8 +83,12 @@ class TextFileReader(RecordReader):
         if head and encoding in _NEED_MARK and mark not in _NEED_MARK[encoding]:
             message = f"no byte order mark of {encoding} at its start; check encoding: {encoding}-le and -be need none"
             return BadRow(f"{url}: {message}", 0, "invalid_utf8")
-        if mark and not encoding.startswith(("utf-16", "utf-32")) and not (self._replaces and self.is_any_text):
+        if (
+            mark
+            and not encoding.startswith(("utf-16", "utf-32"))
+            and not (self.fields.decoding.replaces and self.is_any_text)
+        ):
             message = f"{url}: its first bytes are those of {mark}, not of {encoding.upper()}"
             option = REPLACE if self.is_any_text else ""
-            return BadRow(f"{message}; {self._file_encoding_advice}", 0, "invalid_utf8", option=option)
+            return BadRow(f"{message}; {self.fields.decoding.advice}", 0, "invalid_utf8", option=option)
         return None
