@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any
 
 import xxhash
@@ -26,7 +25,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import QuarantineSummary, quarantine_path
 
 
-class QuarantineWriter:
+class QuarantineWriter(ExitStack):
     """Lists the skipped rows of a partition in a work file, which is created with the first of them.
 
     Attributes:
@@ -38,25 +37,17 @@ class QuarantineWriter:
     """
 
     def __init__(self, store: Store, spill_name: str) -> None:
+        super().__init__()
         self._store, self._path = store, quarantine_path(spill_name)
-        self._stack = ExitStack()
         self._file: IO[bytes] | None = None
         self._hash = xxhash.xxh3_128()
         self.num_bytes = 0
-
-    def __enter__(self) -> QuarantineWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def add(self, rows: Iterable[BadRow]) -> None:
         """List rows; they come in the order of the file."""
         for row in rows:
             if self._file is None:
-                self._file = self._stack.enter_context(self._store.writing(self._path, durable=False))
+                self._file = self.enter_context(self._store.writing(self._path, durable=False))
             line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
             local_files.write_all(self._file, line)
             self._hash.update(line)

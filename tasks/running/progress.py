@@ -21,10 +21,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 Result = TypeVar("Result")
+Counted = TypeVar("Counted", "Reused", "Advanced")
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class StepStarted:
 class Reused:
     """An earlier run has already made `num_parts` parts of this step: `done` of its total."""
 
-    num_parts: int
-    done: int
+    num_parts: int = 0
+    done: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,33 +117,25 @@ class Reported:
     """What a call has reported, which is taken back if it fails and is made again."""
 
     def __init__(self) -> None:
-        self._reused, self._advanced = Reused(0, 0), Advanced()
+        self._reused, self._advanced = Reused(), Advanced()
 
     def add(self, event: Event) -> None:
         """Add an event to the sums."""
         if isinstance(event, Reused):
-            self._reused = Reused(self._reused.num_parts + event.num_parts, self._reused.done + event.done)
+            self._reused = _sum(self._reused, event)
         elif isinstance(event, Advanced):
-            before = self._advanced
-            self._advanced = Advanced(
-                num_documents=before.num_documents + event.num_documents,
-                num_bytes=before.num_bytes + event.num_bytes,
-                num_tokens=before.num_tokens + event.num_tokens,
-                done=before.done + event.done,
-            )
+            self._advanced = _sum(self._advanced, event)
 
     def take_back(self) -> None:
         """Report the opposite of the sums."""
-        reused, advanced = self._reused, self._advanced
-        report(Reused(-reused.num_parts, -reused.done))
-        report(
-            Advanced(
-                num_documents=-advanced.num_documents,
-                num_bytes=-advanced.num_bytes,
-                num_tokens=-advanced.num_tokens,
-                done=-advanced.done,
-            )
-        )
+        report(_sum(Reused(), self._reused, -1))
+        report(_sum(Advanced(), self._advanced, -1))
+
+
+def _sum(before: Counted, event: Counted, sign: int = 1) -> Counted:
+    """Return two events of a kind as one, the second with its counts times `sign`."""
+    added = asdict(event)
+    return replace(before, **{name: number + sign * added[name] for name, number in asdict(before).items()})
 
 
 def recorded(call: Callable[[], Result]) -> tuple[Result, list[Event]]:

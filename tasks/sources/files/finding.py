@@ -25,7 +25,6 @@ from tokenloom.tasks.sources.files.opening import (
     local_path,
     translate_input_errors,
 )
-from tokenloom.wording import counted
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes
 _SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8
@@ -69,18 +68,14 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
     ]
     if files:
         return files
-    if leave_out and leave_out.num_excluded:
-        num_files = counted(leave_out.num_excluded, "file")
-        raise InputError(f"{pattern}: leave_out leaves out every file that matches ({num_files}); check its patterns")
-    if leave_out and leave_out.num_hidden:
-        num_files = counted(leave_out.num_hidden, "file")
-        raise InputError(
-            f"{pattern}: no file matches but {num_files} below names that begin with _ or ., which a wildcard passes "
-            "over; begin that part of the pattern with the same character, or correct the path"
+    passed = ""
+    if leave_out and (leave_out.num_excluded or leave_out.num_hidden):
+        passed = (
+            f" but {leave_out.num_excluded:,} that leave_out leaves out and {leave_out.num_hidden:,} below names that "
+            "begin with _ or ., which wildcards pass over"
         )
-    odd = "; write [[] for a [ in a name" if "[" in pattern else ""
     raise InputError(
-        f"{pattern}: no file matches; check the path, and quote wildcards in a shell{odd}{locale_advice()}"
+        f"{pattern}: no file matches{passed}; check the path, and quote wildcards in a shell{locale_advice()}"
     )
 
 
