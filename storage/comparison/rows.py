@@ -6,8 +6,6 @@ The shards of a split are consecutive ranges of keys, so the tables of a split, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -16,12 +14,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import order_keys
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.version_files import InputEntry
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_inputs
-from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.storage.versions.version_spec import version_spec
+from tokenloom.storage.versions.document_tables import VersionTables
 
 _READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
 
@@ -62,51 +55,29 @@ class Documents(Protocol):
         """Yield the documents of a split, sorted by key, some at a time."""
 
 
-@dataclass(frozen=True)
 class VersionDocuments:
     """The documents of a published version; a Documents.
+
+    Args:
+        tables: the version's document tables.
 
     Raises FormatError or StoreError, also later, if a table is damaged or can't be read.
     """
 
-    store: Store
-    manifest: Manifest
-    inputs: Sequence[InputEntry]
-
-    @classmethod
-    def of(cls, store: Store, manifest: Manifest) -> VersionDocuments:
-        """Return the documents of a version; reads its list of inputs."""
-        return cls(store, manifest, read_inputs(store, manifest))
-
-    @property
-    def splits(self) -> Sequence[str]:
-        """The names of the splits."""
-        return list(self.manifest.splits)
-
-    @property
-    def input_sources(self) -> Sequence[str]:
-        """The source of each input."""
-        return [entry.source for entry in self.inputs]
-
-    @cached_property
-    def key_seed(self) -> int | None:
-        """The seed, None if duplicates are kept."""
-        spec = version_spec(self.store, self.manifest)
-        return spec.seed if spec.documents.deduplicate else None
-
-    @property
-    def num_documents(self) -> int:
-        """The number of documents."""
-        return self.manifest.num_documents
+    def __init__(self, tables: VersionTables) -> None:
+        self.tables = tables
+        self.splits: Sequence[str] = list(tables.manifest.splits)
+        self.input_sources: Sequence[str] = [entry.source for entry in tables.inputs]
+        self.key_seed = tables.spec.seed if tables.rules.deduplicate else None
+        self.num_documents = tables.manifest.num_documents
 
     def batches(self, split: int) -> Iterator[Rows]:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
         last_key = 0
-        for number, shard in enumerate(self.manifest.splits[self.splits[split]].shards):
-            stored = StoredShard(self.store, self.manifest.version, shard)
-            with stored.table(len(self.inputs), _READ_BYTES) as table:
+        for number, entry in enumerate(self.tables.manifest.splits[self.splits[split]].shards):
+            with self.tables.open(entry, _READ_BYTES) as table:
                 for columns in table.batches():
-                    self._check(columns, last_key, stored.table_place)
+                    self._check(columns, last_key, table.place)
                     last_key = int(columns.key[-1])
                     yield _rows(columns, number, split)
 

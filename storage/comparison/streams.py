@@ -11,7 +11,6 @@ only with the number of copies of the most frequent text.
 from __future__ import annotations
 
 import errno
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
@@ -93,9 +92,6 @@ def by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[R
     """
     num_rows = a.num_documents + b.num_documents
     num_parts = max(1, -(-num_rows // _PART_ROWS))
-    folder, free = tempfile.gettempdir(), shutil.disk_usage(tempfile.gettempdir()).free
-    if free < num_rows * ROW.itemsize:
-        raise _no_room(num_rows, f"{shown_bytes(free)} are free in {folder}")
     with tempfile.TemporaryFile(prefix="tokenloom-diff-") as file:
         try:
             chunks = [list(_write_chunks(file, side, num_parts, advance)) for side in (a, b)]
@@ -103,19 +99,15 @@ def by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[R
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            raise _no_room(num_rows, f"{folder}: {error.strerror}") from error
+            raise StoreError(
+                f"comparing these versions needs {shown_bytes(num_rows * ROW.itemsize)} for a temporary file; "
+                f"{tempfile.gettempdir()}: {error.strerror}; set TMPDIR to another folder"
+            ) from error
         for part in range(num_parts):
             rows_a, rows_b = (
                 _joined([_read_rows(file, offsets[part : part + 2]) for offsets in each]) for each in chunks
             )
             yield rows_a, rows_b
-
-
-def _no_room(num_rows: int, why: str) -> StoreError:
-    needed = shown_bytes(num_rows * ROW.itemsize)
-    return StoreError(
-        f"comparing these versions needs {needed} for a temporary file; {why}; set TMPDIR to another folder"
-    )
 
 
 def _write_chunks(file: IO[bytes], side: Documents, num_parts: int, advance: Advance) -> Iterator[Int64s]:

@@ -6,9 +6,9 @@ tables and names their columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,23 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, column_values, open_table, read_batch
+from tokenloom.storage.formats.keys import content_digits
+from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
 from tokenloom.wording import counted
 
 _KEY = SCHEMA.get_field_index("key")
+
+
+class Origin(TypedDict):
+    """Where a document comes from: a row of an input, and its content, 32 hexadecimal digits."""
+
+    source: str
+    path: str
+    row: int
+    content: str
+    id: NotRequired[str | None]  # if a source of the version names ids
 
 
 class DocumentColumns(NamedTuple):
@@ -44,6 +56,19 @@ class DocumentColumns(NamedTuple):
         """Return the rows [start, end)."""
         return DocumentColumns._make(None if column is None else column[start:end] for column in self)
 
+    def origin(self, i: int, inputs: Sequence[InputEntry]) -> Origin:
+        """Return where document i comes from; `inputs` are those of its version."""
+        entry = inputs[int(self.input[i])]
+        found: Origin = {
+            "source": entry.source,
+            "path": entry.path,
+            "row": int(self.row[i]),
+            "content": content_digits(self.content[i]),
+        }
+        if self.ids is not None:
+            found["id"] = self.ids[i].as_py()
+        return found
+
 
 class DocumentTable:
     """A document table, of which only the batches that are asked for are read. Close it, or use it in `with`.
@@ -61,9 +86,9 @@ class DocumentTable:
     """
 
     def __init__(self, store: Store, path: str, num_rows: int, num_inputs: int, block_bytes: int = BLOCK_BYTES) -> None:
-        self.num_rows, self._num_inputs, self._place = num_rows, num_inputs, store.place(path)
+        self.num_rows, self._num_inputs, self.place = num_rows, num_inputs, store.place(path)
         self._file = StoreFile(store, path, block_bytes)
-        self._reader = open_table(self._file, self._place)
+        self._reader = open_table(self._file, self.place)
         if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
             raise self._not_of_its_shard()
         self._batch = lru_cache(2)(self._read_batch)
@@ -117,19 +142,19 @@ class DocumentTable:
 
     @cached_property
     def _keys(self) -> pa.ipc.RecordBatchFileReader:
-        return open_table(self._file, self._place, pa.ipc.IpcReadOptions(included_fields=[_KEY]))
+        return open_table(self._file, self.place, pa.ipc.IpcReadOptions(included_fields=[_KEY]))
 
     def _batch_keys(self, index: int) -> UInt64s:
-        batch = read_batch(self._keys, index, self._place)
+        batch = read_batch(self._keys, index, self.place)
         self._check_length(index, batch.num_rows)
         return column_values(batch, "key")
 
     def _read_batch(self, index: int) -> DocumentColumns:
-        batch = read_batch(self._reader, index, self._place)
+        batch = read_batch(self._reader, index, self.place)
         self._check_length(index, batch.num_rows)
         columns = {name: column_values(batch, name) for name in SCHEMA.names}
         if int(columns["input"].max()) >= self._num_inputs:
-            raise FormatError(f"{self._place}: its documents name inputs that do not exist; restore it")
+            raise FormatError(f"{self.place}: its documents name inputs that do not exist; restore it")
         return DocumentColumns(**columns, ids=batch.column(len(SCHEMA)) if batch.num_columns > len(SCHEMA) else None)
 
     def _check_length(self, index: int, num_rows: int) -> None:
@@ -138,7 +163,7 @@ class DocumentTable:
 
     def _not_of_its_shard(self) -> FormatError:
         return FormatError(
-            f"{self._place}: its shard has {counted(self.num_rows, 'document')}, and it has another number of rows; "
+            f"{self.place}: its shard has {counted(self.num_rows, 'document')}, and it has another number of rows; "
             "restore it"
         )
 

@@ -59,11 +59,6 @@ class StoredShard:
         data = self._read(self.header.offsets_start, self.header.file_bytes)
         return checked_offsets(data, self.header, self.place)
 
-    def first_offsets(self, num_documents: int) -> UInt64s:
-        """Return the offsets of the first documents, (num_documents + 1,), whose checksum is not verified."""
-        start = self.header.offsets_start
-        return np.frombuffer(self._read(start, start + 8 * (num_documents + 1)), "<u8")
-
     def tokens(self, start: int, end: int) -> AnyArray:
         """Return the tokens [start, end) of the shard, (end - start,), whose checksum is not verified."""
         first, width = self.header.tokens_start, self.header.token_bytes
@@ -82,10 +77,17 @@ class StoredShard:
         with self._naming_missing(self.entry.docs_name):
             return DocumentTable(self.store, path, self.entry.documents, num_inputs, block_bytes)
 
-    def check_rows(self, rows: DocumentColumns, offsets: UInt64s) -> None:
-        """Raise FormatError if n rows of the table are not where (n + 1,) offsets of the shard say."""
+    def documents(self, table: DocumentTable, start: int, end: int) -> DocumentColumns:
+        """Return the rows of its table that have one of the tokens [start, end); empty documents have none.
+
+        Raises FormatError if the table is damaged, or not that of the shard.
+        """
+        first = int(np.searchsorted(self.offsets, np.uint64(start), side="right")) - 1
+        last = int(np.searchsorted(self.offsets, np.uint64(end), side="left"))
+        rows, offsets = table.rows(first, last), self.offsets[first : last + 1]
         if not (np.array_equal(rows.start, offsets[:-1]) and np.array_equal(rows.start + rows.num_tokens, offsets[1:])):
             raise self.wrong_table()
+        return rows
 
     def wrong_table(self) -> FormatError:
         """Return the error for a document table that contradicts the shard."""

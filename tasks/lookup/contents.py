@@ -1,28 +1,58 @@
-"""Find the documents of a content, or of a text in a file."""
+"""Find the documents of a content, or of a text in a file.
+
+Where duplicates are removed, a content is found by its key. Otherwise all tables of its split are read.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, SpecError
 from tokenloom.storage.formats.arrays import UInt64s
+from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits, content_hashes, words_of
+from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.tasks.lookup.known_spec import KnownSpec
-from tokenloom.tasks.lookup.outcomes import FoundDocument, HashedText, Lookup
-from tokenloom.tasks.lookup.tables import VersionTables, is_any_of
+from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
+from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
 from tokenloom.tasks.rows.rules import transformed
+from tokenloom.tasks.running import progress
 from tokenloom.wording import counted
 
+Status = Literal[  # docs/trace.md says what each means
+    "found", "duplicate", "filtered", "excluded", "quarantined", "not_an_input", "no_such_row", "not_found"
+]
 _BYTE_ORDER_MARK = "\ufeff"
+_READERS = 8  # tables read at the same time
 
 
-def look_up_content(tables: VersionTables, content: str, known: KnownSpec) -> Lookup:
+class HashedText(TypedDict):
+    """A text whose content was looked up, and what it is of the file."""
+
+    what: str
+    bytes: int
+    content: str
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The result of a lookup: its status, the reason in words, the documents, and the texts that were hashed."""
+
+    status: Status
+    reason: str
+    documents: list[FoundDocument] = field(default_factory=list)
+    hashed: list[HashedText] = field(default_factory=list)
+
+
+def look_up_content(tables: VersionTables, content: str, known: SpecOfVersion) -> Lookup:
     """Return the documents of a content.
 
     Args:
@@ -31,16 +61,13 @@ def look_up_content(tables: VersionTables, content: str, known: KnownSpec) -> Lo
         known: the version's spec, to see whether the content is excluded.
     """
     words = words_of(bytes.fromhex(content))
-    found = find_contents(tables, [words])
-    if found:
-        return Lookup("found", "", found, [])
+    if found := _find_contents(tables, [words]):
+        return Lookup("found", "", found)
     split = tables.split_of(words)
-    excluded = why_excluded(tables, words, known)
-    reason = excluded or f"no document has the content {content}; it would be in the split {split}{hint(tables)}"
-    return Lookup("excluded" if excluded else "not_found", reason, [], [])
+    return absent(tables, [words], known, f"no document has the content {content}; it would be in the split {split}")
 
 
-def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
+def look_up_text(tables: VersionTables, path: str, known: SpecOfVersion) -> Lookup:
     """Return the documents with the text of a file: exactly, or without a line end or mark that an editor added.
 
     Args:
@@ -52,80 +79,108 @@ def look_up_text(tables: VersionTables, path: str, known: KnownSpec) -> Lookup:
         InputError: the file can't be read, or is not UTF-8.
         SpecError: the version has a transform, and there is no spec.
     """
-    texts = {what: _transformed(tables, text, known, path) for what, text in _variants(_read(path)).items()}
-    hashed: list[HashedText] = []
-    contents: list[UInt64s] = []
-    for what, text in texts.items():
-        if text is not None:
-            words = hash_of(text)
-            contents.append(words)
-            hashed.append({"what": what, "bytes": len(text.encode()), "content": content_digits(words)})
-    found = find_contents(tables, contents)
+    texts = {what: _transformed(tables, text, known, path) for text, what in _variants(_read(path)).items()}
+    hashed = [hashed_text(what, text) for what, text in texts.items() if text is not None]
+    contents = [words_of(bytes.fromhex(each["content"])) for each in hashed]
+    found = _find_contents(tables, contents)
     for each in hashed:
         if documents := [document for document in found if document["content"] == each["content"]]:
             return Lookup("found", f"the text is {each['what']}", documents, hashed)
-    for words in contents:
-        if excluded := why_excluded(tables, words, known):
-            return Lookup("excluded", excluded, [], hashed)
-    for what, text in texts.items():
+    missing = absent(tables, contents, known, "no document has a text that was hashed", hashed)
+    for what, text in texts.items() if missing.status == "not_found" else ():
         if why := why_filtered(tables, text):
             return Lookup("filtered", f"{what}: {why}" if len(texts) > 1 else why, [], hashed)
-    sought = "this text, which was" if len(hashed) == 1 else f"one of these {len(hashed)} texts, which were"
-    reason = f"no document has {sought} hashed{hint(tables)}"
-    return Lookup("not_found", reason, [], hashed)
+    return missing
 
 
-def find_contents(tables: VersionTables, contents: Sequence[UInt64s]) -> list[FoundDocument]:
-    """Return the documents of contents, (2,) each: by binary search, or with all copies by reading all tables."""
-    if tables.rules.deduplicate:
-        return [document for content in contents for document in tables.find(content)]
-    splits = sorted({tables.split_of(content) for content in contents})
-    return tables.scan(is_any_of(contents), splits, "reading document tables, because duplicates were kept")
-
-
-def hash_of(text: str) -> UInt64s:
-    """Return the content of a text, (2,)."""
-    data = text.encode()
-    words: UInt64s = content_hashes(data, np.array([0, len(data)]))[0]
-    return words
-
-
-def why_excluded(tables: VersionTables, content: UInt64s, known: KnownSpec) -> str:
-    """Return why a content was excluded, "" if it was not, or if the list can't be read."""
-    listed = tables.rules.exclude
-    if not listed or known.spec is None or not known.spec.documents.exclude:
-        return ""
-    url = known.spec.documents.exclude
-    try:
-        excluded = read_exclusions(url)
-    except InputError:
-        return ""
-    is_same = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest() == listed
-    if not is_excluded(excluded, content[:1], content[1:])[0]:
-        return ""
-    return f"documents.exclude lists it: {url}{'' if is_same else ', which has changed since the build'}"
-
-
-def hint(tables: VersionTables) -> str:
-    """Return what else can keep a text out of a version, for the end of a message."""
-    found, limit = [], tables.spec.limit
-    if limit is not None:
-        found.append(f"the version is a try-out of at most {counted(limit, 'document')} of each source")
+def absent(
+    tables: VersionTables,
+    contents: Sequence[UInt64s],
+    known: SpecOfVersion,
+    reason: str,
+    hashed: Sequence[HashedText] = (),
+) -> Lookup:
+    """Return the result for contents, (2,) each, that no document has: excluded, or not found for a reason."""
+    url = known.spec.documents.exclude if known.spec else None
+    if tables.rules.exclude and url:
+        try:
+            excluded = read_exclusions(url)
+            if any(is_excluded(excluded, content[:1], content[1:])[0] for content in contents):
+                return Lookup("excluded", f"documents.exclude lists it now: {url}", [], list(hashed))
+        except InputError:
+            pass
+    if tables.spec.limit is not None:
+        reason += f"; the version is a try-out of at most {counted(tables.spec.limit, 'document')} of each source"
     if tables.rules.exclude:
-        found.append("documents.exclude may have listed it: its file can't be read, or does not list it now")
-    return "".join(f"; {each}" for each in found)
+        reason += "; documents.exclude may have listed it: its file can't be read, or does not list it now"
+    return Lookup("not_found", reason, [], list(hashed))
+
+
+def hashed_text(what: str, text: str) -> HashedText:
+    """Return a text with its content; `what` says what it is."""
+    data = text.encode()
+    return {
+        "what": what,
+        "bytes": len(data),
+        "content": content_digits(content_hashes(data, np.array([0, len(data)]))[0]),
+    }
 
 
 def why_filtered(tables: VersionTables, text: str | None) -> str:
     """Return which document rule leaves out a text, "" if none does; the text is that after the transform."""
     if text is None:
-        return "documents.transform leaves it out"
+        return "documents.transform leaves it out" if tables.rules.transform else "it has no text"
     minimum, maximum = tables.rules.min_chars, tables.rules.max_chars
     if len(text) < minimum:
         return f"it has {counted(len(text), 'character')}, and documents.min_chars is {minimum:,}"
     if maximum is not None and len(text) > maximum:
         return f"it has {counted(len(text), 'character')}, and documents.max_chars is {maximum:,}"
     return ""
+
+
+def scan(
+    tables: VersionTables,
+    matches: Callable[[DocumentColumns], NDArray[np.bool_]],
+    splits: Collection[str],
+    what: str,
+) -> list[FoundDocument]:
+    """Return the documents that match, of all tables of some splits, and report progress.
+
+    Args:
+        tables: those of the version.
+        matches: whether each row of a batch does, (n,).
+        splits: names of splits.
+        what: names the step for people.
+    """
+    entries = [entry for name in splits if (split := tables.manifest.splits.get(name)) for entry in split.shards]
+    progress.report(progress.StepStarted(what, sum(entry.documents for entry in entries)))
+
+    def of_shard(entry: ShardEntry) -> list[FoundDocument]:
+        found: list[FoundDocument] = []
+        with tables.open(entry) as table:
+            for columns in table.batches():
+                for i in np.flatnonzero(matches(columns)).tolist():
+                    found += tables.documents(entry, columns.slice(i, i + 1))
+                progress.report(progress.Advanced(num_documents=columns.num_rows, done=columns.num_rows))
+        return found
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        return [found for each in readers.map(of_shard, entries) for found in each]
+
+
+def _find_contents(tables: VersionTables, contents: Sequence[UInt64s]) -> list[FoundDocument]:
+    """Return the documents of contents, (2,) each: by binary search, or with all copies by reading all tables."""
+    if tables.rules.deduplicate:
+        return [document for content in contents for document in tables.find(content)]
+
+    def matches(columns: DocumentColumns) -> NDArray[np.bool_]:
+        found = np.zeros(columns.num_rows, dtype=bool)
+        for content in contents:
+            found |= (columns.content == content).all(axis=1)
+        return found
+
+    splits = {tables.split_of(content) for content in contents}
+    return scan(tables, matches, sorted(splits), "reading document tables, because duplicates were kept")
 
 
 def _read(path: str) -> str:
@@ -138,21 +193,23 @@ def _read(path: str) -> str:
 
 
 def _variants(text: str) -> dict[str, str]:
-    """Return the texts that a file may stand for, by what they are of it; each once, the whole file first."""
-    found = {"the whole file": text}
-    found["the file without its byte order mark"] = text.removeprefix(_BYTE_ORDER_MARK)
-    for what, base in list(found.items()):
-        found[f"{what}, without its last line end"] = base.removesuffix("\n").removesuffix("\r")
-        found[f"{what}, without blanks at both ends"] = base.strip()
-    for what, base in list(found.items()):
-        found[f"{what}, with \\n for \\r\\n"] = base.replace("\r\n", "\n")
-    first: dict[str, str] = {}  # text -> what
-    for what, base in found.items():
-        first.setdefault(base, what)
-    return {what: base for base, what in first.items()}
+    """Return the texts that a file may stand for, each once, with what they are of it; the whole file first."""
+    whole, plain = "the whole file", text.removeprefix(_BYTE_ORDER_MARK)
+    found = {
+        whole: text,
+        f"{whole}, without its byte order mark": plain,
+        f"{whole}, without its last line end": plain.removesuffix("\n").removesuffix("\r"),
+        f"{whole}, without blanks at both ends": plain.strip(),
+    }
+    names: dict[str, str] = {}
+    for what, each in found.items():
+        names.setdefault(each, what)
+    for what, each in found.items():
+        names.setdefault(each.replace("\r\n", "\n"), f"{what}, with \\n for \\r\\n")
+    return names
 
 
-def _transformed(tables: VersionTables, text: str, known: KnownSpec, path: str) -> str | None:
+def _transformed(tables: VersionTables, text: str, known: SpecOfVersion, path: str) -> str | None:
     """Return the text of a file after the transform of the version, None if that leaves it out."""
     if not tables.rules.transform:
         return text

@@ -1,23 +1,63 @@
-"""Read one row of a source again, as the build read it, to learn its text or why it has none."""
+"""Where the sources of a version are now, and one of their rows, read again as the build read it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenloom.errors import InputError
+from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.version_files import InputEntry
-from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.remote_errors import is_transient, reason_of
+from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.tasks.planning.inputs import InputFile, find_input
+from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.verification.reencoding import located, read_rows
 
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
+
+
+class SpecOfVersion:
+    """The spec of a version: the one that the user gives, else that of build.json, loaded only if a lookup needs it.
+
+    Attributes:
+        why_unknown: why there is none, once `spec` is None.
+
+    Args:
+        tables: those of the version.
+        path: of the user's spec; None for build.json.
+
+    Raises SpecError if the user's spec is wrong, or not that of the version.
+    """
+
+    def __init__(self, tables: VersionTables, path: str | None) -> None:
+        self._tables = tables
+        self.why_unknown = ""
+        self._given: BuildSpec | None = None
+        if path is not None:
+            from tokenloom.spec.loading import load_spec
+
+            self._given = load_spec(path)
+            check_spec(self._given, tables.manifest, "--spec")
+
+    @cached_property
+    def spec(self) -> BuildSpec | None:
+        """The spec, None if it is not known."""
+        if self._given is not None:
+            return self._given
+        try:
+            return recorded_spec(self._tables.store, self._tables.manifest)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if is_transient(error):
+                raise
+            self.why_unknown = f"{BUILD} does not say where it is ({reason_of(error)})"
+            return None
 
 
 @dataclass(frozen=True)
@@ -32,25 +72,28 @@ class SourceRow:
     passes_filter: bool = True
 
 
-def read_source_row(spec: BuildSpec, store: Store, entry: InputEntry, row: int) -> SourceRow:
+def read_source_row(known: SpecOfVersion, tables: VersionTables, entry: InputEntry, row: int) -> SourceRow:
     """Return a row of an input.
 
     Args:
-        spec: says where the sources are.
-        store: the dataset's, where fingerprints may be remembered.
+        known: says where the sources are.
+        tables: those of the version; fingerprints may be remembered in its store.
         entry: the input.
         row: its number, as in the document table.
 
-    Raises InputError if the input is gone, has changed, or can't be read.
+    Raises InputError if nothing says where the input is, or if it is gone, has changed, or can't be read.
     """
-    file = find_input(spec, store, entry.source, entry.path)
+    spec = known.spec
+    if spec is None:
+        raise InputError(known.why_unknown)
+    file = find_input(spec, tables.store, entry.source, entry.path)
     if file is None:
         raise InputError(f"{entry.source}: {entry.path} is gone")
     if file.fingerprint != entry.fingerprint:
         raise InputError(f"{file.url}: it has changed since the build")
     transform = spec.documents.transform.function if spec.documents.transform else None
-    for text in _texts(file, row, transform):
-        return SourceRow(text)
+    for texts, _, _ in read_rows(file, [row], transform):
+        return SourceRow(texts[0].as_py())
     if file.options.get("filter") and _has_row(file, row):
         return SourceRow(None, passes_filter=False)
     return SourceRow(None, exists=False)
@@ -63,8 +106,3 @@ def _has_row(file: InputFile, row: int) -> bool:
         np.isin(row, batch.rows) or any(bad.row <= row < bad.row + bad.num_rows for bad in batch.bad)
         for batch in each_bounded(located(reader, file.url, [row]), file.options["max_bytes"], file.url)
     )
-
-
-def _texts(file: InputFile, row: int, transform: str | None) -> Iterator[str | None]:
-    for texts, _, _ in read_rows(file, [row], transform):
-        yield from texts.to_pylist()

@@ -152,7 +152,7 @@ def test_rows_of_lines_are_byte_offsets_and_their_ids_are_shown(built: Built, ru
     assert (document["content"], document["id"]) == (_content("only here"), "k3")
     found = _by_row(run, built, "lines.jsonl", 3)
     assert found["status"] == "no_such_row"
-    assert found["reason"].endswith("has no row 3; rows of this kind are byte offsets of lines")
+    assert found["reason"] == "lines.jsonl has no row 3"
 
 
 def test_a_text_is_found_though_an_editor_added_a_line_end_and_says_what_was_hashed(
@@ -204,7 +204,7 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
     answers = {
         ("news.parquet", 4): ("filtered", "the filter of the source news leaves it out"),
         ("lines.jsonl", offsets[4]): ("filtered", "it has 1 character, and documents.min_chars is 2"),
-        ("lines.jsonl", offsets[5]): ("excluded", f"documents.exclude lists it: {built.folder}/exclude.txt"),
+        ("lines.jsonl", offsets[5]): ("excluded", f"documents.exclude lists it now: {built.folder}/exclude.txt"),
         ("lines.jsonl", offsets[6]): (
             "quarantined",
             f"quarantine.jsonl lists it as not_text: {base.REASONS['not_text']}",
@@ -251,7 +251,7 @@ def test_a_path_that_is_no_input_is_answered_with_one_that_is_close(built: Built
         assert found["status"] == "not_an_input"
         assert found["reason"].endswith("Did you mean news.parquet?")
     reason = _by_row(run, built, "news.parquet", 0, "--source", "line")["reason"]
-    assert reason == "no source is named 'line'. Did you mean lines? Sources: news, lines"
+    assert reason == "no source is named 'line'. Did you mean lines? Allowed: news, lines"
 
 
 def test_a_path_of_two_sources_needs_the_name_of_one(tmp_path: Path, run: Run) -> None:
@@ -439,7 +439,7 @@ def test_a_state_of_another_split_sees_nothing_and_says_so(
     arguments = ["where", built.reference, "--content", content, "--state", str(tmp_path / "state.json")]
     assert run(*arguments, "--batch-size", 2)["steps"] == []
     assert main([*arguments, "--batch-size", "2"]) == 0
-    assert "the state reads test of " in capsys.readouterr().out
+    assert "no sample of the epochs [0, 1) of test of " in capsys.readouterr().out
 
 
 def test_a_remote_store_gives_the_same_answers(
@@ -480,7 +480,7 @@ def test_a_remote_store_gives_the_same_answers(
             ("trace", "--sample", "1", *_LOADER),
             "--seed: --sample counts the samples of the split itself; omit it",
         ),
-        (("trace", "--sample", "1"), "--sample needs --seq-len"),
+        (("trace", "--sample", "1"), "--seq-len is required"),
         (("trace", "--step", "1", *_LOADER, "--store", "s"), "--store: only --state needs it"),
     ],
 )

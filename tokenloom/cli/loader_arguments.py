@@ -1,11 +1,36 @@
-"""The arguments of a loader on the command line; opened_stream.py opens what they name."""
+"""The arguments of a loader on the command line, and the stream of samples that they, or a state in a file, determine.
+
+The reader is imported only when a stream is opened.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import count, positive
+from tokenloom.console import print_status
+from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.storage.versions.published import check_split
+from tokenloom.storage.versions.references import names_version, parse_reference, resolve
+
+if TYPE_CHECKING:
+    from tokenloom.reader.dataset import TokenDataset
+    from tokenloom.reader.mixture import Mixture
+    from tokenloom.reader.order.steps import Steps
+    from tokenloom.reader.state import LoaderState
+    from tokenloom.reader.streams import OrderOptions, Stream
+
+_OF_STATE = ("split", "seq_len", "packing", "order", "seed", "lanes")  # a state determines these
+
+
+class NoSamples(SpecError):
+    """The split has no sample for the packing and the length that the arguments name."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +46,15 @@ class LoaderArguments:
     world_size: int | None
     state: str | None
     store: list[str]
-    split: str | None = None  # this and the next only of trace
+    split: str | None = None  # only `trace` has this and the next three
     rank: int | None = None
     num_epochs: int | None = None
     pad_last: bool | None = None
 
     @property
-    def is_given(self) -> bool:
-        """Whether any of them is given."""
-        return any(value not in (None, []) for value in vars(self).values())
+    def given(self) -> list[str]:
+        """The names of those that are given."""
+        return [name for name, value in vars(self).items() if value not in (None, [])]
 
 
 def add_loader_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -53,3 +78,176 @@ def add_loader_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
         help="with --state: the store of its dataset, or of a member of its mixture (default: the store of REF)",
     )
     return group
+
+
+def option(name: str) -> str:
+    """Return the option of a field of LoaderArguments: "seq_len" -> "--seq-len"."""
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def as_usage_errors() -> Iterator[None]:
+    """Raise SpecError for an argument that the reader refuses."""
+    try:
+        yield
+    except (ValueError, TypeError, IndexError) as error:
+        if isinstance(error, TokenloomError):
+            raise
+        raise SpecError(str(error)) from error
+
+
+def open_stream(reference: str | None, arguments: LoaderArguments) -> tuple[Stream, int]:
+    """Open the stream that the arguments or the state determine.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION; None if the state and --store say what to open.
+        arguments: of the loader.
+
+    Returns:
+        The stream, and how many of its samples the state has taken, 0 without a state.
+
+    Raises:
+        SpecError: an argument is missing, contradicts the state, or is out of range.
+        NoSamples: the split has none.
+        StoreError: there is no such version or split.
+    """
+    from tokenloom.reader.sample_source import make_stream
+    from tokenloom.reader.state import check_state, decode_state
+
+    if arguments.state is None:
+        data, order = _of_arguments(reference, arguments)
+        with as_usage_errors():
+            return make_stream(data, **order), 0
+    with _naming_state(arguments.state):
+        state = decode_state(json.loads(read_regular(arguments.state)))
+    source, order = _of_state(reference, arguments, state)
+    with as_usage_errors():
+        stream = make_stream(source, **order)
+    with _naming_state(arguments.state):
+        return stream, check_state(state, stream.fingerprint())
+
+
+def make_steps(arguments: LoaderArguments, num_samples: int | None = None) -> Steps:
+    """Return the steps of a rank; raise SpecError if an argument is missing or out of range.
+
+    Args:
+        arguments: of the loader; without a rank, the steps of rank 0.
+        num_samples: of an epoch; only a number of epochs needs it.
+    """
+    from tokenloom.reader.order.steps import Steps, stream_end
+    from tokenloom.reader.ranks import find_ranks
+
+    with as_usage_errors():
+        ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
+        end = stream_end(num_samples, arguments.num_epochs)
+        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=not arguments.pad_last)
+
+
+def open_dataset(reference: str | None, arguments: LoaderArguments) -> TokenDataset:
+    """Open the split that the arguments name; raise SpecError if one of them is missing or out of range."""
+    from tokenloom.reader.dataset import TokenDataset
+
+    if reference is None:
+        raise SpecError("REF is required unless --state and --store are given")
+    seq_len = _required(arguments.seq_len, "--seq-len")
+    split, packing = arguments.split or "train", arguments.packing or "concat"
+    with as_usage_errors():
+        _announce_counting(reference, split, packing, seq_len)
+        return TokenDataset(reference, split, seq_len, packing=packing)
+
+
+def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -> None:
+    """Say so if opening a split reads all of its shards; raise ValueError or StoreError as opening would."""
+    from tokenloom.storage.cache.cache_settings import default_cache_folder
+    from tokenloom.storage.packing.plans import check_packing, sample_key
+    from tokenloom.storage.packing.sample_counts import has_counts
+
+    check_packing(packing, seq_len)
+    if packing == "concat":
+        return
+    store, manifest = resolve(parse_reference(reference))
+    check_split(reference, manifest, split)
+    if not has_counts(manifest, split, packing, seq_len, default_cache_folder()):
+        print_status(
+            f"{store.root}@{manifest.version}: counting the samples of {split} for {sample_key(packing, seq_len)} "
+            "first, because the manifest does not list them: this reads the document offsets of every shard. `packs` "
+            f"in the spec or `tokenloom pack REF --seq-len {seq_len} --packing {packing}` counts them ahead of time"
+        )
+
+
+def _of_arguments(reference: str | None, arguments: LoaderArguments) -> tuple[TokenDataset, OrderOptions]:
+    """Return the source and its order."""
+    if arguments.store:
+        raise SpecError("--store: only --state needs it; omit it")
+    data = open_dataset(reference, arguments)
+    if not len(data):
+        raise NoSamples(data.why_empty())
+    return data, {"order": arguments.order or "block", "seed": arguments.seed or 0, "lanes": arguments.lanes}
+
+
+def _of_state(
+    reference: str | None, arguments: LoaderArguments, state: LoaderState
+) -> tuple[TokenDataset | Mixture, OrderOptions]:
+    """Return the source and its order; raise SpecError if REF or another argument contradicts the state."""
+    from tokenloom.reader.resume import open_source
+    from tokenloom.reader.state import is_mixture
+
+    for name in _OF_STATE:
+        if name in arguments.given:
+            raise SpecError(f"{option(name)}: --state determines it; omit it")
+    stream: Any = state["stream"]
+    members = stream["members"] if is_mixture(stream) else {}
+    if reference is not None and not members:
+        parsed = parse_reference(reference)
+        found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if names_version(reference) else parsed.dataset
+        its_own = f"{stream['dataset']}@{stream['version']}"
+        if found not in (stream["dataset"], its_own):
+            raise SpecError(f"--state {arguments.state}: it is of {its_own}, and REF names {found}")
+    stores = _stores_of(reference, arguments.store, list(members))
+    with as_usage_errors():
+        for name, each in (members or {"": stream}).items():
+            named = f"{stores[name]}/{each['dataset']}@{each['version']}"
+            _announce_counting(named, each["split"], each["packing"], each["seq_len"])
+        return open_source(stores if members else stores[""], state, {})
+
+
+def _stores_of(reference: str | None, given: Sequence[str], members: Sequence[str]) -> dict[str, str]:
+    """Return the store of each member of a state's mixture, of "" for a dataset; raise SpecError if one is unknown.
+
+    Args:
+        reference: its store is that of all that `given` does not name; None without REF.
+        given: STORE or MEMBER=STORE.
+        members: of the mixture; none for a dataset.
+    """
+    stores: dict[str, str] = {}
+    for text in given:
+        member, _, store = text.partition("=")
+        name, store = (member, store) if member in members else ("", text)
+        if name in stores:
+            raise SpecError(f"--store {text}: given twice; write MEMBER=STORE for {', '.join(members) or 'a mixture'}")
+        stores[name] = store
+    if "" not in stores and reference is not None:
+        stores[""] = parse_reference(reference).store
+    for name in members or [""]:
+        if name not in stores and "" not in stores:
+            raise SpecError(f"--store: give the store of {f'member {name}' if name else 'the dataset, or REF'}")
+    return {name: stores.get(name) or stores[""] for name in members or [""]}
+
+
+@contextmanager
+def _naming_state(path: str) -> Iterator[None]:
+    """Raise SpecError with the file if it has no state, or that of another stream."""
+    try:
+        yield
+    except TokenloomError as error:
+        raise SpecError(f"--state {path}: {error}") from error
+    except OSError as error:
+        raise SpecError(f"--state {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"--state {path}: not JSON; write json.dumps(loader.state_dict()) into it") from error
+
+
+def _required(value: int | None, name: str) -> int:
+    if value is None:
+        raise SpecError(f"{name} is required")
+    return value

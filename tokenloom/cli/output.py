@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -49,6 +49,12 @@ class Output:
 
 def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else printable_line(str(value)).replace("\t", "\\t")
+
+
+def shown_origin(document: Mapping[str, Any]) -> str:
+    """Return where a document comes from: "news: a.parquet, row 5, id x"; `document` has the fields of an Origin."""
+    identifier = f", id {document['id']}" if document.get("id") is not None else ""
+    return f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
 
 
 def json_text(value: object) -> str:

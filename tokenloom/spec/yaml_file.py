@@ -115,7 +115,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             problem = "aliases (*name) are not supported; write the value out"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
         return super().compose_node(parent, index)
 
 

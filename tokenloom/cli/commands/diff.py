@@ -9,21 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.document_lines import DocumentLines
 from tokenloom.cli.output import Output, write_output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.comparison.changes import Change, changes
-from tokenloom.storage.comparison.compare import FATES, Tally, compare
-from tokenloom.storage.comparison.rows import VersionDocuments
+from tokenloom.storage.comparison.compare import FATES, Fates, Tally, compare
+from tokenloom.storage.comparison.rows import Rows, VersionDocuments
+from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.running import progress
 from tokenloom.wording import counted, first_of
 
 _STEP = "compare"
+_BLOCK_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,24 @@ def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -
         SpecError: the options do not go together.
     """
     _check_options(fate, output, out)
-    (store_a, a), (store_b, b) = (resolve(parse_reference(text)) for text in (old, new))
-    documents_a, documents_b = VersionDocuments.of(store_a, a), VersionDocuments.of(store_b, b)
-    tally = Tally(documents_a, documents_b)
+    tables_a, tables_b = (VersionTables(*resolve(parse_reference(text))) for text in (old, new))
+    a, b = VersionDocuments(tables_a), VersionDocuments(tables_b)
+    tally = Tally(a, b)
     is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
     with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
-        listed = _compare(documents_a, documents_b, tally, fate, write)
+        listed = _compare(a, b, tally, fate, write)
+    documents, tokens = tally.by_source.sum(axis=1).T
     result = DiffResult(
-        a=_version(documents_a),
-        b=_version(documents_b),
-        **_counts(tally),
+        a=_version(tables_a),
+        b=_version(tables_b),
+        documents=_by_fate(documents),
+        tokens=_by_fate(tokens),
+        sources={
+            name: {"documents": _by_fate(tally.by_source[:, i, 0]), "tokens": _by_fate(tally.by_source[:, i, 1])}
+            for i, name in enumerate(tally.sources)
+        },
         moves=_moves(tally),
-        changes=changes(a, b, documents_a.inputs, documents_b.inputs),
+        changes=changes(tables_a.manifest, tables_b.manifest, tables_a.inputs, tables_b.inputs),
         listed=listed,
     )
     if fate is None or output is not None:
@@ -120,7 +127,7 @@ def _compare(
     def advance(num_rows: int) -> None:
         progress.report(progress.Advanced(done=num_rows))
 
-    lines = DocumentLines(a, b, fate) if fate else None
+    lines = _DocumentLines(a, b, fate) if fate else None
     for fates in compare(a, b, advance):
         tally.add(fates)
         num_rows = sum(map(len, fates)) + len(fates.kept)  # a kept document is a row of A and one of B
@@ -129,6 +136,49 @@ def _compare(
             for block in lines.blocks(fates):
                 write(block)
     return lines.num_lines if lines else 0
+
+
+class _DocumentLines:
+    """Makes JSON lines of documents; `num_lines` is how many so far.
+
+    Args:
+        a: the documents of the old version.
+        b: those of the new one.
+        fate: "added", "removed", "kept" or "moved".
+    """
+
+    def __init__(self, a: VersionDocuments, b: VersionDocuments, fate: str) -> None:
+        self._fate, self.num_lines = fate, 0
+        side = a if fate == "removed" else b
+        self._splits_a, self._splits = (list(map(json.dumps, one.splits)) for one in (a, side))
+        self._places = [
+            f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.tables.inputs
+        ]
+        self._shards = [
+            [json.dumps(row["name"]) for row in split.shards.rows] for split in side.tables.manifest.splits.values()
+        ]
+
+    def blocks(self, fates: Fates) -> Iterator[str]:
+        """Yield the lines of those of these documents that had the fate, some thousand at a time."""
+        rows: Rows = getattr(fates, self._fate)
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            yield "".join(self._lines(rows[block], fates.moved_from[block]))
+        self.num_lines += len(rows)
+
+    def _lines(self, rows: Rows, before: Rows) -> Iterator[str]:
+        """Yield the lines of documents; `before` are the same ones in A if they moved, else anything."""
+        content = rows["content"].astype(">u8").tobytes().hex()
+        columns = [rows[name].tolist() for name in ("split", "shard", "input", "row", "num_tokens")]
+        old = [""] * len(rows)
+        if self._fate == "moved":
+            old = [f'"split_before": {self._splits_a[split]}, ' for split in before["split"].tolist()]
+        for i, (split, shard, number, row, num_tokens) in enumerate(zip(*columns, strict=True)):
+            yield (
+                f'{{"split": {self._splits[split]}, {old[i]}"shard": {self._shards[split][shard]}, '
+                f'{self._places[number]}, "row": {row}, "content": "{content[32 * i : 32 * i + 32]}", '
+                f'"num_tokens": {num_tokens}}}\n'
+            )
 
 
 @contextmanager
@@ -154,26 +204,12 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
             partial.unlink(missing_ok=True)
 
 
-def _version(documents: VersionDocuments) -> ComparedVersion:
-    manifest = documents.manifest
-    return ComparedVersion(f"{documents.store.root}@{manifest.version}", manifest.num_documents, manifest.num_tokens)
+def _version(tables: VersionTables) -> ComparedVersion:
+    return ComparedVersion(tables.reference, tables.manifest.num_documents, tables.manifest.num_tokens)
 
 
-def _counts(tally: Tally) -> dict[str, Any]:
-    """Return `documents`, `tokens` and `sources` of the result."""
-    documents, tokens = tally.by_source.sum(axis=1).T.tolist()
-    sources = {
-        name: {
-            "documents": dict(zip(FATES, tally.by_source[:, i, 0].tolist(), strict=True)),
-            "tokens": dict(zip(FATES, tally.by_source[:, i, 1].tolist(), strict=True)),
-        }
-        for i, name in enumerate(tally.sources)
-    }
-    return {
-        "documents": dict(zip(FATES, documents, strict=True)),
-        "tokens": dict(zip(FATES, tokens, strict=True)),
-        "sources": sources,
-    }
+def _by_fate(counts: Int64s) -> dict[str, int]:
+    return dict(zip(FATES, counts.tolist(), strict=True))
 
 
 def _moves(tally: Tally) -> list[Moves]:

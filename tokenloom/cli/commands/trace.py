@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenloom.cli.argument_types import count, positive
-from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
-from tokenloom.cli.opened_stream import OpenedStream, as_usage_errors, make_steps, open_dataset, open_loaded
-from tokenloom.cli.output import Output
+from tokenloom.cli.loader_arguments import (
+    LoaderArguments,
+    add_loader_arguments,
+    as_usage_errors,
+    make_steps,
+    open_dataset,
+    open_stream,
+    option,
+)
+from tokenloom.cli.output import Output, shown_origin
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, one_line
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, TracedDocument, TracedSample
@@ -85,58 +92,47 @@ def run(
     """
     arguments = LoaderArguments(**loader)
     if sample is not None:
-        found = _trace_sample(reference, arguments, sample, chars)
-    else:
-        assert step is not None  # the parser requires one of them
-        found = _trace_step(reference, arguments, step, chars)
-    _print(out, found.title, found.samples)
-    return TraceResult(found.reference, found.samples)
+        return _trace_sample(reference, arguments, sample, chars, out)
+    assert step is not None  # the parser requires one of them
+    return _trace_step(reference, arguments, step, chars, out)
 
 
-class _Traced(NamedTuple):
-    """Samples with their documents, the version that all of them are of, if it is one, and both in words."""
-
-    reference: str | None
-    title: str
-    samples: list[TracedSample]
-
-
-def _trace_sample(reference: str | None, arguments: LoaderArguments, sample: int, chars: int) -> _Traced:
+def _trace_sample(
+    reference: str | None, arguments: LoaderArguments, sample: int, chars: int, out: Output
+) -> TraceResult:
     """Trace a sample of a split in natural order; raise SpecError for an argument that does not say which it is."""
-    for name, value in vars(arguments).items():
-        if name not in ("split", "seq_len", "packing") and value not in (None, []):
-            raise SpecError(f"--{name.replace('_', '-')}: --sample counts the samples of the split itself; omit it")
-    if reference is None or arguments.seq_len is None:
-        raise SpecError(f"--sample needs {'REF' if reference is None else '--seq-len'}")
-    data = open_dataset(reference, arguments.split or "train", arguments.seq_len, arguments.packing or "concat")
+    for name in arguments.given:
+        if name not in ("split", "seq_len", "packing"):
+            raise SpecError(f"{option(name)}: --sample counts the samples of the split itself; omit it")
+    data = open_dataset(reference, arguments)
     if sample >= len(data):
         raise SpecError(f"--sample {sample}: the split has {counted(len(data), 'sample')}, from 0")
-    title = f"{data.reference}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})"
-    return _Traced(data.reference, title, data.trace(sample, chars)["samples"])
+    samples = data.trace(sample, chars)["samples"]
+    out.line(f"{data.reference}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})")
+    _print(out, samples)
+    return TraceResult(data.reference, samples)
 
 
-def _trace_step(reference: str | None, arguments: LoaderArguments, step: str, chars: int) -> _Traced:
+def _trace_step(reference: str | None, arguments: LoaderArguments, step: str, chars: int, out: Output) -> TraceResult:
     """Trace the batch of a rank, or those of all ranks, in a step."""
-    opened = open_loaded(reference, arguments)
-    samples = _samples_of_step(opened, arguments, step, chars)
-    first = next(iter(opened.datasets.values()))
-    found = first.reference if None in opened.datasets else None
-    place = f"{found}, split {first.split}" if found else f"mixture of {', '.join(map(str, opened.datasets))}"
-    when = f"{'+' * step.startswith('+')}{int(step):,}"
-    return _Traced(found, f"{place}: step {when} of {_whose(arguments)}, {counted(len(samples), 'sample')}", samples)
-
-
-def _samples_of_step(opened: OpenedStream, arguments: LoaderArguments, step: str, chars: int) -> list[TracedSample]:
     from tokenloom.reader.tracing.batches import step_position, trace_all_ranks, trace_batch
+    from tokenloom.reader.tracing.sightings import datasets_of
 
+    stream, taken = open_stream(reference, arguments)
     if step.startswith("+") and arguments.state is None:
         raise SpecError(f"--step {step}: a step after a state needs --state")
-    start = opened.taken if step.startswith("+") else 0
-    steps = make_steps(arguments, opened.stream.num_samples)
+    steps = make_steps(arguments, stream.num_samples)
     with as_usage_errors():
-        position = step_position(steps, int(step), start)
+        position = step_position(steps, int(step), taken if step.startswith("+") else 0)
     trace = trace_all_ranks if arguments.rank is None else trace_batch
-    return trace(opened.stream, steps, position, chars)
+    samples = trace(stream, steps, position, chars)
+    datasets = {member: own.dataset for member, own in datasets_of(stream)}
+    alone = datasets.get(None)
+    place = f"{alone.reference}, split {alone.split}" if alone else f"mixture of {', '.join(map(str, datasets))}"
+    when = f"{'+' * step.startswith('+')}{int(step):,}"
+    out.line(f"{place}: step {when} of {_whose(arguments)}, {counted(len(samples), 'sample')}")
+    _print(out, samples)
+    return TraceResult(alone.reference if alone else None, samples)
 
 
 def _whose(arguments: LoaderArguments) -> str:
@@ -154,8 +150,7 @@ def _step(text: str) -> str:
     return text
 
 
-def _print(out: Output, title: str, samples: list[TracedSample]) -> None:
-    out.line(title)
+def _print(out: Output, samples: list[TracedSample]) -> None:
     for sample in samples:
         origin = [f"rank {sample['rank']}"] if "rank" in sample else []
         origin += [f"of {sample['member']}"] if "member" in sample else []
@@ -170,6 +165,4 @@ def _print(out: Output, title: str, samples: list[TracedSample]) -> None:
 def _described(document: TracedDocument) -> str:
     start, end, begin = document["start"], document["end"], document["document_start"]
     part = f"tokens {begin:,} to {begin + end - start:,} of {document['num_tokens']:,}"
-    identifier = f", id {document['id']}" if document.get("id") is not None else ""
-    place = f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
-    return f"  {start:>6,} to {end:>6,}  {place}, {part}, content {document['content']}"
+    return f"  {start:>6,} to {end:>6,}  {shown_origin(document)}, {part}, content {document['content']}"

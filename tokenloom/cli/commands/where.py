@@ -5,23 +5,28 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_reference, count, positive_up_to
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.loader_arguments import LoaderArguments, add_loader_arguments
-from tokenloom.cli.opened_stream import NoSamples, as_usage_errors, make_steps, open_loaded
-from tokenloom.cli.output import Output
+from tokenloom.cli.loader_arguments import (
+    LoaderArguments,
+    NoSamples,
+    add_loader_arguments,
+    as_usage_errors,
+    make_steps,
+    open_stream,
+)
+from tokenloom.cli.output import Output, shown_origin
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError
 from tokenloom.reader.tracing.records import Sighting
-from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.lookup.outcomes import FoundDocument, HashedText, Lookup
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.lookup.tables import VersionTables
+    from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
+    from tokenloom.tasks.lookup.contents import HashedText, Lookup
 
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
 _MAX_EPOCHS = 10_000
@@ -102,84 +107,75 @@ def run(
         FormatError: a shard or a document table is damaged.
         InputError: the file of the text can't be read.
     """
-    from tokenloom.tasks.lookup.tables import VersionTables
+    from tokenloom.storage.versions.document_tables import VersionTables
 
-    sought, arguments = _Sought(content, text, path, row, source), LoaderArguments(**loader)
-    _check(sought, arguments)
-    store, manifest = resolve(parse_reference(reference))
+    arguments = LoaderArguments(**loader)
+    if content is not None and not _CONTENT.fullmatch(content):
+        raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
+    if (path is None) != (row is None):
+        raise SpecError("--path and --row belong together: give both or neither")
+    if source is not None and path is None:
+        raise SpecError("--source: it belongs to --path; omit it")
+    if arguments.given and arguments.batch_size is None:
+        raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
+    tables = VersionTables(*resolve(parse_reference(reference)))
     with showing_progress():
-        found = _look_up(VersionTables(store, manifest), sought, spec)
-    place = f"{store.root}@{manifest.version}"
+        found = _look_up(tables, content, text, path, row, source, spec)
     steps: list[Sighting] = []
     note = ""
-    if arguments.is_given and found.documents:
-        steps, note = _sightings(reference, place, manifest, found, arguments, range(epoch, epoch + epochs))
-    _print(out, place, found)
-    if arguments.is_given and found.documents:
-        _print_steps(out, steps, note or f"no sample of the epochs [{epoch}, {epoch + epochs}) has one of its tokens")
-    return WhereResult(place, found.status, found.reason, found.hashed, found.documents, steps)
+    if arguments.given and found.documents:
+        steps, note = _sightings(reference, tables, found.documents, arguments, range(epoch, epoch + epochs))
+    _print(out, tables.reference, found)
+    if arguments.given and found.documents:
+        _print_steps(out, steps, note)
+    return WhereResult(tables.reference, **vars(found), steps=steps)
 
 
-class _Sought(NamedTuple):
-    """What to look for: a content, the text in a file, or a row of an input; the parser requires one of the three."""
-
-    content: str | None
-    text: str | None
-    path: str | None
-    row: int | None
-    source: str | None
-
-
-def _check(sought: _Sought, arguments: LoaderArguments) -> None:
-    """Raise SpecError for arguments that do not fit together."""
-    if sought.content is not None and not _CONTENT.fullmatch(sought.content):
-        raise SpecError(f"--content {sought.content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
-    if (sought.path is None) != (sought.row is None):
-        raise SpecError("--path and --row belong together: give both or neither")
-    if sought.source is not None and sought.path is None:
-        raise SpecError("--source: it belongs to --path; omit it")
-    if arguments.is_given and arguments.batch_size is None:
-        raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
-
-
-def _look_up(tables: VersionTables, sought: _Sought, spec: str | None) -> Lookup:
+def _look_up(
+    tables: VersionTables,
+    content: str | None,
+    text: str | None,
+    path: str | None,
+    row: int | None,
+    source: str | None,
+    spec: str | None,
+) -> Lookup:
+    """Look up a content, the text in a file, or a row of an input; the parser requires one of the three."""
     from tokenloom.tasks.lookup.contents import look_up_content, look_up_text
-    from tokenloom.tasks.lookup.known_spec import KnownSpec
     from tokenloom.tasks.lookup.rows import look_up_row
+    from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 
-    known = KnownSpec(tables.store, tables.manifest, spec)
-    if sought.content is not None:
-        return look_up_content(tables, sought.content.lower(), known)
-    if sought.text is not None:
-        return look_up_text(tables, sought.text, known)
-    assert sought.path is not None and sought.row is not None  # as checked before
-    return look_up_row(tables, sought.source, sought.path, sought.row, known)
+    known = SpecOfVersion(tables, spec)
+    if content is not None:
+        return look_up_content(tables, content.lower(), known)
+    if text is not None:
+        return look_up_text(tables, text, known)
+    assert path is not None and row is not None
+    return look_up_row(tables, source, path, row, known)
 
 
 def _sightings(
-    reference: str, place: str, manifest: Manifest, found: Lookup, arguments: LoaderArguments, epochs: range
+    reference: str, tables: VersionTables, documents: list[FoundDocument], arguments: LoaderArguments, epochs: range
 ) -> tuple[list[Sighting], str]:
-    """Return the steps that see the documents, and why there can be none, "" if there can."""
-    from tokenloom.reader.tracing.sightings import ShardTokens, check_epochs, find_sightings
+    """Return the steps that see the documents, and a note that says why there are none."""
+    from tokenloom.reader.tracing.sightings import ShardTokens, check_epochs, datasets_of, find_sightings
 
-    split = found.documents[0]["split"]  # of all: a content determines it
-    is_state = arguments.state is not None
+    split = documents[0]["split"]  # of all: a content determines it
     try:
-        opened = open_loaded(*((reference, arguments) if is_state else (place, replace(arguments, split=split))))
+        if arguments.state is None:
+            stream, taken = open_stream(tables.reference, replace(arguments, split=split))
+        else:
+            stream, taken = open_stream(reference, arguments)
     except NoSamples as error:
         return [], str(error)
-    read = {(data.files.manifest.version, data.split) for data in opened.datasets.values()}
-    if (manifest.version, split) not in read:
-        names = ", ".join(f"{name} of {version}" for version, name in sorted(read))
-        return [], f"the state reads {names}, and the document is in {split} of {manifest.version}"
-    tokens = [
-        ShardTokens(_shard_index(each), each["start"], each["start"] + each["num_tokens"]) for each in found.documents
-    ]
-    steps = make_steps(arguments)
+    tokens = [ShardTokens(_shard_index(each), each["start"], each["start"] + each["num_tokens"]) for each in documents]
     with as_usage_errors():
-        check_epochs(opened.stream, epochs)
-    seen = find_sightings(opened.stream, manifest.version, split, tokens, steps, epochs)
-    return [{**each, "seen": each["position"] < opened.taken} for each in seen] if is_state else seen, ""
+        check_epochs(stream, epochs)
+    seen = find_sightings(stream, tables.manifest.version, split, tokens, make_steps(arguments), epochs)
+    if arguments.state is not None:
+        seen = [{**each, "seen": each["position"] < taken} for each in seen]
+    read = sorted({f"{own.dataset.split} of {own.dataset.files.manifest.version}" for _, own in datasets_of(stream)})
+    return seen, f"no sample of the epochs [{epochs.start}, {epochs.stop}) of {', '.join(read)} has one of its tokens"
 
 
 def _shard_index(document: FoundDocument) -> int:
@@ -192,10 +188,8 @@ def _print(out: Output, place: str, found: Lookup) -> None:
     for text in found.hashed:
         out.line(f"  hashed    {text['what']}: {counted(text['bytes'], 'byte')}, content {text['content']}")
     for document in found.documents[:_MAX_SHOWN]:
-        identifier = f", id {document['id']}" if document.get("id") is not None else ""
-        row = f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
-        out.line(f"  document  {tokens}, {row}, content {document['content']}")
+        out.line(f"  document  {tokens}, {shown_origin(document)}, content {document['content']}")
     _print_rest(out, len(found.documents), "document")
 
 

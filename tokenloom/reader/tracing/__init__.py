@@ -1,7 +1,6 @@
 """Which documents are in a batch, and which steps see a document.
 
 records         what both return, as JSON
-shard_reading   the documents and tokens of one shard, read from the store without its map
 samples         samples to documents
 batches         positions and steps of a stream to documents
 sightings       the inverse: tokens of a shard to samples, positions, and steps of ranks

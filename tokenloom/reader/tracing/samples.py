@@ -1,4 +1,8 @@
-"""Samples to documents: where the tokens of samples come from."""
+"""Samples to documents: where the tokens of samples come from.
+
+Of each shard, this reads the header, the document offsets (8 bytes a document, whose checksum is verified), the batches
+of the document table that are asked for (65,536 documents each), and tokens only for text.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ import numpy as np
 
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.tracing.records import TracedDocument, TracedSample
-from tokenloom.reader.tracing.shard_reading import ShardReading
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
-from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.packing.plan_file import kept_plan
+from tokenloom.storage.packing.plans import ShardPlan
 from tokenloom.storage.versions.published import read_inputs
+from tokenloom.storage.versions.stored_shard import StoredShard
 
 _READERS = 8  # shards of a remote store that are read at the same time
 _TOKENS_OF_CHAR = 4  # tokens decoded for a character of text, at most
@@ -47,26 +53,39 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
     return [sample for _, sample in sorted(traced, key=lambda pair: pair[0])]
 
 
+def stored_shard(data: SplitSamples, index: int) -> StoredShard:
+    """Return a shard of a split, to be read from its store by ranges."""
+    return StoredShard(data.files.store, data.files.manifest.version, data.files.entries[index])
+
+
+def shard_plan(data: SplitSamples, index: int, shard: StoredShard) -> ShardPlan:
+    """Return where the samples of a shard are; raise FormatError if they are not as many as were counted."""
+    plan = kept_plan(default_cache_folder(), data.packing, data.seq_len, shard.header, shard.offsets)
+    if len(plan) != data.counts[index]:
+        raise data.wrong_count(index, len(plan), shard.place)
+    return plan
+
+
 class _ShardTracer:
     """Traces samples of one shard."""
 
     def __init__(self, data: SplitSamples, shard: int, inputs: Sequence[InputEntry], chars: int) -> None:
         self._data, self._inputs, self._chars = data, inputs, chars
-        self._reading = ShardReading(data, shard)
-        self._first = data.first_sample(shard)
+        self._shard, self._first = stored_shard(data, shard), data.first_sample(shard)
+        self._plan = shard_plan(data, shard, self._shard)
 
     def trace(self, samples: Int64s) -> list[TracedSample]:
         """Return the samples, (n,), with their documents."""
-        row_offsets, starts, lengths = self._reading.plan().pieces(samples - self._first)
+        row_offsets, starts, lengths = self._plan.pieces(samples - self._first)
         traced: list[TracedSample] = []
-        with self._reading.shard.table(len(self._inputs)) as table:
+        with self._shard.table(len(self._inputs)) as table:
             for row, sample in enumerate(samples.tolist()):
                 pieces = slice(row_offsets[row], row_offsets[row + 1])
                 traced.append(
                     {
                         "sample": sample,
                         "split": self._data.split,
-                        "shard": self._reading.shard.entry.name,
+                        "shard": self._shard.entry.name,
                         "index": sample - self._first,
                         "documents": list(self._documents(table, starts[pieces], lengths[pieces])),
                     }
@@ -77,31 +96,25 @@ class _ShardTracer:
         """Yield the documents of the pieces of a sample, in order."""
         piece_start = 0
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            found = self._reading.documents(table, start, start + length)
+            found = self._shard.documents(table, start, start + length)
             for i in np.flatnonzero(found.num_tokens).tolist():
                 yield self._document(found, i, start, start + length, piece_start)
             piece_start += length
 
     def _document(self, found: DocumentColumns, i: int, start: int, end: int, piece_start: int) -> TracedDocument:
         """Return document i of those found, as far as it is in tokens [start, end) of the shard."""
-        first, num_tokens, number = int(found.start[i]), int(found.num_tokens[i]), int(found.input[i])
+        first, num_tokens = int(found.start[i]), int(found.num_tokens[i])
         begin, stop = max(start, first), min(end, first + num_tokens)
-        traced: TracedDocument = {
+        return {
             "start": begin - start + piece_start,
             "end": stop - start + piece_start,
             "document_start": begin - first,
             "num_tokens": num_tokens,
-            "source": self._inputs[number].source,
-            "path": self._inputs[number].path,
-            "row": int(found.row[i]),
-            "content": content_digits(found.content[i]),
+            **found.origin(i, self._inputs),
             "text": self._text(begin, min(stop, first + num_tokens - 1)) if self._chars else None,
         }
-        if found.ids is not None:
-            traced["id"] = found.ids[i].as_py()
-        return traced
 
     def _text(self, start: int, end: int) -> str:
         """Return the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
         end = min(end, start + _TOKENS_OF_CHAR * self._chars)
-        return self._data.decode(self._reading.shard.tokens(start, end))[: self._chars] if start < end else ""
+        return self._data.decode(self._shard.tokens(start, end))[: self._chars] if start < end else ""

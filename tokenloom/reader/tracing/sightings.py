@@ -12,7 +12,7 @@ from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.streams import DatasetStream, MixtureStream, Stream
 from tokenloom.reader.tracing.batches import MAX_POSITION
 from tokenloom.reader.tracing.records import Sighting
-from tokenloom.reader.tracing.shard_reading import ShardReading
+from tokenloom.reader.tracing.samples import shard_plan, stored_shard
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.packing.plans import num_concat_samples
 
@@ -39,7 +39,7 @@ def find_sightings(
         epochs: of the dataset, or of each member's own stream, as check_epochs allows.
     """
     found: list[Sighting] = []
-    for member, own in _members(stream):
+    for member, own in datasets_of(stream):
         files = own.dataset.files
         if (files.manifest.version, files.split) == (version, split):
             samples = samples_with(own.dataset, tokens)
@@ -48,9 +48,17 @@ def find_sightings(
     return sorted(found, key=lambda sighting: sighting["position"])
 
 
+def datasets_of(stream: Stream) -> Iterator[tuple[str | None, DatasetStream]]:
+    """Yield the members of a mixture with their names, or a dataset's stream with None."""
+    if isinstance(stream, MixtureStream):
+        yield from stream.members.items()
+    elif isinstance(stream, DatasetStream):
+        yield None, stream
+
+
 def check_epochs(stream: Stream, epochs: range) -> None:
     """Raise IndexError if the epochs of a dataset or a member end past the last position of a stream."""
-    for _, own in _members(stream):
+    for _, own in datasets_of(stream):
         if epochs.stop * own.order.num_samples > MAX_POSITION:
             raise IndexError(f"epoch {epochs.stop - 1:,} is past the last position of a stream, 2**62")
 
@@ -72,18 +80,11 @@ def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[I
             first = max(0, -(-start // data.seq_len) - 1)  # whose last token may be the first of the range
             yield np.arange(first, min((end - 1) // data.seq_len + 1, num_samples))
         return
-    plan = ShardReading(data, shard).plan()
+    plan = shard_plan(data, shard, stored_shard(data, shard))
     row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
     row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
     for start, end in ranges.tolist():
         yield row_of_piece[(starts < end) & (starts + lengths > start)]
-
-
-def _members(stream: Stream) -> Iterator[tuple[str | None, DatasetStream]]:
-    if isinstance(stream, MixtureStream):
-        yield from stream.members.items()
-    elif isinstance(stream, DatasetStream):
-        yield None, stream
 
 
 def _sightings(
