@@ -14,7 +14,7 @@ from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.storage.packing.plans import num_samples
+from tokenloom.storage.packing.packings import num_samples
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -14,8 +13,7 @@ from numpy.typing import NDArray
 from figures import Figure
 from made_store import random_offsets, write_sparse_store
 from read_sizes import BATCH, SEQ_LEN, Sizes
-from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.packing.plans import plan_shard
+from tokenloom.storage.packing.packings import plan_shard
 from tokenloom.storage.packing.shares import shares_of
 
 _NUM_SHARDS = 16
@@ -40,18 +38,12 @@ def measure_packing(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def _first_batches(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
-    """Time the first batch of processes that find no plans in the cache folder, and of processes that find them."""
+    """Time the first batch of a process, which plans the shards of its samples."""
     offsets = random_offsets(np.random.default_rng(3), sizes.documents)
     reference = write_sparse_store(folder / "packed", _NUM_SHARDS, offsets, SEQ_LEN)
-    seconds: list[float] = []
-    for _ in range(rounds):
-        shutil.rmtree(default_cache_folder() / "plans", ignore_errors=True)
-        seconds += [_first_batch(reference) for _ in range(2)]
+    seconds = [_first_batch(reference) for _ in range(rounds)]
     what = f"{_NUM_SHARDS} shards of {sizes.documents:,} documents, best_fit: first batch"
-    return [
-        Figure(f"{what}, first time", "s", seconds[::2], "<= 0.3"),
-        Figure(f"{what}, next time", "s", seconds[1::2], "<= 0.05"),
-    ]
+    return [Figure(what, "s", seconds, "<= 1")]
 
 
 def _first_batch(reference: str) -> float:
@@ -77,7 +69,7 @@ def _plan_figures(sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def best_fit_decreasing(lengths: NDArray[np.int64]) -> int:
-    """Return the number of samples of a simple best-fit-decreasing; storage/packing/plans.py defines an item."""
+    """Return the number of samples of a simple best-fit-decreasing; docs/format.md defines an item."""
     full = (lengths - 1) // SEQ_LEN
     rests = lengths - full * SEQ_LEN
     items = np.sort(rests[(rests > 1) | (full == 0)])[::-1].tolist()

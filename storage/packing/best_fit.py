@@ -1,142 +1,150 @@
-"""Exact best-fit-decreasing bin packing over integers, a group of equal items and a range of equal bins at a time.
+"""The packing "best_fit": whole documents, packed by best-fit-decreasing into samples of at most T + 1 tokens.
 
-Items are packed in decreasing order of size, ties in the order given. Each goes into the fullest bin that has room for
-it, among equally full bins into the one that has been so full the longest, else into a new bin. The bin just filled
-remains the fullest with room for the next item of the same size, so a bin with room r takes r // size of them in a row,
-and a range of bins with equal room remains a range. Nothing loops over items: 1,000,000 of them take 0.01 to 0.6 s.
+A document of more than T + 1 tokens is cut as by "document_padded" (chunks.py): each full chunk is a sample, and the
+remainder is packed like a whole document. bins.py has the packing of sizes. Planning 1,000,000 documents takes 0.06 to
+0.15 s of processor time (T from 2,048 to 32,768), little enough to do it again in each process.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, ranges_of
+from tokenloom.storage.packing.base import Packing, ShardPlan
+from tokenloom.storage.packing.bins import fill_bins
+from tokenloom.storage.packing.chunks import cut_lengths, length_blocks
+
+_COUNTED_BLOCK = 2**16  # sizes at a time; np.bincount converts them
+_COUNTED_SIZE = 2**20  # the largest size whose items are counted in an array of all sizes
+
+
+class BestFit(Packing):
+    """Whole documents, as many as fit, with little padding."""
+
+    name = "best_fit"
+    has_padding = True
+    masks_documents = True
+
+    def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
+        """See Packing; it takes 4 bytes a sample and 8 a piece."""
+        starts, lengths = _cut_documents(seq_len, offsets)
+        bin_of, num_bins = _bins_of(seq_len, lengths)
+        # Samples are numbered by their first pieces, and bins as they were filled.
+        first_pieces = np.full(num_bins, len(bin_of), bin_of.dtype)
+        np.minimum.at(first_pieces, bin_of, np.arange(len(bin_of), dtype=bin_of.dtype))
+        is_first = np.zeros(len(bin_of), bool)
+        is_first[first_pieces] = True
+        sample_of_bin = np.empty(num_bins, bin_of.dtype)
+        sample_of_bin[bin_of[is_first]] = np.arange(num_bins, dtype=bin_of.dtype)
+        samples = sample_of_bin.take(bin_of)  # (num_pieces,)
+        row_offsets = np.zeros(num_bins + 1, bin_of.dtype)
+        np.cumsum(np.bincount(samples, minlength=num_bins), out=row_offsets[1:])
+        order = _stable_order(samples, num_bins)
+        return _PiecePlan(row_offsets, starts.take(order), lengths.take(order))
+
+    def count(self, seq_len: int, offsets: UInt64s) -> int:
+        """See Packing; it takes the memory of 2**20 documents."""
+        num_full = 0
+        totals: dict[int, int] = {}
+        for block in length_blocks(offsets):
+            num_before, last = cut_lengths(block, seq_len)
+            num_full += int(num_before.sum())
+            sizes, counts = _count_sizes(last[last > 0])
+            for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+                totals[size] = totals.get(size, 0) + count
+        decreasing = np.array(sorted(totals.items(), reverse=True), np.int64).reshape(-1, 2)
+        return num_full + fill_bins(decreasing[:, 0], decreasing[:, 1], seq_len + 1).num_bins
 
 
 @dataclass(frozen=True)
-class Filling:
-    """How bins were filled: run i puts the next `num_items[i]` items into the bins from `first_bins[i]` on."""
+class _PiecePlan:
+    """Samples whose pieces are in order: those of sample i are row_offsets[i] to row_offsets[i + 1]."""
 
-    num_bins: int
-    first_bins: Int64s  # (num_runs,)
-    items_per_bin: Int64s  # (num_runs,) of each bin of the run; the last may have fewer
-    num_items: Int64s  # (num_runs,)
+    row_offsets: AnyArray  # (num_samples + 1,)
+    starts: AnyArray  # (num_pieces,)
+    lengths: AnyArray  # (num_pieces,)
 
-    def bins(self, dtype: AnyDtype) -> AnyArray:
-        """Return the bin of each item, (sum(num_items),) of `dtype`, which must hold the number of items, as packed."""
-        num_items = self.num_items
-        first_items = np.cumsum(num_items) - num_items
-        bins: AnyArray = np.arange(int(num_items.sum()), dtype=dtype)
-        bins -= np.repeat(first_items.astype(dtype), num_items)
-        bins //= np.repeat(self.items_per_bin.astype(dtype), num_items)
-        bins += np.repeat(self.first_bins.astype(dtype), num_items)
-        return bins
+    def __len__(self) -> int:
+        return len(self.row_offsets) - 1
+
+    def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        numbers = np.asarray(samples, dtype=np.int64)
+        first = self.row_offsets[numbers].astype(np.int64)
+        counts = self.row_offsets[numbers + 1].astype(np.int64) - first
+        row_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        at = np.repeat(first, counts) + ranges_of(counts)
+        return row_offsets, self.starts[at].astype(np.int64), self.lengths[at].astype(np.int64)
 
 
-def fill_bins(sizes: Int64s, counts: Int64s, capacity: int) -> Filling:
-    """Pack items by best-fit-decreasing.
+def _cut_documents(seq_len: int, offsets: UInt64s) -> tuple[AnyArray, AnyArray]:
+    """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
 
-    Args:
-        sizes: (n,) different sizes, decreasing, each in [1, capacity].
-        counts: (n,) items of each size, at least 1.
-        capacity: what a bin holds, at least 1.
-
-    Example: sizes [4, 3, 2], counts [1, 1, 2], capacity 6: 4 + 2, 3 + 2
+    Both are uint32, or int64 of a shard with 2**32 tokens or more. Raises ValueError if offsets decrease.
     """
-    free = _FreeBins(capacity)
-    runs: list[tuple[int, int, int]] = []
-    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        while count:
-            room, first, num_bins = free.take(size, count)
-            per_bin = room // size
-            full = min(num_bins, count // per_bin)
-            over = count - full * per_bin if full < num_bins else 0  # items of one more bin, which has room for more
-            used = full + (over > 0)
-            free.put(room - per_bin * size, first, full)
-            free.put(room - over * size, first + full, used - full)
-            free.put_back(room, first + used, num_bins - used)
-            runs.append((first, per_bin, full * per_bin + over))
-            count -= full * per_bin + over
-    table = np.array(runs, dtype=np.int64).reshape(-1, 3)
-    return Filling(free.num_bins, table[:, 0], table[:, 1], table[:, 2])
+    dtype = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
+    if (offsets[1:] < offsets[:-1]).any():
+        raise ValueError("the document offsets must not decrease")
+    bounds: AnyArray = offsets.astype(dtype)
+    lengths: AnyArray = bounds[1:] - bounds[:-1]
+    starts = bounds[:-1]
+    if not lengths.all():
+        starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+    long = np.flatnonzero(lengths > seq_len + 1)
+    if not len(long):
+        return starts, lengths
+    num_before, last = cut_lengths(lengths[long].astype(np.int64), seq_len)
+    cut = np.repeat(starts[long], num_before) + (ranges_of(num_before) * seq_len).astype(dtype)
+    starts[long] += (num_before * seq_len).astype(dtype)
+    lengths[long] = last
+    return _with_chunks(starts, lengths, np.repeat(long, num_before), cut, seq_len + 1)
 
 
-class _FreeBins:
-    """Bins that have room: ranges of bins by their room, the oldest range first."""
-
-    def __init__(self, capacity: int) -> None:
-        self.num_bins = 0
-        self._capacity = capacity
-        self._ranges: dict[int, deque[tuple[int, int]]] = {}
-        self._rooms = _IntegerSet(capacity)
-
-    def take(self, size: int, count: int) -> tuple[int, int, int]:
-        """Remove a range of the fullest bins with room for `size`, or make bins for `count` items: (room, first, n)."""
-        room = self._rooms.least_from(size)
-        if not room:
-            num_new = -(-count // (self._capacity // size))
-            self.num_bins += num_new
-            return self._capacity, self.num_bins - num_new, num_new
-        ranges = self._ranges[room]
-        first, num_bins = ranges.popleft()
-        if not ranges:
-            del self._ranges[room]
-            self._rooms.remove(room)
-        return room, first, num_bins
-
-    def put(self, room: int, first: int, num_bins: int) -> None:
-        """Add the bins [first, first + num_bins), whose room is `room` now."""
-        if num_bins and room:
-            self._of(room).append((first, num_bins))
-
-    def put_back(self, room: int, first: int, num_bins: int) -> None:
-        """Add bins that were taken and not used."""
-        if num_bins:
-            self._of(room).appendleft((first, num_bins))
-
-    def _of(self, room: int) -> deque[tuple[int, int]]:
-        ranges = self._ranges.get(room)
-        if ranges is None:
-            ranges = self._ranges[room] = deque()
-            self._rooms.add(room)
-        return ranges
+def _with_chunks(
+    starts: AnyArray, lengths: AnyArray, before: Int64s, new_starts: AnyArray, new_length: int
+) -> tuple[AnyArray, AnyArray]:
+    """Insert pieces of one length before pieces at `before`, which ascend; np.insert would take twice as long."""
+    at = before + np.arange(len(before))
+    is_old = np.ones(len(starts) + len(at), bool)
+    is_old[at] = False
+    old = np.flatnonzero(is_old)  # used twice, and faster than the mask
+    all_starts, all_lengths = np.empty(len(is_old), starts.dtype), np.full(len(is_old), new_length, lengths.dtype)
+    all_starts[at], all_starts[old] = new_starts, starts
+    all_lengths[old] = lengths
+    return all_starts, all_lengths
 
 
-class _IntegerSet:
-    """A set of integers in [1, largest] that finds the next member: words of sqrt(largest) bits, and a bit for each."""
-
-    def __init__(self, largest: int) -> None:
-        self._shift = (largest.bit_length() + 1) // 2
-        self._mask = (1 << self._shift) - 1
-        self._words = [0] * ((largest >> self._shift) + 1)
-        self._filled = 0
-
-    def add(self, value: int) -> None:
-        """Add an integer."""
-        word = value >> self._shift
-        self._words[word] |= 1 << (value & self._mask)
-        self._filled |= 1 << word
-
-    def remove(self, value: int) -> None:
-        """Remove a member."""
-        word = value >> self._shift
-        self._words[word] ^= 1 << (value & self._mask)
-        if not self._words[word]:
-            self._filled ^= 1 << word
-
-    def least_from(self, value: int) -> int:
-        """Return the least member that is at least `value`, 0 if there is none."""
-        word = value >> self._shift
-        if bits := self._words[word] >> (value & self._mask):
-            return value + _lowest(bits)
-        if not (words := self._filled >> (word + 1)):
-            return 0
-        word += 1 + _lowest(words)
-        return (word << self._shift) + _lowest(self._words[word])
+def _bins_of(seq_len: int, lengths: AnyArray) -> tuple[AnyArray, int]:
+    """Pack pieces by decreasing length, ties by position; return the bin of each, (n,), and the number of bins."""
+    sizes, counts = _count_sizes(lengths)  # full chunks, the largest items, get bins of their own
+    filling = fill_bins(sizes[::-1], counts[::-1], seq_len + 1)
+    key_dtype = np.uint16 if seq_len < 2**16 else lengths.dtype
+    keys = np.subtract(lengths.dtype.type(seq_len + 1), lengths, dtype=key_dtype, casting="unsafe")
+    bin_of = np.empty(len(lengths), lengths.dtype)
+    bin_of[_stable_order(keys, seq_len)] = filling.bins(lengths.dtype)
+    return bin_of, filling.num_bins
 
 
-def _lowest(bits: int) -> int:
-    return (bits & -bits).bit_length() - 1
+def _count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
+    """Return the different sizes of (n,) sizes, ascending, and how many there are of each."""
+    largest = int(sizes.max(initial=0))
+    if largest > _COUNTED_SIZE:
+        return np.unique(sizes, return_counts=True)
+    counts = np.zeros(largest + 1, np.int64)
+    for start in range(0, len(sizes), _COUNTED_BLOCK):
+        counts += np.bincount(sizes[start : start + _COUNTED_BLOCK], minlength=largest + 1)
+    different = np.flatnonzero(counts)
+    return different, counts[different]
+
+
+def _stable_order(values: AnyArray, largest: int) -> Int64s:
+    """Return np.argsort(values, kind="stable") of (n,) values in [0, largest], by radix.
+
+    numpy sorts only 8 and 16 bits by radix; of more bits, its stable sort takes several times as long.
+    """
+    digit = np.uint8 if largest < 2**8 else np.uint16
+    order = np.argsort(values.astype(digit, copy=False), kind="stable")
+    if largest < 2**16:
+        return order
+    return order.take(_stable_order((values >> values.dtype.type(16)).take(order), largest >> 16))

@@ -1,22 +1,27 @@
-"""Documents cut into chunks of T + 1 tokens, each sharing one token with the next, and a remainder; see plans.py."""
+"""Packings that cut tokens into chunks of T + 1, each of which shares one token with the next.
+
+concat            sample i is the shard's tokens [iT, iT + T + 1); the tokens left at the shard's end are dropped
+document          chunk k of a document is its tokens [kT, kT + T + 1); the remainder, less than a chunk, is dropped
+document_padded   the same, and a remainder of at least 2 tokens is one more, shorter sample
+
+The remainder of a document of L tokens, end-of-text included, is its tokens [kT, L) with k = (L - 1) // T. Neighbours
+share one token, so a remainder of one token is in the chunk before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyArray, Int64s, ranges_of
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
+from tokenloom.storage.packing.base import Packing, ShardPlan
 
-_DECREASING = "the document offsets must not decrease"
 _BLOCK = 2**20  # documents at a time, which bounds the memory
-_COUNTED_BLOCK = 2**16  # sizes at a time; np.bincount converts them
-_COUNTED_SIZE = 2**20  # the largest size whose items are counted in an array of all sizes
 
 
-def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
+def length_blocks(offsets: UInt64s) -> Iterator[Int64s]:
     """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets decrease.
 
     Args:
@@ -26,78 +31,102 @@ def length_blocks(offsets: NDArray[np.uint64]) -> Iterator[Int64s]:
         block = offsets[start : start + _BLOCK + 1].astype(np.int64)
         lengths = block[1:] - block[:-1]
         if lengths.min() < 0:
-            raise ValueError(_DECREASING)
+            raise ValueError("the document offsets must not decrease")
         yield lengths
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """The chunks of each document: full ones, then a remainder, which begins with the last token of the one before."""
+def cut_lengths(lengths: Int64s, seq_len: int) -> tuple[Int64s, Int64s]:
+    """Return the full chunks of each document before its last piece, (n,), and the tokens of that piece, (n,).
 
-    num_full: Int64s  # (num_documents,)
-    remainder: Int64s  # (num_documents,) tokens, 1 where the full chunks hold all tokens
+    The last piece has up to T + 1 tokens, so it may be a full chunk too, and 0 in a document without tokens.
 
-    @classmethod
-    def of(cls, lengths: Int64s, seq_len: int) -> Chunks:
-        """Cut documents of (num_documents,) `lengths` for samples of `seq_len` + 1 tokens."""
-        num_full = np.maximum(lengths - 1, 0) // seq_len
-        return cls(num_full, lengths - num_full * seq_len)
-
-    def num_samples(self, padded: bool) -> Int64s:
-        """Return the samples of each document, (num_documents,); `padded` adds one for a remainder of at least 2."""
-        return self.num_full + (self.remainder > 1) if padded else self.num_full
-
-    def is_packed(self) -> NDArray[np.bool_]:
-        """Return which documents have a piece besides full chunks: a remainder, or a whole document of any length."""
-        is_packed: NDArray[np.bool_] = (self.remainder > 1) | ((self.num_full == 0) & (self.remainder == 1))
-        return is_packed
-
-
-def cut_documents(seq_len: int, offsets: NDArray[np.uint64]) -> tuple[AnyArray, AnyArray]:
-    """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
-
-    Both are uint32, or int64 of a shard with 2**32 tokens or more. Raises ValueError if offsets decrease.
+    Example: lengths [5, 18, 9], T = 8 -> [0, 2, 0], [5, 2, 9]
     """
-    dtype = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
-    if (offsets[1:] < offsets[:-1]).any():
-        raise ValueError(_DECREASING)
-    bounds: AnyArray = offsets.astype(dtype)
-    lengths: AnyArray = bounds[1:] - bounds[:-1]
-    starts = bounds[:-1]
-    if not lengths.all():
-        starts, lengths = starts[lengths > 0], lengths[lengths > 0]
-    long = np.flatnonzero(lengths > seq_len + 1)
-    if not len(long):
-        return starts, lengths
-    num_full = (lengths[long].astype(np.int64) - 2) // seq_len  # before the last piece of each long document
-    cut = np.repeat(starts[long], num_full) + (ranges_of(num_full) * seq_len).astype(dtype)
-    skipped = (num_full * seq_len).astype(dtype)
-    starts[long] += skipped
-    lengths[long] -= skipped
-    return _with_pieces(starts, lengths, np.repeat(long, num_full), cut, seq_len + 1)
+    num_before = np.maximum(lengths - 2, 0) // seq_len
+    return num_before, lengths - num_before * seq_len
 
 
-def _with_pieces(
-    starts: AnyArray, lengths: AnyArray, before: Int64s, new_starts: AnyArray, new_length: int
-) -> tuple[AnyArray, AnyArray]:
-    """Insert pieces of one length before pieces at `before`, which ascend; np.insert would take twice as long."""
-    at = before + np.arange(len(before))
-    is_old = np.ones(len(starts) + len(at), bool)
-    is_old[at] = False
-    old = np.flatnonzero(is_old)  # used twice, and faster than the mask
-    all_starts, all_lengths = np.empty(len(is_old), starts.dtype), np.full(len(is_old), new_length, lengths.dtype)
-    all_starts[at], all_starts[old] = new_starts, starts
-    all_lengths[old] = lengths
-    return all_starts, all_lengths
+class Concat(Packing):
+    """Consecutive tokens, across documents."""
+
+    name = "concat"
+    follows_documents = False
+
+    def count(self, seq_len: int, offsets: UInt64s) -> int:
+        """See Packing."""
+        return max(int(offsets[-1]) - 1, 0) // seq_len
+
+    def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
+        """See Packing; it takes no memory."""
+        return _TokenPlan(seq_len, self.count(seq_len, offsets))
 
 
-def count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
-    """Return the different sizes of (n,) sizes, ascending, and how many there are of each."""
-    largest = int(sizes.max(initial=0))
-    if largest > _COUNTED_SIZE:
-        return np.unique(sizes, return_counts=True)
-    counts = np.zeros(largest + 1, np.int64)
-    for start in range(0, len(sizes), _COUNTED_BLOCK):
-        counts += np.bincount(sizes[start : start + _COUNTED_BLOCK], minlength=largest + 1)
-    different = np.flatnonzero(counts)
-    return different, counts[different]
+class Document(Packing):
+    """The full chunks of each document."""
+
+    name = "document"
+    if_empty = "use a smaller seq_len, or packing='document_padded'"
+
+    def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
+        """See Packing; it takes 4 bytes a document."""
+        counts = [np.zeros(0, dtype=np.int64)]
+        for lengths in length_blocks(offsets):
+            num_before, last = cut_lengths(lengths, seq_len)
+            counts.append(num_before + self._is_sample(last, seq_len))
+        return _ChunkPlan(seq_len, offsets, np.concatenate(counts))
+
+    def count(self, seq_len: int, offsets: UInt64s) -> int:
+        """See Packing; it takes the memory of 2**20 documents."""
+        blocks = (cut_lengths(lengths, seq_len) for lengths in length_blocks(offsets))
+        return sum(int(num_before.sum() + self._is_sample(last, seq_len).sum()) for num_before, last in blocks)
+
+    def _is_sample(self, last: Int64s, seq_len: int) -> NDArray[np.bool_]:
+        """Return whether the last piece of a document is a sample, (n,), by its tokens."""
+        return np.equal(last, seq_len + 1)
+
+
+class DocumentPadded(Document):
+    """The full chunks of each document, and its remainder, padded."""
+
+    name = "document_padded"
+    has_padding = True
+    if_empty = Packing.if_empty
+
+    def _is_sample(self, last: Int64s, seq_len: int) -> NDArray[np.bool_]:
+        return np.greater(last, 1)
+
+
+class _TokenPlan:
+    """Samples one after the other, whatever documents they hold."""
+
+    def __init__(self, seq_len: int, num_samples: int) -> None:
+        self._seq_len, self._len = seq_len, num_samples
+
+    def __len__(self) -> int:
+        return self._len
+
+    def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        starts = np.asarray(samples, dtype=np.int64) * self._seq_len
+        return np.arange(len(starts) + 1), starts, np.full(len(starts), self._seq_len + 1, dtype=np.int64)
+
+
+class _ChunkPlan:
+    """The first `counts[i]` chunks of each document i, the last of which may be shorter; (num_documents,) counts."""
+
+    def __init__(self, seq_len: int, offsets: UInt64s, counts: Int64s) -> None:
+        self._seq_len, self._offsets = seq_len, offsets
+        ends = np.cumsum(counts, dtype=np.int64)
+        self._len = int(ends[-1]) if len(ends) else 0
+        self._ends: AnyArray = ends.astype(np.uint32) if self._len < 2**32 else ends
+
+    def __len__(self) -> int:
+        return self._len
+
+    def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        numbers = np.asarray(samples, dtype=np.int64)
+        # With another type than the ends, each call would convert all of them.
+        documents = np.searchsorted(self._ends, numbers.astype(self._ends.dtype), side="right")
+        before = np.where(documents > 0, self._ends[documents - 1].astype(np.int64), 0)
+        starts = self._offsets[documents].astype(np.int64) + (numbers - before) * self._seq_len
+        ends = self._offsets[documents + 1].astype(np.int64)
+        return np.arange(len(numbers) + 1), starts, np.minimum(ends - starts, self._seq_len + 1)

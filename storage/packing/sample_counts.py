@@ -1,8 +1,8 @@
 """How many samples each shard of a split has under a packing, found in the cheapest way.
 
-For "concat" this is arithmetic. Otherwise the counts come from the manifest if the spec's `packs` names the pair, or
-from the cache of this machine. Failing that, the document offsets of every shard are read once: 8 bytes a document, and
-no tokens.
+For a packing that does not follow documents, this is arithmetic. Otherwise the counts come from the manifest if the
+spec's `packs` names the pair, or from the cache of this machine. Failing that, the document offsets of every shard are
+read once: 8 bytes a document, and no tokens.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.manifest import NAME, Manifest
-from tokenloom.storage.formats.shard_entries import Shards
-from tokenloom.storage.packing.plans import check_packing, num_concat_samples, sample_key
+from tokenloom.storage.packing.packings import PACKINGS, check_packing, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
@@ -32,7 +31,7 @@ def sample_counts(
         store: the dataset's folder.
         manifest: the version's manifest.
         split: one of the version's.
-        packing: one of plans.PACKINGS.
+        packing: one of PACKINGS.
         seq_len: T, in [1, 2**31).
         cache_folder: keeps counts that had to be computed; several processes may use it at once.
 
@@ -42,29 +41,33 @@ def sample_counts(
         StoreError: a shard is missing or can't be read.
     """
     check_packing(packing, seq_len)
-    shards = manifest.splits[split].shards
-    if packing == "concat":
-        return num_concat_samples(np.array(shards.num_tokens(), np.int64), seq_len)
-    key = sample_key(packing, seq_len)
-    if all(key in row["samples"] for row in shards.rows):
-        return _listed(store, manifest, shards, key)
+    counts = _known_counts(store, manifest, split, packing, seq_len)
+    if counts is not None:
+        return counts
     from tokenloom.storage.packing.counting import counted_once  # its threads and log are not for most readers
 
     return counted_once(store, manifest, split, packing, seq_len, cache_folder)
 
 
-def has_counts(manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path) -> bool:
-    """Return whether sample_counts needs no shard; see there for arguments."""
-    key = sample_key(packing, seq_len)
-    if packing == "concat" or all(key in row["samples"] for row in manifest.splits[split].shards.rows):
+def has_counts(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path) -> bool:
+    """Return whether sample_counts needs no shard; see there for arguments and errors."""
+    check_packing(packing, seq_len)
+    if _known_counts(store, manifest, split, packing, seq_len) is not None:
         return True
-    from tokenloom.storage.packing.counts_file import CountsFile  # most readers need only "concat"
+    from tokenloom.storage.packing.counting import CountsFile
 
     return CountsFile(cache_folder, manifest, split, packing, seq_len).read() is not None
 
 
-def _listed(store: Store, manifest: Manifest, shards: Shards, key: str) -> Int64s:
-    """Return the samples of each shard as the manifest gives them; every sample has a token that no other has."""
+def _known_counts(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int) -> Int64s | None:
+    """Return the counts that follow from the manifest alone; every sample has a token that no other has."""
+    shards, key = manifest.splits[split].shards, sample_key(packing, seq_len)
+    if not PACKINGS[packing].follows_documents:
+        offsets = np.zeros((len(shards), 2), np.uint64)
+        offsets[:, 1] = shards.num_tokens()
+        return np.array([PACKINGS[packing].count(seq_len, of_shard) for of_shard in offsets], np.int64)
+    if not all(key in row["samples"] for row in shards.rows):
+        return None
     counts = [row["samples"][key] for row in shards.rows]
     if not all(type(n) is int and 0 <= n <= limit for n, limit in zip(counts, shards.num_tokens(), strict=True)):
         place = store.place(version_path(manifest.version, NAME))

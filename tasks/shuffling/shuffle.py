@@ -20,7 +20,7 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.formats.token_types import token_dtype
-from tokenloom.storage.packing.plans import num_samples, sample_key
+from tokenloom.storage.packing.packings import num_samples, sample_key
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.finished_shards import is_as_recorded

@@ -33,6 +33,32 @@ import pytest
 
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance
 """
+PACKING_TEST = """
+import sys
+sys.path.insert(0, {folder!r})
+from pathlib import Path
+
+from beginnings import Beginnings
+from tokenloom.storage.packing import packings
+
+packings.PACKINGS["beginnings"] = Beginnings()
+
+from tests.reader.oracle import FIELDS, Oracle, make_store
+from tests.storage import test_packing
+from tests.storage.test_packing import *
+from tokenloom.reader.dataset import TokenDataset
+
+
+def test_a_reader_reads_the_samples_of_the_definition(tmp_path: Path) -> None:
+    reference = make_store(tmp_path, [300, 200])
+    oracle = Oracle(reference, 8, "beginnings", fields=FIELDS[1:])
+    data = TokenDataset(reference, seq_len=8, packing="beginnings", fields=FIELDS[1:])
+    assert len(data) == len(oracle) > 10
+    for index, sample in enumerate(data):
+        assert {{name: values.tolist() for name, values in sample.items()}} == oracle.sample(index)
+
+
+"""
 REGISTER = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -51,9 +77,10 @@ def block(beginning: str) -> str:
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """A folder with the two files of the page."""
+    """A folder with the files of the page."""
     (tmp_path / "sqlite_rows.py").write_text(block('"""SQLite'))
     (tmp_path / "character.py").write_text(block('"""Unicode'))
+    (tmp_path / "beginnings.py").write_text(block('"""The packing'))
     return tmp_path
 
 
@@ -62,18 +89,20 @@ def test_the_kinds_of_the_page_pass_the_tests_of_every_kind(modules: Path) -> No
     register = REGISTER.format(folder=str(modules))
     (modules / "test_source.py").write_text(register + SOURCE_TEST + block("class TestSqlite"))
     (modules / "test_tokenizer.py").write_text(register + TOKENIZER_TEST + block("class TestCharacter"))
+    assert _num_passed(modules) > 30
+
+
+def test_the_packing_of_the_page_passes_the_tests_of_every_packing(modules: Path) -> None:
+    definition = block("def beginnings") + '\n\ntest_packing.DEFINITIONS["beginnings"] = beginnings\n'
+    (modules / "test_packing_of_page.py").write_text(PACKING_TEST.format(folder=str(modules)) + definition)
+    assert _num_passed(modules, "-k", "beginnings or reader or spec") >= 9
+
+
+def _num_passed(folder: Path, *options: str) -> int:
+    """Run the tests of a folder; return how many passed, and fail if one fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            str(ROOT / "pyproject.toml"),
-            str(modules),
-        ],
+        [*command, str(folder), *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -83,7 +112,7 @@ def test_the_kinds_of_the_page_pass_the_tests_of_every_kind(modules: Path) -> No
     assert done.returncode == 0, done.stdout
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
-    assert int(passed[1]) > 30
+    return int(passed[1])
 
 
 def test_the_model_of_the_page_takes_its_options() -> None:

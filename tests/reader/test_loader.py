@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from tokenloom.reader.order import ORDERS, Order
 from tokenloom.reader.producer import Producer
 from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.shards.split_samples import SplitSamples
-from tokenloom.storage.packing import plan_file
 
 _WORLDS = (1, 2, 4, 8, 16)
 _SHARDS = (300, 90, 500, 12, 210)
@@ -147,26 +145,6 @@ def test_ranks_together_read_the_sequence_of_a_mixture(reference: str, other: st
             positions = positions_of(3 * world_size * step, rank, world_size, 3)
             assert as_lists(next(loader)) == one.batch([sequence[p] for p in positions])
         loader.close()
-
-
-def test_plans_that_a_machine_keeps_change_no_batch(
-    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
-
-    def read() -> list[dict[str, Any]]:
-        loader = TokenLoader(TokenDataset(reference, seq_len=16, packing="best_fit"), 8, num_epochs=1)
-        return [as_lists(batch) for batch in loader]
-
-    expected = read()
-    assert not (tmp_path / "plans").exists()  # the shards are small
-    monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
-    assert read() == expected
-    num_shards = len(TokenDataset(reference, seq_len=16).counts)
-    while len([*(tmp_path / "plans").glob("*-16")]) < num_shards:  # the loader does not wait for its last writes
-        time.sleep(0.01)
-    monkeypatch.setattr(plan_file, "plan_best_fit", None)  # a plan that must be computed is an error
-    assert read() == expected
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])

@@ -26,12 +26,7 @@ from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.producer import Producer
-from tokenloom.reader.shards import planners as planners_module
 from tokenloom.reader.shards.one_shard import OpenShard
-from tokenloom.reader.shards.planners import Planners
-from tokenloom.storage.packing import plan_file
-from tokenloom.storage.packing.best_fit_plan import plan_best_fit
-from tokenloom.storage.packing.plan_file import PlanFile
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -201,12 +196,12 @@ def test_threads_can_share_a_dataset_with_more_shards_than_its_open_limit(tmp_pa
 def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference: str) -> None:
     shards = TokenDataset(reference, seq_len=8, packing="best_fit").shards
     open_one = shards._open_one
-    planners = Planners(1)
+    planning = threading.Semaphore()
     with ThreadPoolExecutor(1) as pool:
 
         def open_and_prepare(index: int) -> OpenShard:
             if threading.current_thread() is threading.main_thread():
-                shards.prepare([index], pool, planners)
+                shards.prepare([index], pool, planning)
             return open_one(index)
 
         shards._open_one = open_and_prepare
@@ -221,115 +216,9 @@ def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference:
                 return super().submit(*arguments, **options)
 
         with OpeningPool(1) as opening:
-            shards.prepare([1], opening, planners)
+            shards.prepare([1], opening, planning)
         assert shards.is_open(1)
         assert shards.room_ahead == room
-    planners.close()
-
-
-@pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A note of each plan that is made and written; small shards' plans are kept too, in `tmp_path`."""
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
-    monkeypatch.setattr(plan_file, "_LEAST_DOCUMENTS", 0)
-    monkeypatch.setattr(planners_module, "_WAIT_SECONDS", 600)
-    notes, write = list[str](), PlanFile.write
-
-    def plan_noted(seq_len: int, offsets: Any) -> Any:
-        notes.append("plan")
-        return plan_best_fit(seq_len, offsets)
-
-    def write_noted(file: PlanFile, *arguments: Any) -> bool:
-        notes.append("write")
-        return write(file, *arguments)
-
-    monkeypatch.setattr(plan_file, "plan_best_fit", plan_noted)
-    monkeypatch.setattr(PlanFile, "write", write_noted)
-    yield notes
-    _wait_until_threads_end()  # or what they do would be noted in the next test
-
-
-def _wait_until_threads_end() -> None:
-    deadline = time.monotonic() + 60
-    while any(thread.name.startswith(("tokenloom-plan", "tokenloom-keep")) for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        gc.collect()  # a loader that was dropped
-        time.sleep(0.01)
-
-
-def _all_written(notes: list[str]) -> bool:
-    return notes.count("plan") == notes.count("write") > 0
-
-
-def _wait_until_written(notes: list[str], folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not (_all_written(notes) and len([*(folder / "plans").glob("*-8")]) == notes.count("plan")):
-        assert time.monotonic() < deadline, notes
-        time.sleep(0.01)
-
-
-def test_plans_are_written_once_the_second_window_is_made(reference: str, notes: list[str], tmp_path: Path) -> None:
-    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 4, prefetch=0)
-    next(loader)
-    time.sleep(0.1)
-    assert "write" not in notes
-    next(loader)
-    _wait_until_written(notes, tmp_path)
-    loader.close()
-
-
-def test_plans_that_were_made_are_written_when_the_loader_is_closed(
-    reference: str, notes: list[str], tmp_path: Path
-) -> None:
-    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 4, prefetch=0)
-    next(loader)
-    loader.close()
-    _wait_until_written(notes, tmp_path)
-
-
-def test_plans_of_a_loader_that_is_dropped_are_written_too(
-    reference: str, notes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planners_module, "_WAIT_SECONDS", 0.01)
-    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 4, prefetch=0)
-    next(loader)
-    del loader
-    _wait_until_written(notes, tmp_path)
-
-
-def test_a_plan_that_is_made_while_its_threads_are_closed_is_written(
-    reference: str, notes: list[str], tmp_path: Path
-) -> None:
-    shards = TokenDataset(reference, seq_len=8, packing="best_fit").shards
-    planners, begun, closed = Planners(1), threading.Event(), threading.Event()
-
-    class SlowShard:
-        def make_plan(self, *defer: Any) -> Any:
-            begun.set()
-            closed.wait(60)
-            return shards[0].make_plan(*defer)
-
-    thread = threading.Thread(target=planners.plan, args=(SlowShard(),))
-    thread.start()
-    begun.wait(60)
-    planners.close()
-    closed.set()
-    thread.join(60)
-    assert notes == ["plan", "write"]
-    planners.plan(shards[1])  # after they were closed
-    assert notes == ["plan", "write"] * 2
-
-
-def test_a_plan_that_can_not_be_written_is_reported(
-    reference: str, notes: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(planners_module, "_WAIT_SECONDS", 0)
-    monkeypatch.setattr(PlanFile, "write", lambda *arguments: 1 // 0)
-    planners = Planners(1)
-    planners.plan(TokenDataset(reference, seq_len=8, packing="best_fit").shards[0])
-    planners._writing.shutdown(wait=True)
-    assert "a plan of best_fit was not kept" in caplog.text
-    planners.close()
 
 
 _FORK_DURING_WINDOW = """

@@ -17,12 +17,11 @@ import pytest
 
 from tests.builders.synthetic_store import write_sparse_store
 from tests.counts import count
-from tests.reader.oracle import FIELDS, make_store
+from tests.reader.oracle import FIELDS
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.shards import one_shard
 from tokenloom.reader.shards.one_shard import OpenShard
-from tokenloom.storage.packing import plan_file
 
 _NUM_SHARDS = count(200, 5000)
 _SHARD_TOKENS = 2 * 10**9  # 4 GB
@@ -180,33 +179,6 @@ def test_reading_works_with_few_file_descriptors(
     access: str, prefetch: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
     assert 1 < children.run(read_with_few_files, reference, packing, fields, access, prefetch) < 64
-
-
-def read_with_kept_plans(reference: str, cache: str) -> list[int]:
-    """Keep the plans of all shards, then read all batches with 64 file descriptors.
-
-    Returns the number of plans, the number of batches, and the maximum number of mapped plans.
-    """
-    os.environ["TOKENLOOM_CACHE"] = cache
-    plan_file._LEAST_DOCUMENTS = 0
-    data = TokenDataset(reference, seq_len=8, packing="best_fit")
-    for index in range(len(data.counts)):
-        _ = data.shards[index].plan
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    data = TokenDataset(reference, seq_len=8, packing="best_fit")
-    num_batches = most = 0
-    for _ in TokenLoader(data, 4, order="full", num_epochs=1, prefetch=2, rank=0, world_size=1):
-        num_batches += 1
-        most = max(most, Path("/proc/self/maps").read_text().count("-best_fit-"))
-    return [len([*Path(cache, "plans").iterdir()]), num_batches, most]
-
-
-def test_maps_of_plans_leave_file_descriptors(tmp_path: Path, children: Children) -> None:
-    reference, cache = make_store(tmp_path / "data", [200] * 100), str(tmp_path / "cache")
-    num_plans, num_batches, most = children.run(read_with_kept_plans, reference, cache)
-    assert num_plans == 100
-    assert num_batches == len(TokenDataset(reference, seq_len=8, packing="best_fit")) // 4
-    assert 1 < most <= 16  # a third of two thirds of 64, and two that are being opened or closed
 
 
 @pytest.mark.slow

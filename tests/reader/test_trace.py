@@ -33,7 +33,7 @@ from tokenloom.reader.tracing.batches import step_position, trace_all_ranks
 from tokenloom.reader.tracing.records import Trace, TracedSample
 from tokenloom.reader.tracing.samples import trace_samples
 from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
-from tokenloom.storage.packing.plans import PACKINGS
+from tokenloom.storage.packing.packings import PACKINGS
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
 _T = 32

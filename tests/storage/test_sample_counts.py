@@ -17,8 +17,8 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.packing.counts_file import CountsFile
-from tokenloom.storage.packing.plans import PACKINGS, num_samples
+from tokenloom.storage.packing.counting import CountsFile
+from tokenloom.storage.packing.packings import PACKINGS, num_samples
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest, version_path

@@ -376,7 +376,7 @@ _NOT_FOR_IMPORT = {
     "tokenloom.storage.stores.local",
     "tokenloom.storage.versions.tags",
 }
-# What remote stores, loaders, other packings, builds and errors need, and what it imports.
+# What remote stores, loaders, builds and errors need, and what it imports.
 _NOT_FOR_LOCAL_READING = {
     "concurrent.futures",
     "difflib",
@@ -394,7 +394,6 @@ _NOT_FOR_LOCAL_READING = {
     "tokenloom.storage.cache.shard_cache",
     "tokenloom.storage.formats.version_files",
     "tokenloom.storage.packing.counting",
-    "tokenloom.storage.packing.document_plans",
     "tokenloom.storage.packing.shares",
     "tokenloom.storage.stores.remote",
     "tokenloom.storage.stores.remote_errors",

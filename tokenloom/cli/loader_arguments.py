@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.cli.argument_types import count, positive
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import names_version, parse_reference, resolve
@@ -61,7 +62,7 @@ def add_loader_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     """Add the arguments of a loader, and return their group; their values are those of LoaderArguments."""
     group = parser.add_argument_group("the loader")
     group.add_argument("--seq-len", type=positive, metavar="T", help="tokens per sample")
-    group.add_argument("--packing", help="concat (default), document, document_padded or best_fit")
+    group.add_argument("--packing", help=f"one of {', '.join(PACKINGS)} (default: concat)")
     group.add_argument("--batch-size", type=positive, metavar="B", help="samples in a batch on one rank")
     group.add_argument("--world-size", type=positive, metavar="W", help="number of data-parallel ranks (default: 1)")
     group.add_argument("--seed", type=count, metavar="S", help="seed of the loader's order (default: 0)")
@@ -159,15 +160,15 @@ def open_dataset(reference: str | None, arguments: LoaderArguments) -> TokenData
 def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -> None:
     """Say so if opening a split reads all of its shards; raise ValueError or StoreError as opening would."""
     from tokenloom.storage.cache.cache_settings import default_cache_folder
-    from tokenloom.storage.packing.plans import check_packing, sample_key
+    from tokenloom.storage.packing.packings import check_packing, sample_key
     from tokenloom.storage.packing.sample_counts import has_counts
 
     check_packing(packing, seq_len)
-    if packing == "concat":
+    if not PACKINGS[packing].follows_documents:
         return
     store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
-    if not has_counts(manifest, split, packing, seq_len, default_cache_folder()):
+    if not has_counts(store, manifest, split, packing, seq_len, default_cache_folder()):
         print_status(
             f"{store.root}@{manifest.version}: counting the samples of {split} for {sample_key(packing, seq_len)} "
             "first, because the manifest does not list them: this reads the document offsets of every shard. `packs` "

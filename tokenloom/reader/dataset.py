@@ -21,7 +21,7 @@ from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.token_types import token_dtype
-from tokenloom.storage.packing.plans import PACKINGS
+from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.versions.published import check_split, load_manifest
 from tokenloom.storage.versions.references import find_version, parse_reference, resolve
 from tokenloom.wording import counted
@@ -103,7 +103,7 @@ class TokenDataset(SplitSamples, SampleSource):
         cache: ShardCache | None = None,
         lease: bool = False,
     ) -> None:
-        checked_choice("packing", packing, PACKINGS)
+        checked_choice("packing", packing, tuple(PACKINGS))
         checked_choice("labels", labels, LABELS)
         names = _checked_fields(fields)
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
@@ -120,10 +120,10 @@ class TokenDataset(SplitSamples, SampleSource):
             seq_len=seq_len,
             labels=labels,
             fields=names,
-            mask_documents=has_document_fields(names) or packing == "best_fit"
+            mask_documents=has_document_fields(names) or PACKINGS[packing].masks_documents
             if mask_documents is None
             else bool(mask_documents),
-            short_rows=packing in ("document_padded", "best_fit"),
+            short_rows=PACKINGS[packing].has_padding,
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
         )

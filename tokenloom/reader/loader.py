@@ -80,8 +80,8 @@ class TokenLoader:
         prefetch: how many batches a thread makes ahead. The thread rests while the consumer never releases Python's
             lock. 0: no thread; up to eight batches are made together when one is requested. None: 32, fewer if a batch
             is larger than 4 MiB.
-        io_threads: how many threads read files ahead of need; 0 for none. At least one opens shards ahead. Some more
-            plan the samples of shards, at most as many and at most one for each core.
+        io_threads: how many threads read files ahead of need; 0 for none. At least one opens shards ahead, and plans
+            their samples.
 
     Raises:
         ValueError: an argument is out of range, or there are no samples.

@@ -7,6 +7,7 @@ next are longer, up to 16,384 rows, so that the disk seldom waits for the next w
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,6 @@ from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps
-from tokenloom.reader.shards.planners import Planners
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
@@ -37,8 +37,8 @@ class Producer:
         feed: makes the tensors.
         position: the position in the stream to start at.
         chunk_batches: how many batches are made at a time, at most.
-        io_threads: how many threads read ahead and open shards; at least one does. Some more plan the samples of
-            shards, at most as many and at most one for each core.
+        io_threads: how many threads read ahead, open shards and plan their samples; at least one does. At most one for
+            each core plans at a time.
         times: adds up the seconds of each phase.
     """
 
@@ -58,7 +58,7 @@ class Producer:
         self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
         self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
         # More threads than cores would plan no faster, and each touches 0.1 GB of its own.
-        self._planners = Planners(max(1, min(io_threads, num_cores())))
+        self._planning = threading.Semaphore(num_cores())
         self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
         self._window: RowWindow | None = None
         self._window_index = self._window_steps = self._taken_steps = 0
@@ -94,7 +94,6 @@ class Producer:
         if self.is_mine:
             self._reads.cancel()
             self._pool.shutdown(wait=False, cancel_futures=True)
-            self._planners.close()
             for dataset in self._stream.datasets:
                 dataset.end_reading()
 
@@ -122,8 +121,6 @@ class Producer:
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
         self._open_ahead()  # only now: the window's own shards come first
-        if self._window_index > 1:  # the plans that the first batches wait for are made
-            self._planners.begin_writing()
 
     def _open_ahead(self) -> None:
         """Begin to open the shards of the samples after the window, if opening shards is slow."""
@@ -143,4 +140,4 @@ class Producer:
 
     def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:
         for dataset, indices in shards:
-            dataset.prepare_shards(indices, self._pool, self._planners, waits=waits)
+            dataset.prepare_shards(indices, self._pool, self._planning, waits=waits)

@@ -67,7 +67,7 @@ class Stream(ABC):
     @property
     def opens_slowly(self) -> bool:
         """Whether opening shards takes so long that it should begin ahead of need."""
-        return any(dataset.files.is_remote or dataset.packing != "concat" for dataset in self.datasets)
+        return any(dataset.files.is_remote or dataset.plans_shards for dataset in self.datasets)
 
     def memory(self) -> dict[str, int]:
         """Return the number of bytes that are mapped."""

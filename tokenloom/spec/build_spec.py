@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -21,9 +21,14 @@ from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.packing.packings import PACKINGS
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 
+if TYPE_CHECKING:
+    PackingName: TypeAlias = str
+else:
+    PackingName = Literal[tuple(PACKINGS)]
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 
@@ -77,7 +82,7 @@ class DocumentRules(SpecModel):
 class Pack(SpecModel):
     """A packing whose samples are counted during the build, so that readers need not count them."""
 
-    packing: Literal["concat", "document", "document_padded", "best_fit"] = Field(
+    packing: PackingName = Field(
         title="Packing", description="best_fit: whole documents with little padding; docs/format.md describes all"
     )
     seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens per sample", description="seq_len of the reader")

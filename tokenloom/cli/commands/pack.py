@@ -15,8 +15,8 @@ from tokenloom.errors import SpecError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
-from tokenloom.storage.packing.counts_file import CountsFile
-from tokenloom.storage.packing.plans import PACKINGS, check_packing
+from tokenloom.storage.packing.counting import CountsFile
+from tokenloom.storage.packing.packings import PACKINGS, check_packing
 from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"{', '.join(PACKINGS[:-1])} or {PACKINGS[-1]}; may be repeated (default: all)",
+        help=f"one of {', '.join(PACKINGS)}; may be repeated (default: all)",
     )
     parser.add_argument("--split", action="append", default=[], help="may be repeated (default: all)")
 
@@ -119,7 +119,7 @@ def _pack_split(
     for i, packing in enumerate(packings):
         shares = [of_packings[i] for of_packings in by_shard]
         counts = [each.num_samples for each in shares]
-        is_computed = packing == "concat"  # readers compute these counts without reading offsets
+        is_computed = not PACKINGS[packing].follows_documents  # readers compute these counts without reading offsets
         kept = is_computed or CountsFile(folder, manifest, split, packing, seq_len).write(counts)
         total = sum(shares, PackingShares(0, 0, 0, 0, 0, 0))
         yield PackedSplit(

@@ -13,14 +13,13 @@ from tokenloom.errors import FormatError
 from tokenloom.reader.shards.disk_reads import CachedBlocks
 from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile
 from tokenloom.reader.shards.partial_bytes import PartialBytes, TokenBytes, describe_damage
-from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
-from tokenloom.storage.packing.plans import ShardPlan, plan_shard
+from tokenloom.storage.packing.base import ShardPlan
+from tokenloom.storage.packing.packings import PACKINGS, plan_shard
 
 if TYPE_CHECKING:
     from tokenloom.storage.cache.partial_shard import PartialShard
-    from tokenloom.storage.packing.plan_file import Defer
 
 
 class OpenShard:
@@ -109,17 +108,7 @@ class OpenShard:
     @property
     def plan(self) -> ShardPlan:
         """The samples of the shard, computed on first use."""
-        return self.make_plan()
-
-    def make_plan(self, defer: Defer | None = None) -> ShardPlan:
-        """Return `plan`, and write a large one to the cache: at once, or when `defer` schedules it."""
-        if self._plan is None and self._packing == "concat":
-            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens)
-        elif self._plan is None:
-            from tokenloom.storage.packing.plan_file import kept_plan  # most readers need only "concat"
-
-            folder, offsets = default_cache_folder(), self.document_offsets
-            self._plan = kept_plan(
-                folder, self._packing, self._seq_len, self.header, offsets, defer, mapped=self._is_mapped
-            )
+        if self._plan is None:
+            offsets = self.document_offsets if PACKINGS[self._packing].follows_documents else None
+            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens, offsets)
         return self._plan

@@ -10,7 +10,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from tokenloom.reader.shards.one_shard import OpenShard
-    from tokenloom.reader.shards.planners import Planners
 
 
 class OpenShards:
@@ -183,23 +182,24 @@ class OpenShards:
         """Return whether a shard is open or being opened."""
         return index in self._open or index in self._ahead
 
-    def prepare(self, indices: Iterable[int], pool: ThreadPoolExecutor, planners: Planners) -> None:
-        """Open shards on the threads of `pool`, and plan their samples.
+    def prepare(
+        self, indices: Iterable[int], pool: ThreadPoolExecutor, planning: AbstractContextManager[object]
+    ) -> None:
+        """Open shards on the threads of `pool`, and plan their samples, each one inside of `planning`.
 
         Errors are raised when a shard is used.
         """
-        from tokenloom.storage.packing import plan_file  # noqa: F401  (several threads would import it slowly)
-
         for index in indices:
             if not self.is_known(index):
-                self._ahead[index] = pool.submit(self._open_and_plan, index, planners)
+                self._ahead[index] = pool.submit(self._open_and_plan, index, planning)
                 if index in self._open:  # since it was looked up
                     self._ahead.pop(index, None)
                 self._close_surplus()
 
-    def _open_and_plan(self, index: int, planners: Planners) -> OpenShard:
+    def _open_and_plan(self, index: int, planning: AbstractContextManager[object]) -> OpenShard:
         shard = self._open_one(index)
-        planners.plan(shard)
+        with planning:
+            _ = shard.plan
         return shard
 
     def _take_or_open(self, index: int) -> OpenShard:

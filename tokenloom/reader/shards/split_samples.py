@@ -16,17 +16,18 @@ from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, 
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.packing.plans import ShardPlan, sample_key
+from tokenloom.storage.packing.base import ShardPlan
+from tokenloom.storage.packing.packings import PACKINGS, plan_shard, sample_key
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tokenloom.reader.decoding import Decoder
     from tokenloom.reader.shards.one_shard import OpenShard
-    from tokenloom.reader.shards.planners import Planners
     from tokenloom.reader.state import SamplesFingerprint
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.shares import PackingShares
@@ -101,12 +102,12 @@ class SplitSamples:
                 f"{place}: no samples: the split is empty, no document fell into it; {step}build a version with more "
                 "documents, or another share for the split"
             )
-        needed = 2 if self.format.short_rows else self.seq_len + 1
-        what = "shard" if self.packing == "concat" else "document"
-        step = ", or packing='document_padded'" if self.packing == "document" else ""
+        packing = PACKINGS[self.packing]
+        needed = 2 if packing.has_padding else self.seq_len + 1
+        what = "document" if packing.follows_documents else "shard"
         return (
             f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} a sample takes at least "
-            f"{needed:,} tokens of one {what}, and no {what} has that many; use a smaller seq_len{step}"
+            f"{needed:,} tokens of one {what}, and no {what} has that many; {packing.if_empty}"
         )
 
     def shards_of(self, indices: Int64s) -> Int64s:
@@ -123,25 +124,26 @@ class SplitSamples:
             self.files.lease.renew_if_due()
         shards = self.shards_of(indices)
         local = indices - (self._ends[shards] - self.counts[shards])
-        lengths = np.full(len(indices), self.seq_len + 1, dtype=np.int64)
-        if not len(indices) or (self.packing == "concat" and not self.format.needs_marks):
-            return RowPieces(np.arange(len(indices) + 1), shards, local * self.seq_len, lengths)
-        starts = local * self.seq_len
+        if not len(indices):
+            return RowPieces(np.zeros(1, np.int64), shards, local, local)
         # One shard at a time: all of them together may be more than may stay open.
-        if self.packing == "concat":
-            marks = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
-            return RowPieces(np.arange(len(indices) + 1), shards, starts, lengths, *marks)
-        groups = [(rows, *self._shard_plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
-        row_offsets, starts, lengths = join_groups(groups, len(indices))
-        ends = marks_between(row_offsets, lengths, self.seq_len + 1)
-        return RowPieces(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *ends)
+        if self.plans_shards:
+            groups = [(rows, *self._plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
+            row_offsets, starts, lengths = join_groups(groups, len(indices))
+            marks = marks_between(row_offsets, lengths, self.seq_len + 1)
+            return RowPieces(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *marks)
+        row_offsets, starts, lengths = plan_shard(self.packing, self.seq_len, self.num_tokens).pieces(local)
+        if not self.format.needs_marks:
+            return RowPieces(row_offsets, shards, starts, lengths)
+        inside = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
+        return RowPieces(row_offsets, shards, starts, lengths, *inside)
 
     def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
         for rows, shard in _by_shard(indices, shards):
             offsets = self.shards[shard].document_offsets
             yield rows, *marks_inside(offsets, starts[rows], lengths[rows])
 
-    def _shard_plan(self, index: int) -> ShardPlan:
+    def _plan(self, index: int) -> ShardPlan:
         for _ in range(2):  # the first shard may have been opened ahead, long ago
             shard = self.shards[index]
             if len(shard.plan) == self.counts[index]:
@@ -171,19 +173,24 @@ class SplitSamples:
             self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
-    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, planners: Planners, *, waits: bool) -> None:
+    def prepare_shards(
+        self, indices: list[int], pool: ThreadPoolExecutor, planning: AbstractContextManager[object], *, waits: bool
+    ) -> None:
         """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
 
-        The threads of `pool` open them, `planners` plan their samples. `waits` says whether the shards are
-        used now, and the caller would have to wait for the store anyway.
+        Args:
+            indices: the shards.
+            pool: its threads open the shards, and plan their samples.
+            planning: holds back threads while enough of them plan.
+            waits: whether the shards are used now, and the caller would have to wait for the store anyway.
         """
         if self.files.cache is not None:
             indices = self.files.fetch_ahead([index for index in indices if not self.shards.is_open(index)])
         unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
             unopened = self.files.begin(unopened, waits=waits, with_offsets=self._needs_offsets)
-        if self.packing != "concat":
-            self.shards.prepare(unopened[: self.shards.room_ahead], pool, planners)
+        if self.plans_shards:
+            self.shards.prepare(unopened[: self.shards.room_ahead], pool, planning)
 
     def end_reading(self) -> None:
         """Forget what a loader that ends has begun: shards opened ahead of use, and those that nobody completes."""
@@ -204,8 +211,13 @@ class SplitSamples:
         return total
 
     @property
+    def plans_shards(self) -> bool:
+        """Whether the first use of a shard plans its samples, which takes long."""
+        return PACKINGS[self.packing].follows_documents
+
+    @property
     def _needs_offsets(self) -> bool:
-        return self.packing != "concat" or self.format.needs_marks
+        return self.plans_shards or self.format.needs_marks
 
     def _open_shards(self) -> OpenShards:
         # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
@@ -223,8 +235,6 @@ class SplitSamples:
         shards = OpenShards(
             lambda index: files.open(index, partial(open_path, index)),
             files.max_open(options.max_open_shards),
-            # one for its map, one for reading ahead, and one for the map of its plan
-            num_descriptors=3 if packing == "best_fit" and options.access != "pread" else 2,
             in_cache=files.is_remote,
             only_blocks=files.only_blocks,
         )

@@ -13,12 +13,11 @@ import numpy as np
 
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.tracing.records import TracedDocument, TracedSample
-from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.formats.version_files import InputEntry
-from tokenloom.storage.packing.plan_file import kept_plan
-from tokenloom.storage.packing.plans import ShardPlan
+from tokenloom.storage.packing.base import ShardPlan
+from tokenloom.storage.packing.packings import plan_shard
 from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 
@@ -60,7 +59,7 @@ def stored_shard(data: SplitSamples, index: int) -> StoredShard:
 
 def shard_plan(data: SplitSamples, index: int, shard: StoredShard) -> ShardPlan:
     """Return where the samples of a shard are; raise FormatError if they are not as many as were counted."""
-    plan = kept_plan(default_cache_folder(), data.packing, data.seq_len, shard.header, shard.offsets)
+    plan = plan_shard(data.packing, data.seq_len, shard.header.num_tokens, shard.offsets)
     if len(plan) != data.counts[index]:
         raise data.wrong_count(index, len(plan), shard.place)
     return plan

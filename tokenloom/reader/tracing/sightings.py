@@ -14,7 +14,7 @@ from tokenloom.reader.tracing.batches import MAX_POSITION
 from tokenloom.reader.tracing.records import Sighting
 from tokenloom.reader.tracing.samples import shard_plan, stored_shard
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.packing.plans import num_concat_samples
+from tokenloom.storage.packing.packings import plan_shard
 
 
 class ShardTokens(NamedTuple):
@@ -74,13 +74,10 @@ def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
 
 def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
     """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
-    if data.packing == "concat":
-        num_samples = int(num_concat_samples(data.files.entries[shard].tokens, data.seq_len))
-        for start, end in ranges.tolist():
-            first = max(0, -(-start // data.seq_len) - 1)  # whose last token may be the first of the range
-            yield np.arange(first, min((end - 1) // data.seq_len + 1, num_samples))
-        return
-    plan = shard_plan(data, shard, stored_shard(data, shard))
+    if data.plans_shards:
+        plan = shard_plan(data, shard, stored_shard(data, shard))
+    else:  # without reading the offsets
+        plan = plan_shard(data.packing, data.seq_len, data.files.entries[shard].tokens)
     row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
     row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
     for start, end in ranges.tolist():
