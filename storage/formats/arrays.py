@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 AnyArray = NDArray[Any]
 AnyDtype = np.dtype[Any]
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
+TokenDtype = np.dtype[np.uint8 | np.uint16 | np.uint32]  # the narrowest that holds every id of a vocabulary
+Tokens = NDArray[np.uint8 | np.uint16 | np.uint32]
 AnyBuffer = Any  # numpy's arrays are buffers to a type checker from Python 3.12 on
 
 

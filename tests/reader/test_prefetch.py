@@ -223,19 +223,19 @@ def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference:
 
 _FORK_DURING_WINDOW = """
 import os, sys, threading, time
-from tokenloom.reader.shards import boundaries
+from tokenloom.reader.shards import rows
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.producer import Producer
 reference, parent = sys.argv[1], os.getpid()
 inside, proceed = threading.Event(), threading.Event()
-make = boundaries.Boundaries.__init__
+make = rows.Boundaries.__init__
 def slow(*arguments):
     if os.getpid() == parent:
         inside.set()
         proceed.wait(60)
     make(*arguments)
-boundaries.Boundaries.__init__ = slow
+rows.Boundaries.__init__ = slow
 data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
 loader = TokenLoader(data, 2)
 loader.start()

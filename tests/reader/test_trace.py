@@ -29,9 +29,8 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order, Schedule, Steps, permute, unpermute
 from tokenloom.reader.ranks import Ranks
-from tokenloom.reader.tracing.batches import step_position, trace_all_ranks
 from tokenloom.reader.tracing.records import Trace, TracedSample
-from tokenloom.reader.tracing.samples import trace_samples
+from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_samples
 from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
 from tokenloom.storage.packing.packings import PACKINGS
 

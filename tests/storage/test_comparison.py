@@ -7,7 +7,6 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest

@@ -112,8 +112,8 @@ def open_stream(reference: str | None, arguments: LoaderArguments) -> tuple[Stre
         NoSamples: the split has none.
         StoreError: there is no such version or split.
     """
-    from tokenloom.reader.sample_source import make_stream
     from tokenloom.reader.state import check_state, decode_state
+    from tokenloom.reader.streams import make_stream
 
     if arguments.state is None:
         data, order = _of_arguments(reference, arguments)
@@ -190,7 +190,7 @@ def _of_state(
     reference: str | None, arguments: LoaderArguments, state: LoaderState
 ) -> tuple[TokenDataset | Mixture, OrderOptions]:
     """Return the source and its order; raise SpecError if REF or another argument contradicts the state."""
-    from tokenloom.reader.resume import open_source
+    from tokenloom.reader.mixture import open_source
     from tokenloom.reader.state import is_mixture
 
     for name in _OF_STATE:

@@ -12,14 +12,12 @@ import numpy as np
 
 from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.reader.arrays import Int32s
-from tokenloom.reader.sample_source import SampleSource
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int32s, Int64s
 from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.versions.published import check_split, load_manifest
@@ -49,7 +47,7 @@ class DatasetOptions(TypedDict, total=False):
     lease: bool
 
 
-class TokenDataset(SplitSamples, SampleSource):
+class TokenDataset(SplitSamples):
     """The samples of one split of a version, in natural order, each cut from a row of at most T + 1 tokens of a shard.
 
     Opening reads only the manifest, and warns (UserWarning) if there are no samples. A dataset works wherever a

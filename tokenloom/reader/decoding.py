@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tokenloom.errors import FormatError, TokenizerError
-from tokenloom.reader.arrays import Integers
+from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.manifest import NAME, Manifest
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
@@ -21,7 +21,7 @@ class Decoder(Protocol):
 
     vocab_size: int
 
-    def decode(self, ids: Integers, /) -> str:
+    def decode(self, ids: AnyArray, /) -> str:
         """Return the text of (n,) ids."""
 
 
@@ -45,7 +45,7 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
         raise TokenizerError(f"{place}: {error}") from error
 
 
-def decode(tokenizer: Decoder, ids: Integers) -> str:
+def decode(tokenizer: Decoder, ids: AnyArray) -> str:
     """Return the text of (n,) ids; raises as TokenDataset.decode."""
     if ids.ndim != 1:
         raise ValueError(f"ids must have one dimension, as those of one sample have, not the shape {ids.shape}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeding.feed import Batch
 from tokenloom.reader.loader import EvaluationOptions, TokenLoader
+from tokenloom.reader.shards.batch_format import Batch
 
 
 class EvaluationPass:

@@ -9,12 +9,12 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.feeding.feed import Batch
 from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.ranks import Mesh, find_ranks
-from tokenloom.reader.sample_source import SampleSource, make_stream
+from tokenloom.reader.shards.batch_format import Batch
+from tokenloom.reader.streams import SampleSource, make_stream
 from tokenloom.storage.formats.arrays import Int64s
 
 _WINDOW_ROWS = 1024  # at most

@@ -15,18 +15,17 @@ import torch
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import DatasetOptions
-from tokenloom.reader.description import describe
-from tokenloom.reader.feeding.devices import make_feed
-from tokenloom.reader.feeding.feed import Batch, Feed, Made
+from tokenloom.reader.feeding.cuda_feed import CudaFeed
+from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
+from tokenloom.reader.mixture import open_source
 from tokenloom.reader.order.steps import Steps, stream_end
-from tokenloom.reader.producer import Producer
+from tokenloom.reader.producer import Feed, Made, Producer
 from tokenloom.reader.ranks import Mesh, check_same_on_all_ranks, find_ranks
-from tokenloom.reader.resume import open_source
-from tokenloom.reader.sample_source import SampleSource, make_stream
+from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
-from tokenloom.reader.streams import OrderOptions
+from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 
 _CHUNK_BATCHES = 16
@@ -187,8 +186,7 @@ class TokenLoader:
                 return
             self._ready = []  # a forked child makes them again
             chunk_batches = self._chunk_batches()
-            form, batch_size = self.stream.format, self.steps.batch_size
-            self._feed = make_feed(form, batch_size, chunk_batches, self.prefetch, self.device, self._times)
+            self._feed = self._make_feed(chunk_batches)
             producer = Producer(
                 self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
             )
@@ -196,6 +194,13 @@ class TokenLoader:
             self._abandon_producer = weakref.finalize(self, producer.abandon)
             self._producer = producer
             self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
+
+    def _make_feed(self, chunk_batches: int) -> Feed:
+        form, batch_size = self.stream.format, self.steps.batch_size
+        if self.device.type == "cuda":
+            return CudaFeed(form, batch_size, self.device, self._times)
+        num_chunks = -(-self.prefetch // chunk_batches) + 3  # and one that is being made, one taken and one in use
+        return HostFeed(form, batch_size, chunk_batches, num_chunks, self.device, self._times)
 
     def _chunk_batches(self) -> int:
         return max(1, min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes))
@@ -279,7 +284,7 @@ class TokenLoader:
             StoreError: a shard or its document table can't be read.
             FormatError: one of them is damaged.
         """
-        from tokenloom.reader.tracing.batches import step_position, trace_batch  # training does not need it
+        from tokenloom.reader.tracing.samples import step_position, trace_batch  # training does not need it
 
         position = step_position(self.steps, checked_int("step", step))
         return {"samples": trace_batch(self.stream, self.steps, position, checked_int("chars", chars))}
@@ -306,7 +311,19 @@ class TokenLoader:
 
     def describe(self) -> str:
         """Return how a batch is made, as text: shards, packing, order, and the shapes and types on the way."""
-        return describe(self.stream, self.steps, str(self.device), self.prefetch)
+        form, steps, ranks = self.stream.format, self.steps, self.ranks
+        made = f"{self.prefetch} made ahead by a thread" if self.prefetch else "up to eight made when one is requested"
+        fields = "".join(f", {name}" for name in form.fields)
+        lines = [
+            *self.stream.describe(),
+            f"ranks     rank {ranks.rank} of {ranks.world_size} (from {ranks.origin}): positions g with "
+            f"g % {ranks.world_size} == {ranks.rank}",
+            f"rows      ({steps.batch_size}, {form.row_tokens}) {form.dtype.name}, copied from the maps; read ahead in "
+            f"blocks of {self.stream.block_bytes // 1024:,} KiB",
+            f"batch     input_ids, labels ({form.labels}) ({steps.batch_size}, {form.seq_len}) int64{fields} on "
+            f"{self.device}; {made}",
+        ]
+        return "\n".join(lines)
 
 
 _LOADERS: weakref.WeakSet[TokenLoader] = weakref.WeakSet()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokenloom.reader.feeding.feed import Batch
+from tokenloom.reader.shards.batch_format import Batch
 
 
 @dataclass(frozen=True)

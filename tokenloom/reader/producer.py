@@ -10,12 +10,13 @@ import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeAlias
 
 from tokenloom.cores import num_cores
-from tokenloom.reader.feeding.feed import Feed, Made
 from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps
+from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow
 from tokenloom.reader.streams import Stream
@@ -26,6 +27,18 @@ _GROWTH = 64  # each window is this many times as long as the one before
 _GROWTH_OPENING = 8  # the same where opening shards is slow: a window waits for its shards
 _WINDOW_TOKENS = 2**25  # at most
 _LOOK_AHEAD = 2**14  # samples of this rank, after a window, whose shards are opened ahead
+#: what only the feed that made it can finish
+Made: TypeAlias = Any  # type: ignore[explicit-any]
+
+
+class Feed(Protocol):
+    """Turns rows of a window into batches of tensors: makes several at a time, in the thread, and finishes each one."""
+
+    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Made]:
+        """Return the batches of rows [first, first + num_batches * batch_size) of a window."""
+
+    def finish(self, made: Made) -> Batch:
+        """Return a finished batch; each batch is finished once. Batches on the CPU are finished when they are made."""
 
 
 class Producer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart
 from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
 from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.wording import counted
 
 
 class OrderOptions(TypedDict, total=False):
@@ -85,6 +86,10 @@ class Stream(ABC):
         """The bytes of the shards that the order reads side by side, at most."""
 
     @abstractmethod
+    def describe(self) -> list[str]:
+        """Return what is read, in which order, as lines of text."""
+
+    @abstractmethod
     def fingerprint(self) -> DatasetFingerprint | MixtureFingerprint:
         """Return everything that determines the sample at a position, as JSON."""
 
@@ -108,6 +113,21 @@ class Stream(ABC):
         """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
 
 
+@runtime_checkable
+class SampleSource(Protocol):
+    """What a loader reads: a TokenDataset or a Mixture."""
+
+    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
+        """Return the stream of samples in an order; raise ValueError if an argument is out of range."""
+
+
+def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) -> Stream:
+    """Return the stream of a source; raise TypeError if it is not one, ValueError if an argument is out of range."""
+    if not isinstance(source, SampleSource):
+        raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
+    return source.stream(order, seed, lanes)
+
+
 class DatasetStream(Stream):
     """The stream of one dataset: epoch after epoch, each in its own order."""
 
@@ -123,6 +143,18 @@ class DatasetStream(Stream):
         """See Stream."""
         sizes = sorted((entry.bytes for entry in self.dataset.files.entries), reverse=True)
         return sum(sizes[: {"block": self.order.lanes, "sequential": 1}.get(self.order.name)])
+
+    def describe(self) -> list[str]:
+        """See Stream."""
+        data, files, order = self.dataset, self.dataset.files, self.order
+        way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
+        lanes = f", {order.lanes} lanes" if order.name == "block" else ""
+        return [
+            f"shards    {data.reference}, split {data.split}: {counted(len(files.entries), 'file')}, "
+            f"{counted(data.num_tokens, 'token')} {data.format.dtype.name}, {way}",
+            f"packing   {data.packing}: {counted(len(data), 'sample')} of {counted(data.seq_len, 'token')} per epoch",
+            f"order     {order.name}{lanes}, seed {order.seed}",
+        ]
 
     def fingerprint(self) -> DatasetFingerprint:
         """See Stream."""
@@ -176,6 +208,16 @@ class MixtureStream(Stream):
     def active_bytes(self) -> int:
         """See Stream."""
         return sum(member.active_bytes for member in self.members.values())
+
+    def describe(self) -> list[str]:
+        """See Stream."""
+        lines = [line for name, member in self.members.items() for line in (f"member    {name}", *member.describe())]
+        for stage in self.schedule.stages:
+            total = sum(stage.weights)
+            weights = zip(self.members, stage.weights, strict=True)
+            shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
+            lines.append(f"mixture   from sample {stage.start:,}: {shares}")
+        return lines
 
     def fingerprint(self) -> MixtureFingerprint:
         """See Stream."""

@@ -206,7 +206,7 @@ def _shards(data: TokenDataset, task: Task, num_batches: int) -> list[int]:
     """Return the shards of a rank's first batches, in the order in which they are needed."""
     from tokenloom.reader.order import Steps
     from tokenloom.reader.ranks import find_ranks
-    from tokenloom.reader.sample_source import make_stream
+    from tokenloom.reader.streams import make_stream
 
     steps = Steps(find_ranks(task.rank, task.world_size), task.batch_size, None, True)
     ((_, shards),) = make_stream(data, task.order, 0, None).shards_of(steps.positions(0, num_batches))

@@ -135,7 +135,7 @@ def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: floa
 
 def _opened(task: Task) -> TokenDataset:
     """Open the dataset; raise SpecError if the options do not fit it, before any process starts."""
-    from tokenloom.reader.sample_source import make_stream
+    from tokenloom.reader.streams import make_stream
 
     try:
         data = task.open()

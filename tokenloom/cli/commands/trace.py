@@ -115,7 +115,7 @@ def _trace_sample(
 
 def _trace_step(reference: str | None, arguments: LoaderArguments, step: str, chars: int, out: Output) -> TraceResult:
     """Trace the batch of a rank, or those of all ranks, in a step."""
-    from tokenloom.reader.tracing.batches import step_position, trace_all_ranks, trace_batch
+    from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_batch
     from tokenloom.reader.tracing.sightings import datasets_of
 
     stream, taken = open_stream(reference, arguments)

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokenloom.reader.arrays import Int32s, Tokens
-from tokenloom.reader.feeding.feed import Batch, sequence_lengths
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
+from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
 from tokenloom.reader.shards.window import RowWindow
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 
 #: an array that several batches share, and how many of its entries belong to each
 _Shared: TypeAlias = tuple[Tokens | Int32s | Int64s, list[int]]
@@ -95,7 +93,8 @@ class CudaFeed:
 
     def _cu_seqlens(self, window: RowWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
         starts = range(first, first + num_batches * self._batch_size, self._batch_size)
-        arrays, longest = zip(*(sequence_lengths(window, start, self._batch_size) for start in starts), strict=True)
+        sequences = [window.boundaries.sequences(start, start + self._batch_size) for start in starts]
+        arrays, longest = zip(*sequences, strict=True)
         return (np.concatenate(arrays), list(map(len, arrays))), list(longest)
 
     def _copy(self, shared: dict[str, _Shared]) -> tuple[torch.cuda.Event, dict[str, tuple[Tensor, ...]]]:

@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tokenloom.reader.arrays import Int32s
-from tokenloom.reader.feeding.feed import Batch, sequence_lengths
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.batch_format import IGNORED, BatchFormat
+from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
 from tokenloom.reader.shards.window import RowWindow, widen
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int32s, Int64s
 
 Number = TypeVar("Number", np.int32, np.int64)
 
@@ -108,7 +106,7 @@ class HostFeed:
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
-                cu_seqlens, batch["max_seqlen"] = sequence_lengths(window, start, self._batch_size)
+                cu_seqlens, batch["max_seqlen"] = window.boundaries.sequences(start, start + self._batch_size)
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
 
     def finish(self, made: Batch) -> Batch:

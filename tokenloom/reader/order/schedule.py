@@ -14,8 +14,7 @@ from math import gcd, lcm
 
 import numpy as np
 
-from tokenloom.reader.arrays import Int32s
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int32s, Int64s
 
 MAX_PERIOD = 100_000
 

@@ -7,8 +7,7 @@ one_shard       one of them: its bytes, offsets and samples
 disk_reads      how much of a cold file to read at a time
 file_bytes      tokens without a map
 partial_bytes   tokens of a shard that is still being downloaded
-rows            where the pieces of rows are: pure arithmetic
+rows            where the pieces of rows are, and where documents begin in them: pure arithmetic
 window          the tokens of consecutive rows
-boundaries      where documents begin in rows
 batch_format    what a batch holds
 """

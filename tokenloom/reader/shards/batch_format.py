@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from tokenloom.reader.arrays import TokenType
+from tokenloom.storage.formats.arrays import TokenDtype
 
 IGNORED = -100  # the label that loss functions ignore
 DOCUMENT_FIELDS = ("cu_seqlens", "document_ids", "position_ids")  # they follow from where documents begin
 FIELDS = (*DOCUMENT_FIELDS, "member")
 LABELS = ("shifted", "same")
+#: a tensor, or the int max_seqlen; callers need not narrow it
+BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
+Batch: TypeAlias = dict[str, BatchValue]
 
 
 class BatchFormat(NamedTuple):
@@ -22,7 +25,7 @@ class BatchFormat(NamedTuple):
     mask_documents: bool  # whether the label of a token that begins another document is ignored
     short_rows: bool  # whether a row may be shorter than T + 1
     eot_id: int
-    dtype: TokenType
+    dtype: TokenDtype
 
     @property
     def row_tokens(self) -> int:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tokenloom.errors import FormatError
-from tokenloom.reader.arrays import Integers
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import PACKINGS, plan_shard, sample_key
 from tokenloom.storage.packing.sample_counts import sample_counts
@@ -159,7 +158,7 @@ class SplitSamples:
             f"{default_cache_folder()}/counts"
         )
 
-    def decode(self, ids: Sequence[int] | Integers) -> str:
+    def decode(self, ids: Sequence[int] | AnyArray) -> str:
         """Return the text of (n,) ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
 
         Raises:

@@ -11,13 +11,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from tokenloom.reader.arrays import Tokens
 from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.boundaries import Boundaries
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.partial_bytes import TokenBytes
-from tokenloom.reader.shards.rows import RowPieces, offsets_of
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.reader.shards.rows import Boundaries, RowPieces, offsets_of
+from tokenloom.storage.formats.arrays import Int64s, Tokens
 
 
 class PieceSource(Protocol):

@@ -1,17 +1,21 @@
-"""Samples to documents: where the tokens of samples come from.
+"""Positions, steps and samples to documents: where the tokens of samples come from.
 
-Of each shard, this reads the header, the document offsets (8 bytes a document, whose checksum is verified), the batches
-of the document table that are asked for (65,536 documents each), and tokens only for text.
+A shard is read from the store by ranges: its header, the document offsets (8 bytes a document, whose checksum is
+verified), the batches of the document table that are asked for (65,536 documents each), and tokens only for text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
+from tokenloom.reader.order.steps import Steps
+from tokenloom.reader.ranks import Ranks
 from tokenloom.reader.shards.split_samples import SplitSamples
+from tokenloom.reader.streams import Stream
 from tokenloom.reader.tracing.records import TracedDocument, TracedSample
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
@@ -20,9 +24,56 @@ from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import plan_shard
 from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.wording import counted
 
+MAX_POSITION = 2**62  # as in a state
 _READERS = 8  # shards of a remote store that are read at the same time
 _TOKENS_OF_CHAR = 4  # tokens decoded for a character of text, at most
+
+
+def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[TracedSample]:
+    """Return the samples at (n,) positions of a stream with their documents; see trace_samples for errors."""
+    traced: dict[int, TracedSample] = {}
+    for turns in stream.turns(positions):
+        data = turns.stream.dataset
+        found = trace_samples(data, turns.stream.order.samples(turns.positions), chars)
+        if turns.member is not None:
+            found = [{**sample, "member": turns.member, "dataset": data.reference} for sample in found]
+        traced |= zip(turns.places.tolist(), found, strict=True)
+    return [traced[place] for place in range(len(positions))]
+
+
+def step_position(steps: Steps, step: int, start: int = 0) -> int:
+    """Return the position of the stream at which a step begins; raise IndexError if there is no such step.
+
+    Args:
+        steps: of any rank.
+        step: counted from `start`, at least 0.
+        start: a position of the stream, such as that of a state.
+    """
+    left = steps.left(start)
+    if left is not None and step >= left:
+        raise IndexError(f"step {step:,} is past the last epoch, which ends after {counted(left, 'step')} (from 0)")
+    position = start + step * steps.samples
+    if position + steps.samples > MAX_POSITION:
+        raise IndexError(f"step {step:,} is past the last position of a stream, 2**62")
+    return position
+
+
+def trace_batch(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
+    """Return the batch of a rank in the step that begins at a position, each sample with its documents and rank.
+
+    A batch that is padded has fewer samples. See trace_samples for errors.
+    """
+    batch = trace_positions(stream, steps.positions(position, 1), chars)
+    return [{**sample, "rank": steps.ranks.rank} for sample in batch]
+
+
+def trace_all_ranks(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
+    """Return the batches of all ranks in the step that begins at a position, one after the other; see trace_batch."""
+    world_size, origin = steps.ranks.world_size, steps.ranks.origin
+    ranks = [replace(steps, ranks=Ranks(rank, world_size, origin)) for rank in range(world_size)]
+    return [sample for of_rank in ranks for sample in trace_batch(stream, of_rank, position, chars)]
 
 
 def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[TracedSample]:
@@ -52,17 +103,16 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
     return [sample for _, sample in sorted(traced, key=lambda pair: pair[0])]
 
 
-def stored_shard(data: SplitSamples, index: int) -> StoredShard:
-    """Return a shard of a split, to be read from its store by ranges."""
-    return StoredShard(data.files.store, data.files.manifest.version, data.files.entries[index])
+def stored_plan(data: SplitSamples, index: int) -> tuple[StoredShard, ShardPlan]:
+    """Return a shard of a split, to read from the store, and where its samples are; errors as StoredShard.
 
-
-def shard_plan(data: SplitSamples, index: int, shard: StoredShard) -> ShardPlan:
-    """Return where the samples of a shard are; raise FormatError if they are not as many as were counted."""
+    Raises FormatError if there are not as many samples as were counted.
+    """
+    shard = StoredShard(data.files.store, data.files.manifest.version, data.files.entries[index])
     plan = plan_shard(data.packing, data.seq_len, shard.header.num_tokens, shard.offsets)
     if len(plan) != data.counts[index]:
         raise data.wrong_count(index, len(plan), shard.place)
-    return plan
+    return shard, plan
 
 
 class _ShardTracer:
@@ -70,8 +120,8 @@ class _ShardTracer:
 
     def __init__(self, data: SplitSamples, shard: int, inputs: Sequence[InputEntry], chars: int) -> None:
         self._data, self._inputs, self._chars = data, inputs, chars
-        self._shard, self._first = stored_shard(data, shard), data.first_sample(shard)
-        self._plan = shard_plan(data, shard, self._shard)
+        self._shard, self._plan = stored_plan(data, shard)
+        self._first = data.first_sample(shard)
 
     def trace(self, samples: Int64s) -> list[TracedSample]:
         """Return the samples, (n,), with their documents."""

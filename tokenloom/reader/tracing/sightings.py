@@ -10,9 +10,8 @@ import numpy as np
 from tokenloom.reader.order.steps import Steps
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.streams import DatasetStream, MixtureStream, Stream
-from tokenloom.reader.tracing.batches import MAX_POSITION
 from tokenloom.reader.tracing.records import Sighting
-from tokenloom.reader.tracing.samples import shard_plan, stored_shard
+from tokenloom.reader.tracing.samples import MAX_POSITION, stored_plan
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.packing.packings import plan_shard
 
@@ -75,7 +74,7 @@ def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
 def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
     """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
     if data.plans_shards:
-        plan = shard_plan(data, shard, stored_shard(data, shard))
+        _, plan = stored_plan(data, shard)
     else:  # without reading the offsets
         plan = plan_shard(data.packing, data.seq_len, data.files.entries[shard].tokens)
     row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
