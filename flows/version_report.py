@@ -96,8 +96,6 @@ def _write(store: Store, version: str, collect: Callable[[], VersionFigures]) ->
         from tokenloom.tasks.report.writing import write_report
 
         return write_report(store, version, render_page(collect()).encode())
-    except ModuleNotFoundError as error:
-        why = f"it needs the package {error.name!r}: pip install 'tokenloom[build]'"
     except (TokenloomError, OSError) as error:
         why = message_of(error)
     except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)

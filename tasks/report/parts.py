@@ -86,4 +86,4 @@ def bars_of(title: str, unit: str, bars: Sequence[Bar], full: float | None = Non
     """
     more = f"the first {_MAX_BARS} of {len(bars):,}" if len(bars) > _MAX_BARS else ""
     shown = [Bar(clipped(inert(bar.name), _NAME_CHARS), bar.value, bar.text) for bar in bars[:_MAX_BARS]]
-    return Chart(title, ", ".join(filter(None, (unit, more))), [Markup(bar_chart(shown, title, full))])
+    return Chart(title, ", ".join(filter(None, (unit, more))), [bar_chart(shown, title, full)])

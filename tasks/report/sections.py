@@ -7,8 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from markupsafe import Markup
-
 from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.tasks.report.build_sections import checks_section, difference_section, steps_section
@@ -148,7 +146,7 @@ def _histogram(title: str, unit: str, counts: Sequence[float]) -> Chart:
     values = [(share, max(1.0, value)) for share, value in zip(_MARKED, length_quantiles(counts, _MARKED), strict=True)]
     marks = [Mark(math.log2(value), f"{_quantile_name(share)} {_length(value)}") for share, value in values]
     bars = length_density(counts)
-    drawings = [Markup(histogram(bars, marks, title, width)) for width in HISTOGRAM_WIDTHS]
+    drawings = [histogram(bars, marks, title, width) for width in HISTOGRAM_WIDTHS]
     return Chart(title, unit, drawings, "half")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import uuid
 from collections import Counter
 from dataclasses import replace
@@ -380,21 +379,6 @@ def _observed_build(spec: BuildSpec) -> tuple[BuildResult, list[str]]:
     with progress.listening(keep):
         result = build(spec)
     return result, messages
-
-
-def test_a_build_without_the_drawing_package_says_so_once_and_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("tokenloom.tasks.report.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pygal", None)
-    result, messages = _observed_build(small_spec(tmp_path, report=True))
-    assert result.published
-    assert result.report is None
-    (message,) = messages
-    assert "no report was written: it needs the package 'pygal': pip install 'tokenloom[build]'" in message
-    assert f"`tokenloom report {result.reference}`" in message
-    assert "`report: false`" in message
 
 
 def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
