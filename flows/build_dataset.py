@@ -16,7 +16,6 @@ from tokenloom.flows.build_steps import run_build
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.events import emit_published
-from tokenloom.flows.runs.heartbeat import heartbeats
 from tokenloom.flows.runs.hooks import BUILD_HOOKS, begin, completed
 from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
@@ -34,8 +33,7 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     Returns:
         The JSON object of `tokenloom build --json`: reference, version, published, splits and more.
     """
-    with heartbeats():
-        return build_and_report(spec)
+    return build_and_report(spec)
 
 
 def build_and_report(spec: BuildSpec) -> dict[str, Any]:

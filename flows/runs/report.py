@@ -14,7 +14,6 @@ from prefect.runtime import flow_run
 
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
-from tokenloom.flows.runs.names import is_generated
 from tokenloom.flows.runs.store_links import page_url
 from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
 from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
@@ -34,11 +33,12 @@ _MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
 
 
 def name_run(dataset: str, version: str) -> None:
-    """Name this flow run after the version, unless a user named it."""
-    if not is_generated(flow_run.get_name() or ""):
+    """Name this flow run after the version; the name that it had follows in parentheses."""
+    name, given = f"{dataset} {version}", str(flow_run.get_name())
+    if given.startswith(name):  # an earlier attempt of this run has named it
         return
     with get_client(sync_client=True) as client:
-        client.update_flow_run(UUID(flow_run.get_id()), name=f"{dataset} {version}")
+        client.update_flow_run(UUID(flow_run.get_id()), name=f"{name} ({given})")
 
 
 def show_result(result: BuildResult) -> None:

@@ -49,8 +49,7 @@ from tests.servers.running import (
 )
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
-from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
-from tokenloom.server.prefect_server import answers
+from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.tasks.publishing.outcome import CONTINUES

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation, install_crash_report
-from tokenloom.errors import TokenloomError, message_of
+from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import POOL, page_of
 
 NAMES = (
@@ -26,36 +27,30 @@ NAMES = (
     "verify-dataset/verify-dataset",
     "collect-garbage/collect-garbage",
 )
-_OLD = "build-dataset/rebuild-nightly"  # created by releases whose schedules contained a whole spec
-_OLD_SCHEDULE = CronSchedule(cron="0 2 * * *", timezone="UTC")  # those releases made it inactive
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
 
-def deploy_all(url: str, heartbeat_seconds: int) -> list[str]:
-    """Create the work pool if it is missing, the deployments of prefect.yaml, and the automations for dead runs.
+def deploy_all(url: str, heartbeat_seconds: int) -> None:
+    """Create the work pool and the deployments that are missing, update the others, and install the automations.
 
-    Existing deployments keep their parameters, schedules and limits. Deployments of earlier releases are removed unless
-    a user changed them.
+    Deployments that exist keep their parameters, schedules and limits.
 
     Args:
         url: the URL of the server's API.
         heartbeat_seconds: interval between the heartbeats of a run.
-
-    Returns:
-        The names of deployments of earlier releases that were kept because a user changed them.
 
     Raises:
         TokenloomError: the server refused a request.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         _ensure_pool(client)
-        existing = _existing(client)
-        _deploy(url)
-        for deployment in existing:
-            _restore(client, deployment)
+        missing = [
+            entry["name"] for entry in yaml.safe_load(_FILE.read_text())["deployments"] if not _update(client, entry)
+        ]
+        if missing:
+            _deploy(url, missing)
         install_crash_automation(heartbeat_seconds)
         install_crash_report(url)
-        return _remove_old(client)
 
 
 def deployment_pages(url: str) -> dict[str, str]:
@@ -65,7 +60,8 @@ def deployment_pages(url: str) -> dict[str, str]:
         url: the URL of the server's API.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in _existing(client)}
+        found = [client.read_deployment_by_name(name) for name in NAMES]
+    return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in found}
 
 
 def _ensure_pool(client: SyncPrefectClient) -> None:
@@ -76,61 +72,26 @@ def _ensure_pool(client: SyncPrefectClient) -> None:
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
 
 
-def _existing(client: SyncPrefectClient) -> list[DeploymentResponse]:
-    found = []
-    for name in NAMES:
-        with suppress(ObjectNotFound):
-            found.append(client.read_deployment_by_name(name))
-    return found
-
-
-def _remove_old(client: SyncPrefectClient) -> list[str]:
-    """Remove the deployment of an earlier release; if a user changed it, return its name instead."""
+def _update(client: SyncPrefectClient, entry: dict[str, Any]) -> bool:
+    """Give a deployment that exists the flow and the form of this release; return False if there is none."""
+    flow = load_flow_from_entrypoint(entry["entrypoint"])
     try:
-        old = client.read_deployment_by_name(_OLD)
+        found = client.read_deployment_by_name(f"{flow.name}/{entry['name']}")
     except ObjectNotFound:
-        return []
-    schedules = [(each.schedule, each.active, each.parameters) for each in old.schedules]
-    if old.parameters or schedules != [(_OLD_SCHEDULE, False, {})]:
-        return [_OLD]
-    client.delete_deployment(old.id)
-    return []
+        return False
+    schema = parameter_schema(flow).model_dump_for_openapi()
+    update = DeploymentUpdate(
+        entrypoint=entry["entrypoint"], description=entry["description"], parameter_openapi_schema=schema
+    )
+    client.update_deployment(found.id, update)
+    return True
 
 
-def _deploy(url: str) -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(_FILE)]
-    environment = os.environ | {"PREFECT_API_URL": url}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def _deploy(url: str, names: list[str]) -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(_FILE)]
+    command += [f"--name={name}" for name in names]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PREFECT_API_URL": url}
+    )
     if done.returncode:
         raise TokenloomError(f"{url} refused the deployments:\n{done.stdout}{done.stderr}")
-
-
-def _restore(client: SyncPrefectClient, before: DeploymentResponse) -> None:
-    """Restore the settings of a deployment that prefect.yaml has overwritten."""
-    limit = before.global_concurrency_limit
-    update = DeploymentUpdate(
-        parameters=before.parameters,
-        paused=before.paused,
-        concurrency_limit=limit.limit if limit else None,
-        concurrency_options=before.concurrency_options,
-    )
-    schedules = [
-        DeploymentScheduleCreate(
-            schedule=each.schedule,
-            active=each.active,
-            parameters=each.parameters,
-            slug=each.slug,
-            max_scheduled_runs=each.max_scheduled_runs,
-        )
-        for each in before.schedules
-    ]
-    try:
-        client.update_deployment(before.id, update)
-        for schedule in client.read_deployment_schedules(before.id):
-            client.delete_deployment_schedule(before.id, schedule.id)
-        client.create_deployment_schedules(before.id, schedules)
-    except PrefectHTTPStatusError as error:
-        raise TokenloomError(
-            f"deployment {before.name}: the server refused the settings it had before: {message_of(error)}; "
-            "set them again under Edit"
-        ) from error

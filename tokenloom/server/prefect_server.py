@@ -41,6 +41,7 @@ TEMPORARY = {
     "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
 }
 
+HEARTBEAT_SECONDS = 30  # between the heartbeats of a run: the minimum that Prefect accepts
 POOL = "tokenloom"  # the work pool
 WORKER = "up"  # name of the worker of `tokenloom up`
 

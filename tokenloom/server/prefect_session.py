@@ -14,10 +14,16 @@ from typing import Any
 
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError, message_of
-from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
 from tokenloom.server.prefect_home import ensure_prefect_home
-from tokenloom.server.prefect_server import TEMPORARY, StartingServer, answers, page_of, prepare_environment
+from tokenloom.server.prefect_server import (
+    HEARTBEAT_SECONDS,
+    TEMPORARY,
+    StartingServer,
+    answers,
+    page_of,
+    prepare_environment,
+)
 from tokenloom.server.up_folder import default_home, running_url
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import DaskRunner, RayRunner
@@ -56,9 +62,9 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
 
     _quiet_console()
     hooks: list[Any] = [*build_dataset.on_running_hooks, *([partial(_print_page, url)] if url else [])]
-    # The flow sends its own heartbeats: see flows/runs/heartbeat.py.
     api = _url_of(starting) if starting else str(url)
-    settings = {PREFECT_API_URL: api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    # A temporary server misses no heartbeats, and Prefect's sender takes up to a second to end with its run.
+    settings = {PREFECT_API_URL: api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS if url else None}
     with temporary_settings(settings), tags(TAG), _naming_lost_server(api):
         return dict(build_dataset.with_options(on_running=hooks)(spec))
 

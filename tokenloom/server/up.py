@@ -20,10 +20,17 @@ from filelock import FileLock, Timeout
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
-from tokenloom.flows.runs.heartbeat import HEARTBEAT_SECONDS
 from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
 from tokenloom.server.prefect_home import ensure_prefect_home
-from tokenloom.server.prefect_server import POOL, PRIVATE, WORKER, prepare_environment, start_server, stop_server
+from tokenloom.server.prefect_server import (
+    HEARTBEAT_SECONDS,
+    POOL,
+    PRIVATE,
+    WORKER,
+    prepare_environment,
+    start_server,
+    stop_server,
+)
 from tokenloom.server.process_tree import (
     adopt_orphans,
     children,
@@ -47,11 +54,10 @@ _STOP_SECONDS = 20
 
 @dataclass(frozen=True)
 class Services:
-    """What runs: the URL of the server's API, each deployment's page by name, and the deployments that were kept."""
+    """What runs: the URL of the server's API, and each deployment's page by name."""
 
     url: str
     pages: dict[str, str]
-    kept: list[str]
 
 
 def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services], None]) -> str:
@@ -78,12 +84,12 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
             server, url = stack.enter_context(_running_server(home, port))
             from tokenloom.server.deployments import deploy_all, deployment_pages
 
-            kept = deploy_all(url, HEARTBEAT_SECONDS)
+            deploy_all(url, HEARTBEAT_SECONDS)
             pages = deployment_pages(url)
             worker = stack.enter_context(_running_worker(home, runs, server))
             note_url(home, url)
             stack.callback(forget_url, home)
-            services = Services(url, pages, kept)
+            services = Services(url, pages)
             on_ready(services)
             _supervise(server, worker)
         except KeyboardInterrupt:

@@ -13,11 +13,10 @@ from tokenloom.server.prefect_server import POOL
 
 @dataclass(frozen=True)
 class DeployResult(Result):
-    """What was deployed where; `kept` lists deployments of earlier releases that a user changed."""
+    """What was deployed where."""
 
     url: str
     deployments: list[str]
-    kept: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,16 +37,8 @@ def run(out: Output) -> DeployResult:
     from tokenloom.server.deployments import NAMES, deploy_all
 
     heartbeat = heartbeat_seconds(url)
-    kept = deploy_all(url, heartbeat)
+    deploy_all(url, heartbeat)
     out.line(f"deployed build-dataset, rebuild-nightly, verify-dataset and collect-garbage to {url}, work pool {POOL}")
-    print_kept(out, kept)
     out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
     out.line(f"next: prefect worker start --pool {POOL}")
-    return DeployResult(url, list(NAMES), kept)
-
-
-def print_kept(out: Output, kept: list[str]) -> None:
-    """Print which deployments of earlier releases were kept, and what to do with them."""
-    for name in kept:
-        out.line(f"kept            {name} of an earlier release, because its parameters or schedules were changed:")
-        out.line("                schedule rebuild-dataset/rebuild-nightly with a spec file, then delete it")
+    return DeployResult(url, list(NAMES))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenloom.cli.argument_types import count_up_to, positive
-from tokenloom.cli.commands.deploy import print_kept
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.flows.runs.store_links import PREFIX
@@ -61,7 +60,6 @@ def _print(out: Output, home: Path, services: Services) -> None:
     out.line(f"verify          {services.pages['verify-dataset']}")
     out.line(f"collect         {services.pages['collect-garbage']}")
     out.line(f"catalogues      {services.url.removesuffix('/api')}{PREFIX}")
-    print_kept(out, services.kept)
     out.line(f"data and logs   {home}")
     out.line(f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")
     out.line("Ctrl-C stops everything")
