@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sentencepiece
@@ -31,7 +30,6 @@ from tests.builders.datasets import build, local_store, make_spec, manifest_json
 from tests.counts import FULL
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions.published import version_path
 
 Place = tuple[str, int]
 
@@ -306,23 +304,12 @@ class Built:
         return places
 
 
-def _stored_ids(spec: BuildSpec, version: str, manifest: dict[str, Any]) -> Iterator[str | None]:
-    """Yield the id of every document, in the order of stored_documents."""
-    folder = local_store(spec.store, spec.dataset).local(version_path(version))
-    for split in manifest["splits"].values():
-        for shard in split["shards"]:
-            with pa.memory_map(str((folder / shard["name"]).with_suffix(".docs"))) as file:
-                table = pa.ipc.open_file(file).read_all()
-                yield from table["id"].to_pylist() if "id" in table.column_names else [None] * len(table)
-
-
 def load_built(
     spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
 ) -> Built:
-    """Return the documents of a version beside those of its source; documents have their `id` too."""
+    """Return the documents of a version beside those of its source."""
     manifest = manifest_json(local_store(spec.store, spec.dataset), version)
-    pairs = zip(stored_documents(spec, version), _stored_ids(spec, version, manifest), strict=True)
-    return Built(used, manifest, [document | {"id": found} for document, found in pairs], source, limit)
+    return Built(used, manifest, stored_documents(spec, version), source, limit)
 
 
 def _place(document: dict[str, Any]) -> Place:
@@ -363,7 +350,7 @@ def test_the_documents_are_exactly_the_distinct_input_documents(built: Built) ->
 
 def test_every_document_carries_the_id_of_its_row(built: Built) -> None:
     for document in built.documents:
-        assert document["id"] == built.source[_place(document)].id
+        assert document.get("id") == built.source[_place(document)].id
 
 
 def test_each_document_has_the_token_ids_of_the_library(built: Built) -> None:
@@ -388,17 +375,6 @@ def test_the_manifest_counts_every_input_row_once(built: Built) -> None:
         assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"])
     assert sum(split["documents"] for split in splits.values()) == num_kept
     assert sum(split["duplicates"] for split in splits.values()) == num_texts - num_kept
-
-
-@pytest.mark.usefixtures("tiktoken_cache")
-def test_a_large_vocabulary_is_stored_in_four_bytes(data_dir: Path, tmp_path: Path) -> None:
-    corpus = CORPORA["wagahaiwa"]
-    spec = make_spec(tmp_path, [corpus.source(data_dir)], tokenizer=tokenizer_fields("o200k_base", data_dir))
-    (document,) = stored_documents(spec, build(spec).version)
-    assert document["ids"].dtype == np.dtype("<u4")
-    assert document["ids"].max() > 65_535
-    (row,) = read_source(data_dir, corpus).values()
-    assert document["ids"].tolist() == tiktoken.get_encoding("o200k_base").encode_ordinary(row.text or "")
 
 
 HARD_TEXTS = [
