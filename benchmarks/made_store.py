@@ -21,6 +21,10 @@ from tokenloom.storage.versions.tags import move
 VOCAB = 50_257
 _VERSION = "5a" * 8
 _TOKENS_START = 4096
+_ROWS = ("read", "filtered", "excluded", "quarantined", "duplicates", "kept")
+_FILE = {"bytes": 0, "sha256": "0" * 64}
+#: what the manifest says of the files beside a shard, which readers of its tokens do not need
+_BESIDE = {"files": {".docs": _FILE, ".blocks": _FILE}, "first_key": None, "last_key": None}
 
 
 def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
@@ -56,9 +60,9 @@ def write_sparse_store(folder: Path, num_shards: int, offsets: NDArray[np.uint64
         header = sparse_header(index, rolled)
         path = shards / f"{index:06d}.tok"
         write_sparse_shard(path, header, rolled)
-        entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
+        entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}"}
         entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes, "samples": samples}
-        entries.append(entry | {"first_key": "0" * 16, "last_key": "f" * 16})
+        entries.append(entry)
     return publish(folder, entries)
 
 
@@ -79,8 +83,9 @@ def publish(folder: Path, entries: list[dict[str, Any]]) -> str:
     counts = {name: sum(entry[name] for entry in entries) for name in ("tokens", "documents")}
     tokenizer = {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": VOCAB, "eot_id": 0}
     manifest: dict[str, Any] = {"format_version": 1, "dataset": "data", "version": _VERSION, "tokenizer": tokenizer}
-    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": {}, "files": {}}
-    manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": entries}}}
+    manifest |= {"spec": {"tokenizer": {"kind": "byte"}}, "rows": dict.fromkeys(_ROWS, 0), "files": {}}
+    shards = [_BESIDE | entry for entry in entries]
+    manifest |= {"splits": {"train": counts | {"duplicates": 0, "shards": shards}}}
     (folder / "data/versions" / _VERSION / "manifest.json").write_bytes(sign(manifest))
     move(LocalStore(str((folder / "data").absolute())), "latest", _VERSION, 0, "made")
     return f"{folder}/data"

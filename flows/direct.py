@@ -110,12 +110,10 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         return plan, None if spec.limit else estimate
 
 
-def verify_directly(
-    reference: str, deep: bool, spec: BuildSpec | None, num_workers: int, write_blocks: bool = False
-) -> dict[str, Any]:
+def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:
     """Verify a version in this process and its children; see run_verification for arguments and errors."""
     with _open_workers(num_workers) as run_each:
-        return dict(run_verification(reference, deep, spec, num_workers, run_one_directly, run_each, write_blocks))
+        return dict(run_verification(reference, deep, spec, num_workers, run_one_directly, run_each))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
 from tokenloom.storage.versions.references import parse_reference
-from tokenloom.tasks.verification.results import VerificationResult
+from tokenloom.tasks.verification.verify import VerificationResult
 
 _MAX_NAMED = 5
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.blocks import UPDATE
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.numbered_entries import STRAY
@@ -14,8 +13,15 @@ from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
-from tokenloom.tasks.verification.results import DamagedFile, VerificationResult
-from tokenloom.tasks.verification.verify import FileReport, Subject, VerifyJob, open_version, verify_file
+from tokenloom.tasks.verification.verify import (
+    DamagedFile,
+    FileReport,
+    OpenedVersion,
+    VerificationResult,
+    VerifyJob,
+    open_version,
+    verify_file,
+)
 
 if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
@@ -32,28 +38,26 @@ def run_verification(
     num_workers: int,
     run_one: RunOne,
     run_each: RunEach,
-    write_blocks: bool = False,
 ) -> VerificationResult:
     """Verify every file of a version.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        deep: encode 1,000 documents again from their sources.
+        deep: encode about 1,000 documents again from their sources.
         spec: where the sources are, with absolute paths; None for the spec in build.json.
         num_workers: processes among which the work is divided.
         run_one: runs a step.
         run_each: runs a step for many jobs.
-        write_blocks: write the `.blocks` files that are missing or damaged.
 
     Raises:
-        StoreError: the version does not exist, or the store can't be read or, with `write_blocks`, written.
+        StoreError: the version does not exist, or the store can't be read.
         SpecError: the version was not built from `spec`.
     """
     progress.report(progress.StepStarted("open", 0))
-    subject: Subject = run_one("open", lambda: open_version(reference))
+    subject: OpenedVersion = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         check_spec(spec, subject.manifest, "--spec")
-    jobs = subject.jobs(deep, write_blocks)
+    jobs = subject.jobs(deep)
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)
     encoded: list[EncodingReport] = []
@@ -71,7 +75,6 @@ def run_verification(
         "files": sum(report.num_files for report in checked) + bool(subject.version),
         "bytes": sum(report.num_bytes for report in checked),
         "documents_encoded_again": sum(report.num_documents for report in encoded),
-        "blocks_written": sum(report.num_blocks_written for report in checked),
         "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
@@ -114,15 +117,13 @@ def _next_step(file: str, problem: str) -> str:
         return "remove it"
     if file.startswith(("tags/", "retired/")):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
-    if file.endswith(".blocks") and problem.endswith(UPDATE):
-        return f"{UPDATE}; this release reads its shard whole"
-    if file.endswith(".blocks"):
-        return "run the same command with --write-blocks, which writes it again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
 
 
-def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | None) -> tuple[list[DeepJob], list[str]]:
+def _deep_jobs(
+    subject: OpenedVersion, checked: list[FileReport], spec: BuildSpec | None
+) -> tuple[list[DeepJob], list[str]]:
     """Return the documents to encode again, and the reasons why some can't be."""
     from tokenloom.tasks.verification.verify_sources import deep_jobs
 
@@ -136,6 +137,6 @@ def _deep_jobs(subject: Subject, checked: list[FileReport], spec: BuildSpec | No
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
-        return deep_jobs(subject, [document for report in checked for document in report.proposed], spec)
+        return deep_jobs(subject, [document for report in checked for document in report.chosen], spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
         return [], [f"no document was encoded again: {error}"]

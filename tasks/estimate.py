@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenloom.errors import StoreError, naming_source
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.documents import SCHEMA
-from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
-from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.work.assignment import SplitTotals
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
+from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.tasks.encoding.encoders import load_for_measuring
 from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
 from tokenloom.tasks.jobs import tokenize_job
@@ -108,7 +108,7 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
                 share, is_whole = _share(job, tally.num_read, position() or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
-    spills = [SpillCounts(0, [num_documents], [])] if num_documents else []
+    spills = [SpillCounts(0, [num_documents], [], checksum="")] if num_documents else []
     record = tally.record(spills) if is_whole else None
     return PartitionProbe(
         share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record

@@ -12,8 +12,7 @@ from tokenloom.tasks.encoding.tokenization import TokenizeJob
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.publishing.check import CheckJob
-from tokenloom.tasks.rows.check_window import WINDOW_SHARE
-from tokenloom.tasks.rows.checked_rows import NUM_CHECKED
+from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, WINDOW_SHARE
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffling.shuffle import ShuffleJob

@@ -303,7 +303,8 @@ def _spec(model: type[SpecModel], **defaults: Any) -> BuildSpec:
     if model is BuildSpec:
         required = {name: getattr(plain, name) for name in ("dataset", "store", "sources", "tokenizer")}
         return cast(BuildSpec, changed.model_construct(**required))
-    part = changed.model_construct(**{name: "a" for name in ("path", "name") if name in model.model_fields})
+    given: dict[str, Any] = {name: "a" for name in ("path", "name") if name in model.model_fields}
+    part = changed.model_construct(**given)
     if model in _SOURCES:
         return plain.model_copy(update={"sources": [part]})
     return plain.model_copy(update={"documents" if model is DocumentRules else "tokenizer": part})
@@ -347,8 +348,8 @@ def test_a_default_that_changes_makes_other_names(model: type[SpecModel], option
 
 def test_a_new_option_that_is_absent_keeps_all_names() -> None:
     for model in (BuildSpec, DocumentRules, *_SOURCES, *_TOKENIZERS):
-        for absent in (None, [], {}):
-            assert _names(_spec(model, new=absent)) == _names(_spec(model))
+        absent: tuple[Any, ...] = (None, [], {})
+        assert {_names(_spec(model, new=default)) for default in absent} == {_names(_spec(model))}
 
 
 CHANGES: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
 from tokenloom.flows.runs.store_links import page_url
-from tokenloom.storage.formats.manifest import BUILD, Manifest, ordered_rows
+from tokenloom.storage.formats.manifest import BUILD, Manifest
 from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, report_path, version_path
@@ -25,7 +25,7 @@ from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.retention.collect import Collected, collection_line
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
-from tokenloom.tasks.verification.results import VerificationResult
+from tokenloom.tasks.verification.verify import VerificationResult
 from tokenloom.wording import counted
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # of Markdown, where they begin something within a line
@@ -134,7 +134,7 @@ def summary(
             "",
             "| rows | |",
             "|---|---:|",
-            *(f"| {_cell(name)} | {count:,} |" for name, count in ordered_rows(manifest.row_counts).items()),
+            *(f"| {_cell(name)} | {count:,} |" for name, count in manifest.row_counts.items()),
             *_check_rows(result.gates),
         ]
     )

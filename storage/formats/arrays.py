@@ -1,4 +1,4 @@
-"""Types of arrays, runs of neighbouring items, and ranges.
+"""Types of arrays, the types in which tokens are stored, runs of neighbouring items, and ranges.
 
 AnyArray is for items of varying type, as token ids are stored as uint8, uint16 or uint32.
 """
@@ -18,6 +18,16 @@ UInt64s = NDArray[np.uint64]
 TokenDtype = np.dtype[np.uint8 | np.uint16 | np.uint32]  # the narrowest that holds every id of a vocabulary
 Tokens = NDArray[np.uint8 | np.uint16 | np.uint32]
 AnyBuffer = Any  # numpy's arrays are buffers to a type checker from Python 3.12 on
+#: The types of stored tokens, all little-endian, by the bytes of a token.
+TOKEN_DTYPES: dict[int, AnyDtype] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+
+
+def token_dtype(vocab_size: int) -> AnyDtype:
+    """Return the narrowest stored type for ids in [0, vocab_size); raises ValueError above 2**32."""
+    for width, dtype in TOKEN_DTYPES.items():
+        if 0 < vocab_size <= 2 ** (8 * width):
+            return dtype
+    raise ValueError(f"a vocabulary has 1 to 2**32 ids, not {vocab_size}")
 
 
 def runs_of(offsets: Int64s, max_size: int) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError, message_of
 from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.stores.local_files import file_sha256
 
 SCHEMA = pa.schema(
@@ -40,6 +41,8 @@ class DocumentTableWriter:
     Args:
         file: a new file open for writing and reading (`Store.writing`).
         has_ids: write the column `id`.
+
+    The file is complete after a `with` block that raises nothing; `written` is its entry then.
     """
 
     def __init__(self, file: IO[bytes], has_ids: bool = False) -> None:
@@ -49,7 +52,7 @@ class DocumentTableWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._next_start = 0
-        self.sha256 = ""
+        self.written: FileEntry | None = None
 
     def __enter__(self) -> DocumentTableWriter:
         return self
@@ -92,7 +95,8 @@ class DocumentTableWriter:
                 self._write(self._pending_rows)
             self._writer.close()
             self._file.flush()
-            self.sha256 = file_sha256(self._file)
+            sha256 = file_sha256(self._file)
+            self.written = FileEntry(self._file.tell(), sha256)
 
 
 def open_table(

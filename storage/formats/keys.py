@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyBuffer, UInt64s
+from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, UInt64s
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
 SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
@@ -135,13 +135,13 @@ def split_indices(content: UInt64s, shares: Sequence[tuple[str, float]]) -> NDAr
     return np.array([i for i, _, _ in bounds], dtype=np.uint8)[interval]
 
 
-def sample_keys(content: UInt64s) -> UInt64s:
-    """Return the (n,) hashes that choose documents of a published version for a verification."""
-    return mix64(Purpose.SAMPLE, 0, (content[:, 0], content[:, 1]))
+def hash_of_ids(ids: AnyArray) -> int:
+    """Return a hash of the ids of a document, in their stored type."""
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(ids).data.cast("B"))
 
 
 def check_hashes(content_high: UInt64s, rows: UInt64s) -> UInt64s:
-    """Return the (n,) hashes that choose rows for the check; those of copies of a text differ.
+    """Return the (n,) hashes that choose rows to encode again; those of copies of a text differ.
 
     Args:
         content_high: (n,) the high halves of content hashes.

@@ -6,29 +6,21 @@ counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, cast
 
 from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.canonical import read_signed, sha256_of, sign
 from tokenloom.storage.formats.names import (
     FILE_PATTERN,
     NAME_PATTERN,
-    SHA256_PATTERN,
     SPLIT_PATTERN,
     TOKENIZER_PATTERN,
     VERSION_PATTERN,
 )
-from tokenloom.storage.formats.records import JsonObject, Mismatch, fields_of
-from tokenloom.storage.formats.shard_entries import (
-    COUNT_RULE,
-    DIGEST_RULE,
-    MAX_COUNT,
-    ShardEntry,
-    Shards,
-    decode_shards,
-)
+from tokenloom.storage.formats.records import Count, Digest, JsonObject, Mismatch, Rule, decode_record, fields_of
+from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
@@ -36,19 +28,19 @@ INPUTS = "inputs.json"
 QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
-_ROWS = ("read", "filtered", "excluded", "quarantined", "duplicates", "kept")
-_MAX_ID = 2**32 - 1
+_Name = Annotated[str, Rule(NAME_PATTERN.match, "a name")]
+_TokenId = Annotated[int, Rule(lambda value: 0 <= value < 2**32, "in [0, 2**32)")]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerEntry:
     """The tokenizer that a version was built with."""
 
-    kind: str
-    name: str
-    fingerprint: str
-    vocab_size: int
-    eot_id: int
+    kind: _Name
+    name: Annotated[str, Rule(TOKENIZER_PATTERN.match, "a name")]
+    fingerprint: Digest
+    vocab_size: Annotated[int, Rule(lambda value: 1 <= value <= 2**32, "in [1, 2**32]")]
+    eot_id: _TokenId
 
     @property
     def label(self) -> JsonObject:
@@ -57,43 +49,41 @@ class TokenizerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitEntry:
     """What a version holds of a split; `duplicates` counts the documents that were dropped as such."""
 
-    tokens: int
-    documents: int
-    duplicates: int
+    tokens: Count
+    documents: Count
+    duplicates: Count
     shards: Shards
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What became of the rows that were read; 0 where the manifest does not say."""
+    """What became of the rows that were read, in the order of a build: what was left out at each step, and kept."""
 
-    read: int = 0
-    filtered: int = 0
-    excluded: int = 0
-    quarantined: int = 0
-    duplicates: int = 0
-    kept: int = 0
+    read: Count
+    filtered: Count
+    excluded: Count
+    quarantined: Count
+    duplicates: Count
+    kept: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What a version holds.
 
-    `spec` is the identity part of the spec, `files` the SHA-256 of every other listed file by name. `raw` is the JSON
-    that was read, with the fields that this release does not know; it is empty in a manifest that is being built.
+    `spec` is the identity part of the spec, `files` the SHA-256 of every listed file by name, without those of shards.
     """
 
-    dataset: str
-    version: str
+    dataset: Annotated[str, Rule(NAME_PATTERN.match, "a dataset's name")]
+    version: Annotated[str, Rule(VERSION_PATTERN.match, "16 hexadecimal digits")]
     spec: JsonObject
     tokenizer: TokenizerEntry
-    splits: dict[str, Split]
+    splits: dict[Annotated[str, Rule(SPLIT_PATTERN.match, "names of splits")], SplitEntry]
     rows: RowCounts
-    files: dict[str, str]
-    raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+    files: dict[Annotated[str, Rule(FILE_PATTERN.match, "names of files in the version")], Digest]
 
     @property
     def shards(self) -> list[ShardEntry]:
@@ -118,18 +108,18 @@ class Manifest:
     @property
     def tokenizer_definition(self) -> JsonObject:
         """What the tokenizer is made from."""
-        return _object(self.spec, "tokenizer")
+        return cast(JsonObject, self.spec["tokenizer"])
 
     @property
     def row_counts(self) -> dict[str, int]:
-        """The counts of rows as they were read, by name, with those that this release does not know."""
-        return cast(dict[str, int], self.raw["rows"])
+        """The counts of rows by name, in the order of a build."""
+        return cast(dict[str, int], fields_of(self.rows))
 
-
-def ordered_rows(rows: Mapping[str, int]) -> dict[str, int]:
-    """Return a manifest's `rows` in the order of a build: read, what was left out at each step, kept."""
-    known = {name: rows[name] for name in _ROWS if name in rows}
-    return known | dict(rows)
+    def json(self) -> JsonObject:
+        """Return its JSON, without the checksum."""
+        splits = {name: fields_of(split) | {"shards": split.shards.rows} for name, split in self.splits.items()}
+        parts = {"tokenizer": fields_of(self.tokenizer), "splits": splits, "rows": fields_of(self.rows)}
+        return {"format_version": FORMAT_VERSION} | fields_of(self) | parts
 
 
 def given_options(options: Mapping[str, object]) -> JsonObject:
@@ -161,10 +151,7 @@ def version_name(identity: Mapping[str, object], inputs: list[tuple[str, str, st
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of manifest.json."""
-    splits = {name: fields_of(split) | {"shards": split.shards.rows} for name, split in manifest.splits.items()}
-    value = fields_of(manifest) | {"format_version": FORMAT_VERSION, "splits": splits}
-    del value["raw"]
-    return sign(value)
+    return sign(manifest.json())
 
 
 def read_manifest(data: bytes, place: str) -> Manifest:
@@ -191,105 +178,51 @@ def check_format(value: JsonObject, place: str) -> None:
 def decode_manifest(value: JsonObject, place: str) -> Manifest:
     """Return the JSON of a manifest, checked; raises FormatError if a field is invalid."""
     try:
-        return Manifest(
-            dataset=_text(value, "dataset", NAME_PATTERN.match, "a dataset's name"),
-            version=_text(value, "version", VERSION_PATTERN.match, "16 hexadecimal digits"),
-            tokenizer=_tokenizer(_object(value, "tokenizer")),
-            spec=_spec(_object(value, "spec")),
-            rows=_rows(_object(value, "rows")),
-            files=_files(_object(value, "files")),
-            splits=_splits(_object(value, "splits")),
-            raw=value,
-        )
+        manifest = decode_record(Manifest, value)
+        _check_tokenizer(manifest)
+        for name, split in manifest.splits.items():
+            if not split.shards.are_of(name):
+                raise Mismatch(f"splits.{name}.shards[].name", f"{name}/NNNNNN.tok")
+            if sum(split.shards.num_tokens()) != split.tokens:
+                raise Mismatch(f"splits.{name}.tokens", "the sum of its shards' tokens")
     except Mismatch as error:
         raise FormatError(f"{place}: {message_of(error)}; the program that wrote it has a bug; restore it") from error
-
-
-def _tokenizer(value: JsonObject) -> TokenizerEntry:
-    kind = _text(value, "kind", NAME_PATTERN.match, "a name", "tokenizer.kind")
-    name = _text(value, "name", TOKENIZER_PATTERN.match, "a name", "tokenizer.name")
-    fingerprint = _text(value, "fingerprint", SHA256_PATTERN.match, DIGEST_RULE, "tokenizer.fingerprint")
-    vocab_size = _count(value.get("vocab_size"), "tokenizer.vocab_size", "in [1, 2**32]", _MAX_ID + 1)
-    _require(vocab_size > 0, "tokenizer.vocab_size", "in [1, 2**32]")
-    eot_id = _count(value.get("eot_id"), "tokenizer.eot_id", "in [0, vocab_size)", vocab_size - 1)
-    return TokenizerEntry(kind, name, fingerprint, vocab_size, eot_id)
-
-
-def _spec(value: JsonObject) -> JsonObject:
-    """Check what a tokenizer is made from: its files are in the version, never at a path that the manifest names."""
-    definition = _object(value, "tokenizer", "spec.tokenizer")
-    _text(definition, "kind", NAME_PATTERN.match, "a name", "spec.tokenizer.kind")
-    for name in ("path", "ranks", "encoder"):
-        _require(name not in definition, f"spec.tokenizer.{name}", "absent: a version names no path")
-    for name in ("name", "revision", "eot", "bos", "pattern"):
-        text = definition.get(name)
-        _require(text is None or (isinstance(text, str) and _is_unicode(text)), f"spec.tokenizer.{name}", "text")
-    special = definition.get("special_tokens", {})
-    is_valid = isinstance(special, dict) and all(
-        _is_count(number, _MAX_ID) and _is_unicode(token) for token, number in special.items()
-    )
-    _require(is_valid, "spec.tokenizer.special_tokens", "ids in [0, 2**32) by token")
-    return value
-
-
-def _rows(value: JsonObject) -> RowCounts:
-    for name, count in value.items():
-        _require(_is_count(count) and name.isidentifier(), f"rows.{name[:64]}", "a name with a count in [0, 2**63)")
-    return RowCounts(**{name: _count(value[name], f"rows.{name}") for name in _ROWS if name in value})
-
-
-def _files(value: JsonObject) -> dict[str, str]:
-    for name in value:
-        _require(bool(FILE_PATTERN.match(name)), "files", f"names of files in the version, not {name[:64]!r}")
-    return {name: _text(value, name, SHA256_PATTERN.match, DIGEST_RULE, f"files.{name}") for name in value}
-
-
-def _splits(value: JsonObject) -> dict[str, Split]:
-    for name in value:
-        _require(bool(SPLIT_PATTERN.match(name)), "splits", f"names of splits, not {name[:64]!r}")
-    return {name: _split(name, _object(value, name, f"splits.{name}")) for name in value}
-
-
-def _split(name: str, value: JsonObject) -> Split:
-    tokens, documents, duplicates = (
-        _count(value.get(field), f"splits.{name}.{field}") for field in ("tokens", "documents", "duplicates")
-    )
-    try:
-        shards = decode_shards(value.get("shards"), name)
-    except Mismatch as error:
-        raise error.inside(f"splits.{name}") from None
-    _require(sum(shards.num_tokens()) == tokens, f"splits.{name}.tokens", "the sum of its shards' tokens")
-    return Split(tokens, documents, duplicates, shards)
-
-
-def _is_count(value: object, largest: int = MAX_COUNT) -> bool:
-    return type(value) is int and 0 <= value <= largest
+    return manifest
 
 
 def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)  # halves of a pair, from JSON's escapes
 
 
-def _count(value: object, place: str, rule: str = COUNT_RULE, largest: int = MAX_COUNT) -> int:
-    if type(value) is not int or not 0 <= value <= largest:
-        raise Mismatch(place, rule)
-    return value
+_Text = Annotated[str, Rule(_is_unicode, "text")]
+_Absent = Annotated[object, Rule(lambda _: False, "absent: a version names no path")]
 
 
-def _text(parent: JsonObject, name: str, matches: Callable[[str], object], rule: str, place: str = "") -> str:
-    value = parent.get(name)
-    if not isinstance(value, str) or not matches(value):
-        raise Mismatch(place or name, rule)
-    return value
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """What a tokenizer is made from: its files are in the version, never at a path that the manifest names."""
+
+    kind: _Name
+    name: _Text | None = None
+    revision: _Text | None = None
+    eot: _Text | None = None
+    bos: _Text | None = None
+    pattern: _Text | None = None
+    special_tokens: dict[_Text, _TokenId] | None = None
+    path: _Absent = None
+    ranks: _Absent = None
+    encoder: _Absent = None
 
 
-def _object(parent: JsonObject, name: str, place: str = "") -> JsonObject:
-    value = parent.get(name)
-    if not isinstance(value, dict):
-        raise Mismatch(place or name, "an object")
-    return value
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    tokenizer: _Definition
 
 
-def _require(holds: bool, place: str, rule: str) -> None:
-    if not holds:
-        raise Mismatch(place, rule)
+def _check_tokenizer(manifest: Manifest) -> None:
+    if manifest.tokenizer.eot_id >= manifest.tokenizer.vocab_size:
+        raise Mismatch("tokenizer.eot_id", "in [0, vocab_size)")
+    try:
+        decode_record(_Spec, manifest.spec)
+    except Mismatch as error:
+        raise error.inside("spec") from None

@@ -1,8 +1,8 @@
 """Records: JSON of a known shape as frozen dataclasses, and the decoder that checks it.
 
-The fields of a record have the names of its JSON's keys. Other keys are ignored: a later release may add some. A field
-with a default may be missing: an earlier release did not write it. A NamedTuple stands for a JSON array with an item
-for each field.
+The fields of a record have the names of its JSON's keys. Other keys are ignored, and a field with a default may be
+missing. A NamedTuple stands for a JSON array with an item for each field. `Annotated[int, Rule(...)]` restricts the
+values of a field, or the keys of an object. A class with a method `from_json` decodes itself.
 
     @dataclass(frozen=True, slots=True)
     class Point:
@@ -16,20 +16,26 @@ for each field.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from tokenloom.storage.formats.names import SHA256_PATTERN
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Record = TypeVar("Record", bound="DataclassInstance")
+Value = TypeVar("Value")
 Decoder = Callable[[object], object]
 
 JsonObject = dict[str, object]
 
 _RULES = {int: "an integer", float: "a number", str: "text", bool: "true or false", NoneType: "null"}
+
+MAX_COUNT = 2**63 - 1
+COUNT_RULE, DIGEST_RULE = "a count in [0, 2**63)", "a SHA-256 in hexadecimal"
 
 
 class Mismatch(Exception):
@@ -51,6 +57,18 @@ class Mismatch(Exception):
         """Return the same mismatch, for a field inside the field `parent`."""
         separator = "" if not self.field or self.field.startswith("[") else "."
         return Mismatch(f"{parent}{separator}{self.field}", self.rule)
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Value]):
+    """What the values of a type must be: `holds` is falsy for others, and `text` completes "it must be"."""
+
+    holds: Callable[[Value], object]
+    text: str
+
+
+Count = Annotated[int, Rule(lambda value: 0 <= value <= MAX_COUNT, COUNT_RULE)]
+Digest = Annotated[str, Rule(SHA256_PATTERN.match, DIGEST_RULE)]
 
 
 def decode_record(kind: type[Record], value: object) -> Record:
@@ -79,12 +97,16 @@ def _decoder(hint: object) -> Decoder:
         return _number
     if isinstance(hint, type) and hint in _RULES:
         return _plain(hint)
-    if origin is UnionType:
+    if origin is Annotated:
+        return _ruled(_decoder(arguments[0]), arguments[1])
+    if origin in (UnionType, Union):
         return _optional([argument for argument in arguments if argument is not NoneType])
     if origin in (list, tuple):
         return _sequence(origin, _decoder(arguments[0]))
     if origin is dict:
-        return _mapping(_decoder(arguments[1]))
+        return _mapping(*map(_decoder, arguments))
+    if decode := getattr(hint, "from_json", None):
+        return cast(Decoder, decode)
     if isinstance(hint, type) and is_dataclass(hint):
         return _dataclass(hint)
     if isinstance(hint, type) and issubclass(hint, tuple):
@@ -127,17 +149,35 @@ def _sequence(kind: type, item: Decoder) -> Decoder:
     return decode
 
 
-def _mapping(item: Decoder) -> Decoder:
+def _ruled(decoder: Decoder, rule: Rule[object]) -> Decoder:
+    def decode(value: object) -> object:
+        try:
+            decoded = decoder(value)
+        except Mismatch:
+            raise Mismatch("", rule.text) from None
+        if not rule.holds(decoded):
+            raise Mismatch("", rule.text)
+        return decoded
+
+    return decode
+
+
+def _mapping(name: Decoder, item: Decoder) -> Decoder:
     def decode(value: object) -> object:
         if not isinstance(value, dict):
             raise Mismatch("", "an object")
+        for key in value:
+            try:
+                name(key)
+            except Mismatch as error:
+                raise Mismatch("", f"{error.rule}, not {key[:64]!r}") from None
         return {key: _of_field(key, item, part) for key, part in value.items()}
 
     return decode
 
 
 def _dataclass(kind: type) -> Decoder:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     decoders = [(field.name, _decoder(hints[field.name]), field.default is not MISSING) for field in fields(kind)]
 
     def decode(value: object) -> object:
@@ -154,7 +194,7 @@ def _dataclass(kind: type) -> Decoder:
 
 
 def _named_tuple(kind: type) -> Decoder:
-    decoders = [(name, _decoder(hint)) for name, hint in get_type_hints(kind).items()]
+    decoders = [(name, _decoder(hint)) for name, hint in get_type_hints(kind, include_extras=True).items()]
 
     def decode(value: object) -> object:
         if not isinstance(value, list | tuple) or len(value) != len(decoders):

@@ -16,10 +16,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.formats.token_types import TOKEN_DTYPES
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
 

@@ -7,24 +7,37 @@ becomes a ShardEntry on access.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NotRequired, TypedDict, cast
+from types import NoneType
+from typing import TypedDict, cast
 
-from tokenloom.storage.formats.records import Mismatch, fields_of
+from tokenloom.storage.formats.records import COUNT_RULE, DIGEST_RULE, MAX_COUNT, JsonObject, Mismatch, fields_of
 
-MAX_COUNT = 2**63 - 1
-COUNT_RULE, DIGEST_RULE = "a count in [0, 2**63)", "a SHA-256 in hexadecimal"
+DOCS, BLOCKS = ".docs", ".blocks"  # suffixes of the files beside every shard
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}/[0-9]{6,18}\.tok")
+_SUFFIX = re.compile(r"\.(?!tok\Z)[a-z]{1,16}\Z")
+
+_Rule = tuple[Callable[[list[object]], bool], str]  # whether a column holds, and the rule in words
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """The length and SHA-256 of a file."""
+
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
     """A shard as the manifest lists it.
 
-    `name` is the path of its `.tok` file in the version, `bytes` and `sha256` are of that file, `docs_sha256` is of its
-    document table. `first_key` and `last_key` are those of its documents, 16 hexadecimal digits each, None if it has
-    none. `samples` counts its samples by packing and length, see `sample_key`.
+    `name` is the path of its `.tok` file in the version, `bytes` and `sha256` are of that file. `files` are those
+    beside it by suffix, among them its document table and the checksums of its blocks. `first_key` and `last_key` are
+    those of its documents, 16 hexadecimal digits each, None if it has none. `samples` counts its samples by packing and
+    length, see `sample_key`.
     """
 
     name: str
@@ -32,7 +45,7 @@ class ShardEntry:
     tokens: int
     documents: int
     sha256: str
-    docs_sha256: str | None
+    files: dict[str, FileEntry]
     first_key: str | None
     last_key: str | None
     samples: dict[str, int]
@@ -40,21 +53,39 @@ class ShardEntry:
     @property
     def docs_name(self) -> str:
         """The path of its document table in the version."""
-        return f"{self.name.removesuffix('.tok')}.docs"
+        return beside(self.name, DOCS)
+
+    @property
+    def listed(self) -> dict[str, FileEntry]:
+        """Its files by their paths in the version: the `.tok` file, and those beside it."""
+        files = {beside(self.name, suffix): file for suffix, file in self.files.items()}
+        return {self.name: FileEntry(self.bytes, self.sha256)} | files
+
+
+def beside(name: str, suffix: str) -> str:
+    """Return the name of a file beside a shard: ("train/000000.tok", ".docs") -> "train/000000.docs"."""
+    return name.removesuffix(".tok") + suffix
+
+
+class FileRow(TypedDict):
+    """The JSON of a FileEntry."""
+
+    bytes: int
+    sha256: str
 
 
 class ShardRow(TypedDict):
-    """The JSON of a ShardEntry; a reader does not need the last three."""
+    """The JSON of a ShardEntry."""
 
     name: str
     bytes: int
     tokens: int
     documents: int
     sha256: str
+    files: dict[str, FileRow]
+    first_key: str | None
+    last_key: str | None
     samples: dict[str, int]
-    docs_sha256: NotRequired[str]
-    first_key: NotRequired[str | None]
-    last_key: NotRequired[str | None]
 
 
 class Shards:
@@ -72,7 +103,23 @@ class Shards:
     @classmethod
     def of(cls, entries: Iterable[ShardEntry]) -> Shards:
         """Return the shards with these entries."""
-        return cls([cast(ShardRow, fields_of(entry)) for entry in entries])
+        found = ((entry, {suffix: fields_of(file) for suffix, file in entry.files.items()}) for entry in entries)
+        return cls([cast(ShardRow, fields_of(entry) | {"files": files}) for entry, files in found])
+
+    @classmethod
+    def from_json(cls, value: object) -> Shards:
+        """Return the shards in the JSON of `shards`; raises Mismatch if a field is invalid."""
+        if not isinstance(value, list) or not _are_objects(value):
+            raise Mismatch("", "a list of objects")
+        _check(value, _RULES, "[]")
+        files: list[JsonObject] = [row["files"] for row in value]
+        for suffix in sorted({DOCS, BLOCKS}.union(*files)):
+            if not _SUFFIX.match(suffix):
+                raise Mismatch("[].files", f"files by suffix, not {suffix[:64]!r}")
+            having = files if suffix in (DOCS, BLOCKS) else [each for each in files if suffix in each]
+            _check(having, {suffix: _OBJECTS}, "[].files")
+            _check([cast(JsonObject, each[suffix]) for each in having], _FILE_RULES, f"[].files{suffix}")
+        return cls(value)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -89,6 +136,11 @@ class Shards:
     def __repr__(self) -> str:
         return f"Shards({list(self)})"
 
+    def are_of(self, split: str) -> bool:
+        """Return whether all names begin with that of a split, as the first and the last of them do then."""
+        names = [row["name"] for row in self.rows]
+        return all(name.startswith(f"{split}/") for name in (min(names), max(names))) if names else True
+
     def num_tokens(self) -> list[int]:
         """Return the tokens of each shard."""
         return [row["tokens"] for row in self.rows]
@@ -99,56 +151,49 @@ class Shards:
 
 
 def _entry(row: ShardRow) -> ShardEntry:
+    files = {suffix: FileEntry(file["bytes"], file["sha256"]) for suffix, file in row["files"].items()}
     return ShardEntry(
         name=row["name"],
         bytes=row["bytes"],
         tokens=row["tokens"],
         documents=row["documents"],
         sha256=row["sha256"],
-        docs_sha256=row.get("docs_sha256"),
-        first_key=row.get("first_key"),
-        last_key=row.get("last_key"),
+        files=files,
+        first_key=row["first_key"],
+        last_key=row["last_key"],
         samples=row["samples"],
     )
 
 
-def decode_shards(value: object, split: str) -> Shards:
-    """Return the shards of a split; raises Mismatch if a field that a reader needs is invalid.
-
-    Args:
-        value: the JSON of `shards` in the split.
-        split: its name, with which its shards' names begin.
-    """
-    if not isinstance(value, list) or set(map(type, value)) - {dict}:
-        raise Mismatch("shards", "a list of objects")
-    for field, (holds, rule) in _rules(split).items():
-        if not holds(_column(value, field)):
-            raise Mismatch(f"shards[].{field}", rule)
-    return Shards(value)
-
-
-def _rules(split: str) -> dict[str, tuple[Callable[[list[object]], bool], str]]:
-    """Return the check of each column that a reader needs, and its rule in words, by field."""
-    names = re.compile(rf"{split}/[0-9]{{6,18}}\.tok").fullmatch
-    return {
-        "name": (lambda column: _are(str, column) and all(map(names, cast(list[str], column))), f"{split}/NNNNNN.tok"),
-        "bytes": (_are_counts, COUNT_RULE),
-        "tokens": (_are_counts, COUNT_RULE),
-        "documents": (_are_counts, COUNT_RULE),
-        "sha256": (_are_digests, DIGEST_RULE),
-        "samples": (lambda column: _are(dict, column), "an object"),
-    }
-
-
-def _column(rows: list[object], field: str) -> list[object]:
-    try:
-        return list(map(itemgetter(field), cast(list[ShardRow], rows)))
-    except KeyError as error:
-        raise Mismatch(f"shards[].{field}", "given for every shard") from error
+def _check(rows: list[JsonObject], rules: Mapping[str, _Rule], place: str) -> None:
+    """Raise Mismatch unless all rows, which are at `place`, have fields that follow the rules."""
+    for field, (holds, text) in rules.items():
+        name = f"{place}.{field.removeprefix('.')}"
+        try:
+            column = list(map(itemgetter(field), rows))
+        except KeyError as error:
+            raise Mismatch(name, "given for every shard") from error
+        if not holds(column):
+            raise Mismatch(name, text)
 
 
 def _are(kind: type, column: list[object]) -> bool:
     return set(map(type, column)) <= {kind}
+
+
+def _are_objects(column: list[object]) -> bool:
+    return _are(dict, column)
+
+
+def _are_names(column: list[object]) -> bool:
+    return _are(str, column) and all(map(_NAME.fullmatch, cast(list[str], column)))
+
+
+def _are_counts(column: list[object]) -> bool:
+    if not _are(int, column):
+        return False
+    counts = cast(list[int], column)
+    return min(counts, default=0) >= 0 and max(counts, default=0) <= MAX_COUNT
 
 
 def _are_digests(column: list[object]) -> bool:
@@ -160,8 +205,19 @@ def _are_digests(column: list[object]) -> bool:
     return not "".join(digests).encode("ascii", "replace").translate(None, b"0123456789abcdef")
 
 
-def _are_counts(column: list[object]) -> bool:
-    if not column or not _are(int, column):
-        return not column
-    counts = cast(list[int], column)
-    return min(counts) >= 0 and max(counts) <= MAX_COUNT
+def _are_keys(column: list[object]) -> bool:
+    return set(map(type, column)) <= {str, NoneType}  # verification compares them with those of the documents
+
+
+_OBJECTS: _Rule = (_are_objects, "an object")
+_FILE_RULES: dict[str, _Rule] = {"bytes": (_are_counts, COUNT_RULE), "sha256": (_are_digests, DIGEST_RULE)}
+_RULES: dict[str, _Rule] = {
+    "name": (_are_names, "SPLIT/NNNNNN.tok"),
+    **_FILE_RULES,
+    "tokens": (_are_counts, COUNT_RULE),
+    "documents": (_are_counts, COUNT_RULE),
+    "files": _OBJECTS,
+    "first_key": (_are_keys, "text or null"),
+    "last_key": (_are_keys, "text or null"),
+    "samples": _OBJECTS,
+}

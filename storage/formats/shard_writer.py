@@ -10,11 +10,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.arrays import AnyArray, token_dtype
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, hash_blocks
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header
-from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores import local_files
 
 

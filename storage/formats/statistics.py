@@ -40,14 +40,11 @@ class DocumentStatistics:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCounts:
-    """What was encoded of a source, before duplicates and excluded documents are dropped.
-
-    `bytes` are those of the UTF-8 text; None if the spills of an earlier release do not say it.
-    """
+    """What was encoded of a source, before duplicates and excluded documents are dropped; `bytes` of UTF-8 text."""
 
     documents: int
     tokens: int
-    bytes: int | None
+    bytes: int
 
 
 class DocumentCounter:
@@ -84,12 +81,14 @@ def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
 
 
 def add_encoded(parts: Sequence[EncodedCounts]) -> EncodedCounts | None:
-    """Return what was encoded in all parts, None if `parts` is empty; bytes are None if one of them has none."""
+    """Return what was encoded in all parts, None if `parts` is empty."""
     if not parts:
         return None
-    num_bytes = [part.bytes for part in parts if part.bytes is not None]
-    documents, tokens = sum(part.documents for part in parts), sum(part.tokens for part in parts)
-    return EncodedCounts(documents, tokens, sum(num_bytes) if len(num_bytes) == len(parts) else None)
+    return EncodedCounts(
+        documents=sum(part.documents for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        bytes=sum(part.bytes for part in parts),
+    )
 
 
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.records import JsonObject, Mismatch, Record, decode_record
-from tokenloom.storage.formats.shard_entries import MAX_COUNT
+from tokenloom.storage.formats.records import Count, JsonObject, Mismatch, Record, decode_record
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 
 
@@ -20,7 +19,7 @@ class InputEntry:
     source: str
     path: str
     fingerprint: str
-    bytes: int
+    bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,7 @@ class BuildRecord:
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
     checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
     `encoded` by source; `gates` are those that the spec sets, and `forced` is why the version was published although
-    some failed, None if it was not. `at` (ISO 8601 in UTC) and `by` say when and by whom it was published. Earlier
-    releases did not write these six.
+    some failed, None if it was not. `at` (ISO 8601 in UTC) and `by` say when and by whom it was published.
     """
 
     spec: JsonObject
@@ -64,13 +62,13 @@ class BuildRecord:
     host: str
     python: str
     libraries: dict[str, str]
-    encoders: dict[str, EncoderUse] | None = None
-    statistics: dict[str, DocumentStatistics] | None = None
-    encoded: dict[str, EncodedCounts] | None = None
-    gates: list[GateResult] | None = None
-    forced: str | None = None
-    at: str | None = None
-    by: str | None = None
+    encoders: dict[str, EncoderUse]
+    statistics: dict[str, DocumentStatistics]
+    encoded: dict[str, EncodedCounts]
+    gates: list[GateResult]
+    forced: str | None
+    at: str
+    by: str
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:
@@ -80,11 +78,7 @@ def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:
 
 def decode_inputs(data: bytes, place: str) -> list[InputEntry]:
     """Return the inputs in the bytes of inputs.json; raises FormatError if they are damaged."""
-    inputs = _decode(_Inputs, data, place).inputs
-    for entry in inputs:
-        if not 0 <= entry.bytes <= MAX_COUNT:
-            raise FormatError(f"{place}: inputs[].bytes must be a count in [0, 2**63); restore it")
-    return inputs
+    return _decode(_Inputs, data, place).inputs
 
 
 def encode_build(record: BuildRecord) -> bytes:

@@ -13,12 +13,14 @@ from typing import IO
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, message_of
+from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
 from tokenloom.wording import counted
 
-_SPOOLED_BYTES = 2**26  # of a remote file, in memory; a larger one goes to a temporary file
+_SPOOLED_BYTES = 2**26  # a remote file of more bytes goes to a temporary file, not into memory
 NOT_SHA256 = "its SHA-256 is not that of the manifest"
 
 Taker = Callable[[int, memoryview], None]  # position of a block in its file, the block
@@ -66,6 +68,21 @@ def read_once(store: Store, path: str, take: Taker) -> tuple[int, str]:
         take(position, block)
         position += len(block)
     return position, digest.hexdigest()
+
+
+def is_as_listed(store: Store, version: str, entry: ShardEntry) -> bool:
+    """Read the files of a shard once; return whether they are those that its entry lists.
+
+    Raises StoreError if the store does not answer.
+    """
+    try:
+        return all(
+            FileEntry(*read_once(store, version_path(version, name), lambda position, block: None)) == file
+            for name, file in entry.listed.items()
+        )
+    except OSError as error:
+        raise_unless_damage(store, error)
+        return False
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, partial
 
-from tokenloom.errors import FormatError, message_of
-from tokenloom.storage.formats.blocks import blocks_name
+from tokenloom.errors import message_of
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, Manifest, version_name
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import JsonObject
@@ -20,16 +19,13 @@ from tokenloom.storage.versions.published import is_published, version_path
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import counted
 
-_ROW_FIELDS = ("read", "kept", "duplicates", "quarantined")
-_SHARD_FIELDS = ("docs_sha256", "first_key", "last_key")
-
 
 def shard_claims(manifest: Manifest, num_inputs: int | None) -> list[ShardClaim]:
     """Return what a manifest says of each shard; see ShardClaim."""
     tokenizer = manifest.tokenizer
     common: JsonObject = {
         "dataset": manifest.dataset,
-        "seed": manifest.spec.get("seed", 0),
+        "seed": manifest.spec.get("seed"),
         "tokenizer": tokenizer.name,
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
@@ -44,30 +40,8 @@ def shard_claims(manifest: Manifest, num_inputs: int | None) -> list[ShardClaim]
 
 def listed_names(manifest: Manifest) -> dict[str, str]:
     """Return {name: SHA-256} of every file that a manifest lists; names are relative to the version's folder."""
-    shards = manifest.shards
-    tokens = {shard.name: shard.sha256 for shard in shards}
-    documents = {shard.docs_name: shard.docs_sha256 or "" for shard in shards}
-    return {**tokens, **documents, **manifest.files}
-
-
-def check_verifiable(manifest: Manifest, version: str) -> None:
-    """Raise FormatError if a manifest is not that of `version`, or lacks a field that only verification needs.
-
-    Args:
-        manifest: as it was read.
-        version: the one whose folder contains it.
-    """
-    if manifest.version != version:
-        raise FormatError(f"it is the manifest of {manifest.version}")
-    rows = [f"rows.{name}" for name in _ROW_FIELDS if name not in manifest.row_counts]
-    shards = [
-        f"splits.{name}.shards[].{field}"
-        for name, split in manifest.splits.items()
-        for field in _SHARD_FIELDS
-        if any(field not in row for row in split.shards.rows)
-    ]
-    if missing := [*rows, *shards]:
-        raise FormatError(f"{', '.join(missing)} must be given; the program that wrote it has a bug; restore it")
+    of_shards = {name: file.sha256 for shard in manifest.shards for name, file in shard.listed.items()}
+    return of_shards | manifest.files
 
 
 def manifest_problems(manifest: Manifest) -> Iterator[str]:
@@ -150,11 +124,10 @@ def _contradictions(tag: str, path: str, entry: TagEntry, before: TagEntry | Non
 
 
 def unlisted_files(store: Store, manifest: Manifest) -> list[str]:
-    """Return the paths in a version's folder that the manifest does not list, except for build.json and .blocks."""
+    """Return the paths in a version's folder that the manifest does not list, except for build.json."""
     version = manifest.version
     known: dict[str, set[str]] = {"": {NAME, BUILD}}
-    listed = listed_names(manifest)
-    for name in [*listed, *(blocks_name(name) for name in listed if name.endswith(".tok"))]:
+    for name in listed_names(manifest):
         parts = name.split("/")
         for depth, part in enumerate(parts):
             known.setdefault("/".join(parts[:depth]), set()).add(part)

@@ -132,7 +132,7 @@ def check_lengths(store: Store, manifest: Manifest) -> None:
 
 
 def missing_file(store: Store, manifest: Manifest) -> str | None:
-    """Return the name of a listed file that is missing, or of a shard that has another length; None if all are there.
+    """Return the name of a listed file that is missing or has another length; None if all are there.
 
     Args:
         store: the dataset's store.
@@ -140,7 +140,7 @@ def missing_file(store: Store, manifest: Manifest) -> str | None:
     """
     wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
     for shard in manifest.shards:
-        wanted |= {shard.name: shard.bytes, shard.docs_name: None}
+        wanted |= {name: file.bytes for name, file in shard.listed.items()}
     version = version_path(manifest.version)
     folders = {name.rpartition("/")[0] for name in wanted}
     lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}

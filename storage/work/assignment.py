@@ -12,8 +12,8 @@ from tokenloom.storage.formats.canonical import read_signed_record
 from tokenloom.storage.formats.keys import KEY_SPACE
 from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
-from tokenloom.storage.formats.work_files import reading_work_file, write_work_record
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.work_files import reading_work_file, write_work_record
 
 CANDIDATES = "work/candidates"
 _NAME = "assignment.json"
@@ -21,11 +21,14 @@ _NAME = "assignment.json"
 
 @dataclass(frozen=True, slots=True)
 class CheckedRows:
-    """Which rows the check encodes again: those in [first_row, end_row) whose check_hashes are at most `max_hash`."""
+    """Which rows the check encodes again: those in [first_row, end_row) whose check_hashes are at most `max_hash`.
 
-    first_row: int  # in [0, 2**64)
-    end_row: int  # in (0, 2**64]
-    max_hash: int  # in [0, 2**64)
+    `end_row` is in (0, 2**64], the others are in [0, 2**64).
+    """
+
+    first_row: int
+    end_row: int
+    max_hash: int
 
     @property
     def are_everywhere(self) -> bool:
@@ -44,7 +47,7 @@ class SpillEntry:
     name: str
     index: int
     num_bytes: int
-    checksum: str | None
+    checksum: str
     input_index: int
     source_index: int
     checked: CheckedRows

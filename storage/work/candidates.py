@@ -12,9 +12,9 @@ from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.manifest import NAME, Manifest, encode_manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord
-from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import CANDIDATES, candidate_path
+from tokenloom.storage.work.work_files import reading_work_file
 
 _RECORD = "candidate.json"
 

@@ -17,9 +17,9 @@ from typing import IO, NamedTuple
 import xxhash
 
 from tokenloom.errors import InputError, StoreError, WorkError
-from tokenloom.storage.formats.work_files import find_work_record, write_work_record
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 PATH = "work/fingerprints.json"
 _CHUNK_BYTES = 2**22

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.storage.formats.spill import FOLDER, SpillCounts, spill_path
-from tokenloom.storage.formats.work_files import find_work_record, write_work_record
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
+from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class QuarantineSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class RowWindow:
+class CheckWindow:
     """Neighbouring rows of a partition: [first_row, end_row); `documents` is how many documents they hold."""
 
     first_row: int
@@ -46,8 +46,7 @@ class PartitionRecord:
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
     bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8. The
-    check takes documents from `window`, which is None if there are none. The record of an earlier release has neither
-    `text_bytes` nor `window`.
+    check takes documents from `window`, which is None if there are none.
     """
 
     read: int
@@ -56,10 +55,10 @@ class PartitionRecord:
     unseen: list[str]
     spills: list[SpillCounts]
     quarantine: QuarantineSummary
-    encoder: str | None = None
-    compared: int = 0
-    text_bytes: int | None = None
-    window: RowWindow | None = None
+    encoder: str | None
+    compared: int
+    text_bytes: int
+    window: CheckWindow | None
 
 
 def partition_record_path(spill_name: str) -> str:

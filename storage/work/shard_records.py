@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
 from tokenloom.storage.formats.statistics import DocumentStatistics
-from tokenloom.storage.formats.work_files import find_work_record, write_work_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import candidate_path
+from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,8 @@ class ShardRecord:
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
-    the fast encoders that encoded spills of the build. `statistics` describe its documents; None in a record of an
-    earlier release. `checked` are the documents that the check encodes again; `checked_digest` is of what chose them,
-    empty in a record of an earlier release.
+    the fast encoders that encoded spills of the build. `statistics` describe its documents. `checked` are the documents
+    that the check encodes again; `checked_digest` is of what chose them.
     """
 
     name: str
@@ -42,7 +41,7 @@ class ShardRecord:
     tokens: int
     documents: int
     sha256: str
-    docs_sha256: str
+    files: dict[str, FileEntry]
     first_key: str | None
     last_key: str | None
     samples: dict[str, int]
@@ -51,10 +50,10 @@ class ShardRecord:
     left_tokens: int
     max_id: int
     bad_ends: int
-    encoders: tuple[str, ...] = ()
-    statistics: DocumentStatistics | None = None
-    checked_digest: str = ""
-    checked: tuple[CheckedDocument, ...] = ()
+    encoders: tuple[str, ...]
+    statistics: DocumentStatistics
+    checked_digest: str
+    checked: tuple[CheckedDocument, ...]
 
     def entry(self) -> ShardEntry:
         """Return the shard's row of the manifest."""
@@ -68,12 +67,12 @@ def shard_record_path(version: str, name: str) -> str:
 
 
 def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:
-    """Write the record of a shard; its two files must have been written before."""
+    """Write the record of a shard; its files must have been written before."""
     write_work_record(store, shard_record_path(version, record.name), record)
 
 
 def find_shard_record(store: Store, version: str, name: str, encoders: Collection[str]) -> ShardRecord | None:
-    """Return the record of a shard if it is complete and the shard's two files are there, else None.
+    """Return the record of a shard if its files are there, with their lengths, else None.
 
     Args:
         store: the dataset's store.
@@ -82,8 +81,8 @@ def find_shard_record(store: Store, version: str, name: str, encoders: Collectio
         encoders: the fast encoders whose ids the build may use; a shard that may hold others does not count.
     """
     record = find_work_record(store, shard_record_path(version, name), ShardRecord)
-    if record is None or record.statistics is None or not set(record.encoders).issubset(encoders):
+    if record is None or not set(record.encoders).issubset(encoders):
         return None
-    path = version_path(version, name)
-    is_complete = store.num_bytes(f"{path}.tok") == record.bytes and store.exists(f"{path}.docs")
+    listed = record.entry().listed
+    is_complete = all(store.num_bytes(version_path(version, name)) == file.bytes for name, file in listed.items())
     return record if is_complete else None

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import InputError, naming_source
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.formats.spill import SpillCounts, SpillDocuments, write_spill
-from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
+from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.tasks.encoding.encoders import ANY_ENCODER, EncodingRules, encoding
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.rows.quarantine import QuarantineWriter

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from tokenloom.errors import naming_source
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
-from tokenloom.storage.formats.spill import SPILL_FORMAT
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.partition_records import find_partition_records
+from tokenloom.storage.work.spill import SPILL_FORMAT
 from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import load_transform

@@ -119,8 +119,7 @@ def _publish(store: Store, version: str, forced_because: str | None) -> Publicat
         raise gate_failure(store, version, gates)
     with _naming_next_step():
         _check_files(store, candidate.manifest)
-        encoders = candidate.record.build.encoders or {}
-        refuse_distrusted(store, encoders, candidate.manifest.tokenizer.fingerprint)
+        refuse_distrusted(store, candidate.record.build.encoders, candidate.manifest.tokenizer.fingerprint)
     return _finish(store, candidate, forced_because, gates, _create(store, candidate, gates, forced_because))
 
 

@@ -40,7 +40,7 @@ def finish_build(
     manifest = load_manifest(plan.store, plan.version)
     check_lengths(plan.store, manifest)
     build = find_build_record(plan.store, plan.version)
-    gates = (build.gates if build else None) or []
+    gates = build.gates if build else []
     if not published:
         gates = evaluate_published(plan.store, plan.tag, plan.limits, manifest, build)
         if failed(gates):

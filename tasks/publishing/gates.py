@@ -32,7 +32,7 @@ class Contents:
     """What gates know of a version.
 
     `text_bytes` and `text_tokens` are those of all encoded text, `lengths` the histogram of document lengths in all
-    splits; None where the version's build.json does not say it.
+    splits; None without the version's build.json.
     """
 
     version: str
@@ -51,7 +51,7 @@ class _NotCompared(Exception):
 def contents_of(manifest: Manifest, build: BuildRecord | None) -> Contents:
     """Return what gates compare of a version, from its manifest and its build.json, if that can be read."""
     statistics = build.statistics if build else None
-    encoded = add_encoded(list(build.encoded.values())) if build and build.encoded else None
+    encoded = add_encoded(list(build.encoded.values())) if build else None
     return Contents(
         version=manifest.version,
         documents=manifest.num_documents,
@@ -128,7 +128,7 @@ def evaluate_published(
     results = evaluate_gates(store, tag, limits, contents_of(manifest, build))
     if build is None or build.forced is None:
         return results
-    accepted = {(gate.name, gate.expected) for gate in failed(build.gates or [])}
+    accepted = {(gate.name, gate.expected) for gate in failed(build.gates)}
     note = f"accepted when it was published: {build.forced}"
     return [
         replace(gate, passed=True, found=f"{gate.found}, {note}") if (gate.name, gate.expected) in accepted else gate

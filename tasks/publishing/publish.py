@@ -16,7 +16,7 @@ from tokenloom.storage.formats.manifest import (
     NAME,
     QUARANTINE,
     Manifest,
-    Split,
+    SplitEntry,
     encode_manifest,
 )
 from tokenloom.storage.formats.shard_entries import Shards
@@ -29,7 +29,7 @@ from tokenloom.storage.formats.version_files import (
     encode_build,
     encode_inputs,
 )
-from tokenloom.storage.verification.file_checks import check_file
+from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
 from tokenloom.storage.versions.published import TOKENIZER, is_published, version_path
@@ -176,7 +176,7 @@ def _keep_as_candidate(plan: BuildPlan, manifest: Manifest, record: BuildRecord)
     if is_published(plan.store, plan.version):
         return False
     write_candidate(plan.store, manifest, CandidateRecord(record, plan.limits, plan.tag, tags.now()))
-    raise gate_failure(plan.store, plan.version, record.gates or [])
+    raise gate_failure(plan.store, plan.version, record.gates)
 
 
 def _check_not_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
@@ -184,11 +184,9 @@ def _check_not_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> N
     if not distrusted_encoders(plan.store, plan.tokenizer.fingerprint):
         return
     for record in records:
-        path = version_path(plan.version, record.name)
-        for suffix, sha256 in ((".tok", record.sha256), (".docs", record.docs_sha256)):
-            if check_file(plan.store, path + suffix, sha256, lambda position, block: None):
-                plan.store.remove(shard_record_path(plan.version, record.name))
-                raise WorkError(f"{plan.store.place(path + suffix)}: another build has overwritten it")
+        if not is_as_listed(plan.store, plan.version, record.entry()):
+            plan.store.remove(shard_record_path(plan.version, record.name))
+            raise WorkError(f"shard {record.name} of {plan.version}: another build has overwritten it")
 
 
 def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
@@ -227,8 +225,8 @@ def _manifest(
     )
 
 
-def _split(records: Sequence[ShardRecord]) -> Split:
-    return Split(
+def _split(records: Sequence[ShardRecord]) -> SplitEntry:
+    return SplitEntry(
         tokens=sum(record.tokens for record in records),
         documents=sum(record.documents for record in records),
         duplicates=sum(record.duplicates for record in records),
@@ -260,6 +258,8 @@ def _build_record(
         encoders=assignment.encoders,
         statistics=_statistics(plan, records),
         encoded=assignment.encoded,
+        gates=[],
+        forced=None,
         at=tags.now(),
         by=tags.user(),
     )
@@ -267,6 +267,6 @@ def _build_record(
 
 def _statistics(plan: BuildPlan, records: Sequence[ShardRecord]) -> dict[str, DocumentStatistics]:
     return {
-        name: add_statistics([record.statistics for record in records if record.split == name and record.statistics])
+        name: add_statistics([record.statistics for record in records if record.split == name])
         for name, _ in plan.spec.split_shares()
     }

@@ -48,7 +48,7 @@ def empty_splits(shares: Mapping[str, float], num_documents: int, *, is_estimate
 
 
 def _empty_sources(build: BuildRecord | None, rules: DocumentOptions) -> Iterator[str]:
-    if build is None or build.encoded is None or build.statistics is None:
+    if build is None:
         return
     kept = add_sources([split.sources for split in build.statistics.values()])
     causes = {"are in other sources too": rules.deduplicate, "are excluded": rules.exclude is not None}

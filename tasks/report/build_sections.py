@@ -35,7 +35,7 @@ def checks_section(figures: VersionFigures) -> Iterator[Section]:
 
 def forced_line(build: BuildRecord | None) -> str | None:
     """Return that a version was published by force although checks failed, which, and why; None if none failed."""
-    names = [gate.name for gate in failed((build and build.gates) or [])]
+    names = [gate.name for gate in failed(build.gates if build else [])]
     if build is None or not names:
         return None
     reason = clipped(build.forced or "no reason was given", 300).rstrip(".")

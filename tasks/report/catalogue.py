@@ -180,8 +180,6 @@ def _figures(manifest: Manifest) -> list[str]:
 
 def _checks(build: BuildRecord) -> tuple[str, bool]:
     """Return what a version's checks found, in words, and whether one failed."""
-    if build.gates is None:
-        return "not recorded", False
     if not build.gates:
         return "none set", False
     names = [gate.name for gate in failed(build.gates)]

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.tasks.report.build_sections import checks_section, difference_section, steps_section
 from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
@@ -163,7 +162,7 @@ def _quantile_name(share: float) -> str:
 
 
 def _rows(figures: VersionFigures) -> Section:
-    rows = ordered_rows(figures.manifest.row_counts)
+    rows = figures.manifest.row_counts
     read = rows.get("read", 0)
     left = {name: count for name, count in rows.items() if name not in ("read", "kept")}
     num_left = sum(left.values())

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.formats.spill import FOLDER as SPILLS
 from tokenloom.storage.stores.store import TMP, Store, StoredFile
 from tokenloom.storage.versions.leases import BUILD, all_leases
 from tokenloom.storage.versions.published import REPORTS
 from tokenloom.storage.work.assignment import CANDIDATES, read_assignment
+from tokenloom.storage.work.spill import FOLDER as SPILLS
 from tokenloom.tasks.retention.policy import DAY, Policy
 
 _PROBE = f"{TMP}/exclusive"  # stays: the next build asks with it whether the store creates exclusively

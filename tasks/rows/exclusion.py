@@ -15,9 +15,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, InputError
-from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import candidate_path
+from tokenloom.storage.work.work_files import reading_work_file
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
 

@@ -19,10 +19,10 @@ import xxhash
 from tokenloom.errors import BadRow, FormatError
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import Mismatch, decode_record
-from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import QuarantineSummary, quarantine_path
+from tokenloom.storage.work.work_files import reading_work_file
 
 
 class QuarantineWriter(ExitStack):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tokenloom.storage.formats.spill import SpillCounts
 from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary
-from tokenloom.tasks.rows.check_window import WindowChooser
+from tokenloom.storage.work.spill import SpillCounts
+from tokenloom.tasks.rows.checked_rows import WindowChooser
 from tokenloom.tasks.sources import Rows
 
 _MESSAGE_CHARS = 500  # of the first bad row, for a message about many of them
@@ -65,6 +65,8 @@ class PartitionTally:
                 reasons=dict(sorted(self._reasons.items())),
                 first=self._first,
             ),
+            encoder=None,
+            compared=0,
             text_bytes=self._text_bytes,
             window=self._window.window(),
         )

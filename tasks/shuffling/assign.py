@@ -80,11 +80,10 @@ def _encoded(plan: BuildPlan, records: Sequence[PartitionRecord]) -> dict[str, E
 
 def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
     spills = [spill for record in records for spill in record.spills]
-    text_bytes = [record.text_bytes for record in records]
     return EncodedCounts(
         documents=sum(sum(spill.documents) for spill in spills),
         tokens=sum(sum(spill.tokens) for spill in spills),
-        bytes=None if None in text_bytes else sum(count or 0 for count in text_bytes),
+        bytes=sum(record.text_bytes for record in records),
     )
 
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import runs_of
-from tokenloom.storage.formats.segments import as_segments, take_segments
-from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, spill_path
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
+from tokenloom.storage.work.segments import as_segments, take_segments
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, spill_path
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**20

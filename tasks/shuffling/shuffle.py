@@ -13,17 +13,19 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.blocks import blocks_name, encode_blocks
+from tokenloom.storage.formats.arrays import token_dtype
+from tokenloom.storage.formats.blocks import encode_blocks
+from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
-from tokenloom.storage.formats.keys import content_digits, equal_part
+from tokenloom.storage.formats.keys import content_digits, equal_part, hash_of_ids
 from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, FileEntry
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
-from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.packing.packings import num_samples, sample_key
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.finished_shards import is_as_recorded
+from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
@@ -37,7 +39,6 @@ from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffling.merge import MergeRules, Piece, gather_tokens, merge_documents
-from tokenloom.tasks.verification.sampling import hash_of_ids
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
@@ -93,7 +94,7 @@ def _finished_shard(
     if record is None or record.checked_digest != checked_digest:
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))
-    if is_as_recorded(job.store, job.version, record):
+    if is_as_listed(job.store, job.version, record.entry()):
         return record
     place = job.store.place(version_path(job.version, shard.name))
     progress.report(progress.Message(f"{place}: its files were damaged after they were written; writing them again"))
@@ -107,7 +108,7 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, fin
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
-        table_file = stack.enter_context(store.writing(f"{path}.docs"))
+        table_file = stack.enter_context(store.writing(path + DOCS))
         start_sync = stack.enter_context(_syncing(store, token_file))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
         table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
@@ -129,9 +130,11 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, fin
         measured.read_checked(token_file.name)
         # Once more, before the files get their names.
         refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
-    assert tokens.blocks is not None  # the shard is complete
-    store.replace(blocks_name(path), encode_blocks(tokens.blocks))
-    return measured.record(shard, written, table.sha256, tuple(assignment.encoders))
+    assert tokens.blocks is not None and table.written is not None  # the files are complete
+    blocks = encode_blocks(tokens.blocks)
+    store.replace(path + BLOCKS, blocks)
+    files = {DOCS: table.written, BLOCKS: FileEntry(len(blocks), sha256_of_bytes(blocks))}
+    return measured.record(shard, written, files, tuple(assignment.encoders))
 
 
 def _syncing(store: Store, file: IO[bytes]) -> AbstractContextManager[Callable[[], None]]:
@@ -202,7 +205,7 @@ class _Measured:
         ]
 
     def record(
-        self, shard: ShardRange, file: ShardFileRecord, docs_sha256: str, encoders: tuple[str, ...]
+        self, shard: ShardRange, file: ShardFileRecord, files: dict[str, FileEntry], encoders: tuple[str, ...]
     ) -> ShardRecord:
         """Return the record of the shard, from what was measured and from its files."""
         return ShardRecord(
@@ -212,7 +215,7 @@ class _Measured:
             tokens=file.tokens,
             documents=file.documents,
             sha256=file.sha256,
-            docs_sha256=docs_sha256,
+            files=files,
             first_key=_hexadecimal(self._first_key),
             last_key=_hexadecimal(self._last_key),
             samples=self._counts(),

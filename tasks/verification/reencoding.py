@@ -9,15 +9,14 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.storage.formats.keys import content_digits, content_hashes
-from tokenloom.storage.formats.token_types import token_dtype
+from tokenloom.storage.formats.arrays import token_dtype
+from tokenloom.storage.formats.keys import content_digits, content_hashes, hash_of_ids
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tasks.verification.sampling import hash_of_ids
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 

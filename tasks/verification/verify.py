@@ -1,24 +1,23 @@
 """Verify that every byte of a version is what was published, and that its files agree with each other.
 
-One job is one shard with its document table, or one other listed file. A job never fails because of damage: it
+One job is one shard with the files beside it, or one other listed file. A job never fails because of damage: it
 reports it, so that one verification names all damaged files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
+from typing import TypedDict
 
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
-from tokenloom.storage.formats.documents import column_values
 from tokenloom.storage.formats.manifest import BUILD, NAME, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.block_checks import BlocksCheck
 from tokenloom.storage.verification.file_checks import (
     Damage,
     Taker,
@@ -27,11 +26,10 @@ from tokenloom.storage.verification.file_checks import (
     check_quarantine,
     raise_unless_damage,
 )
-from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens
+from tokenloom.storage.verification.shard_checks import BlocksCheck, ShardClaim, check_documents, check_tokens
 from tokenloom.storage.verification.version_checks import (
     check_retirements,
     check_tags,
-    check_verifiable,
     inputs_problems,
     manifest_problems,
     shard_claims,
@@ -42,35 +40,51 @@ from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
 from tokenloom.storage.versions.retirement import refuse_deleted
+from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, max_hash_of
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.sampling import SampledDocument, Sampler, num_proposed
+from tokenloom.tasks.verification.sampling import ChosenDocument, choose_documents
 from tokenloom.wording import counted
 
 _REPORT_BYTES = 2**25
 
 
+class DamagedFile(TypedDict):
+    """A damaged file of a version, its problem, and the next step."""
+
+    file: str
+    what: str
+    next_step: str
+
+
+class VerificationResult(TypedDict):
+    """The JSON object of `tokenloom verify --json`."""
+
+    reference: str
+    version: str | None
+    files: int
+    bytes: int
+    documents_encoded_again: int
+    damages: list[DamagedFile]
+    warnings: list[str]
+
+
 @dataclass(frozen=True)
 class FileReport:
-    """What a job found."""
+    """What a job found; `chosen` are documents to encode again."""
 
     num_files: int
     num_bytes: int
     damages: list[Damage]
-    proposed: list[SampledDocument] = field(default_factory=list)
-    num_blocks_written: int = 0
+    chosen: list[ChosenDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard and its document table to read; `num_samples` of its documents are proposed for encoding again.
-
-    `write_blocks` says whether to write a `.blocks` file that is missing or damaged.
-    """
+    """A shard and the files beside it to read; documents with hashes up to `max_hash` are chosen, if it is given."""
 
     store: Store
     claim: ShardClaim
-    num_samples: int
-    write_blocks: bool = False
+    max_hash: int | None
 
     @property
     def label(self) -> str:
@@ -83,22 +97,30 @@ class ShardJob:
         return self.claim.entry.bytes
 
     def read(self) -> FileReport:
-        """Read both files and compare them with the manifest and with each other."""
+        """Read the files and compare them with the manifest and with each other."""
         claim, counter = self.claim, _ByteCounter()
-        sampler = Sampler(self.num_samples) if self.num_samples else None
+        chosen: list[ChosenDocument] = []
+
+        def choose(batch: pa.RecordBatch) -> None:
+            if self.max_hash is not None:
+                chosen.extend(choose_documents(batch, claim.entry.name, self.max_hash))
+
         progress.report(progress.Working(f"reading {claim.path}"))
-        blocks = BlocksCheck(self.store, claim, self.write_blocks)
+        blocks = BlocksCheck(self.store, claim, counter.take)
         header, problems = check_tokens(self.store, claim, _each(counter.take, blocks.take))
-        block_problems, num_written = blocks.finish(header) if header else ([], 0)
         counter.report(claim.entry.documents, claim.entry.tokens)
         progress.report(progress.Working(f"reading {claim.docs_path}"))
-        table_problems = check_documents(
-            self.store, claim, header, counter.take, partial(_propose, sampler) if sampler else None
-        )
-        damages = [*_damages(claim.path, problems), *_damages(claim.docs_path, table_problems)]
-        damages += _damages(blocks.path, block_problems)
-        proposed = sampler.documents(claim.entry.name) if sampler and not damages else []
-        return FileReport(2, counter.num_bytes, damages, proposed, num_written)
+        found = {
+            claim.path: problems,
+            claim.docs_path: check_documents(self.store, claim, header, counter.take, choose),
+            claim.path_beside(BLOCKS): blocks.problems(header),
+        }
+        for suffix in claim.entry.files.keys() - {DOCS, BLOCKS}:
+            path, sha256 = claim.path_beside(suffix), claim.entry.files[suffix].sha256
+            found[path] = check_file(self.store, path, sha256, counter.take)
+        counter.report(0, 0)
+        damages = [damage for path, problems in found.items() for damage in _damages(path, problems)]
+        return FileReport(len(found), counter.num_bytes, damages, [] if damages else chosen)
 
 
 @dataclass(frozen=True)
@@ -136,7 +158,7 @@ VerifyJob = ShardJob | FileJob
 
 
 @dataclass(frozen=True)
-class Subject:
+class OpenedVersion:
     """A version to verify, as far as it is known before its large files are read.
 
     `version` is None if the tag is damaged, `manifest` is None if it can't be trusted.
@@ -150,17 +172,14 @@ class Subject:
     damages: list[Damage]
     warnings: list[str]
 
-    def jobs(self, deep: bool, write_blocks: bool = False) -> list[VerifyJob]:
+    def jobs(self, deep: bool) -> list[VerifyJob]:
         """Return the files to read, the shards first."""
         if self.manifest is None:
             return []
         version = self.manifest.version
         claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
-        num_documents = max(1, sum(claim.entry.documents for claim in claims))
-        shards = [
-            ShardJob(self.store, claim, num_proposed(claim.entry.documents, num_documents) * deep, write_blocks)
-            for claim in claims
-        ]
+        max_hash = max_hash_of(NUM_CHECKED / max(1, self.manifest.num_documents)) if deep else None
+        shards = [ShardJob(self.store, claim, max_hash) for claim in claims]
         counts = {QUARANTINE: self.manifest.rows.quarantined}
         others = [
             FileJob(self.store, version_path(version, name), sha256, counts.get(name))
@@ -169,7 +188,7 @@ class Subject:
         return [*shards, *others]
 
 
-def open_version(reference: str) -> Subject:
+def open_version(reference: str) -> OpenedVersion:
     """Read a version's manifest and inputs, and the logs of its dataset.
 
     Args:
@@ -202,14 +221,14 @@ def open_version(reference: str) -> Subject:
             warnings.append(f"the version was built as dataset {manifest.dataset!r}")
         warnings += _doubts(store, manifest)
         warnings += [f"{path}: not listed in the manifest" for path in unlisted_files(store, manifest)]
-    return Subject(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
+    return OpenedVersion(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
 
 
 def _doubts(store: Store, manifest: Manifest) -> list[str]:
     """Return a warning for each fast encoder of the version that a later build found to give other ids."""
     distrusted = distrusted_encoders(store, manifest.tokenizer.fingerprint)
     build = find_build_record(store, manifest.version)
-    used = (build.encoders if build else None) or {}
+    used = build.encoders if build else {}
     path = version_path(manifest.version, BUILD)
     unread = (
         f"{path}: damaged, so it is unknown how the version was built; no token depends on it: restore or delete it"
@@ -240,7 +259,8 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
     check_format(value, place)  # outside of the `try`: a newer format is not damage
     try:
         manifest = decode_manifest(value, place)
-        check_verifiable(manifest, version)
+        if manifest.version != version:
+            raise FormatError(f"it is the manifest of {manifest.version}")
     except FormatError as error:
         damages.append(Damage(path, bare_message(error, place)))
         return None
@@ -299,9 +319,3 @@ class _ByteCounter:
         new = self.num_bytes - self._reported_bytes
         self._reported_bytes = self.num_bytes
         progress.report(progress.Advanced(num_documents=num_documents, num_bytes=new, num_tokens=num_tokens, done=new))
-
-
-def _propose(sampler: Sampler, batch: pa.RecordBatch) -> None:
-    """Show a batch of a document table to a sampler."""
-    columns = {name: column_values(batch, name) for name in ("row", "start", "num_tokens")}
-    sampler.take(column_values(batch, "content"), input_index=column_values(batch, "input"), **columns)

@@ -10,11 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenloom.errors import InputError, TokenizerError
+from tokenloom.storage.formats.keys import hash_of_ids
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage
@@ -23,14 +26,14 @@ from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.reencoding import encode_again
-from tokenloom.tasks.verification.sampling import JOB_SAMPLES, SampledDocument, choose_documents, hash_of_ids
-from tokenloom.tasks.verification.verify import Subject
+from tokenloom.tasks.verification.sampling import JOB_SAMPLES, ChosenDocument
+from tokenloom.tasks.verification.verify import OpenedVersion
 from tokenloom.tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-_MAX_NAMED = 3  # documents of a shard
+_MAX_NAMED = 3  # documents that a message about a shard names
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class DeepJob:
     tokenizer_fingerprint: str
     tokenizer_files: dict[str, bytes]
     transform: str | None
-    documents: list[SampledDocument]
+    documents: list[ChosenDocument]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class _Comparison:
     `has_same_ids` is False where the text differs.
     """
 
-    document: SampledDocument
+    document: ChosenDocument
     place: str
     has_same_text: bool
     has_same_ids: bool
@@ -73,13 +76,13 @@ class EncodingReport:
 
 
 def deep_jobs(
-    subject: Subject, proposed: Iterable[SampledDocument], spec: BuildSpec
+    subject: OpenedVersion, chosen: Iterable[ChosenDocument], spec: BuildSpec
 ) -> tuple[list[DeepJob], list[str]]:
-    """Choose documents by hash; return jobs that encode them again, and warnings for those that can't be read.
+    """Return jobs that encode documents again, and warnings for those that can't be read.
 
     Args:
         subject: with manifest and inputs.
-        proposed: by all undamaged shards.
+        chosen: of all undamaged shards.
         spec: says where the sources are.
     """
     assert subject.inputs is not None
@@ -87,7 +90,8 @@ def deep_jobs(
     by_path = {(file.source, file.path): file for file in inputs}
     make_job = _job_maker(subject, spec)
     jobs = []
-    for input_index, documents in choose_documents(proposed).items():
+    for input_index, group in groupby(sorted(chosen), key=attrgetter("input_index")):
+        documents = list(group)
         known = subject.inputs[input_index]
         file = by_path.get((known.source, known.path))
         if file is None or file.fingerprint != known.fingerprint:
@@ -99,7 +103,7 @@ def deep_jobs(
     return jobs, warnings
 
 
-def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[SampledDocument]], DeepJob]:
+def _job_maker(subject: OpenedVersion, spec: BuildSpec) -> Callable[[InputFile, list[ChosenDocument]], DeepJob]:
     """Return a function that makes a job of a file and documents; raises FormatError for a damaged tokenizer file."""
     manifest, version = subject.manifest, subject.version
     assert manifest is not None and version is not None
@@ -107,7 +111,7 @@ def _job_maker(subject: Subject, spec: BuildSpec) -> Callable[[InputFile, list[S
     definition, fingerprint = manifest.tokenizer_definition, manifest.tokenizer.fingerprint
     transform = spec.documents.transform.function if spec.documents.transform else None
 
-    def make_job(file: InputFile, documents: list[SampledDocument]) -> DeepJob:
+    def make_job(file: InputFile, documents: list[ChosenDocument]) -> DeepJob:
         return DeepJob(subject.store, version, file, definition, fingerprint, files, transform, documents)
 
     return make_job
@@ -146,14 +150,14 @@ def _compare(job: DeepJob, tokenizer: Tokenizer) -> list[_Comparison]:
     return found
 
 
-def _stored_hash(job: DeepJob) -> Callable[[SampledDocument], int]:
+def _stored_hash(job: DeepJob) -> Callable[[ChosenDocument], int]:
     """Return a function that reads the ids of a document from its shard and returns their hash."""
 
     @cache
     def header_of(path: str) -> ShardHeader:
         return read_header(job.store, path)
 
-    def stored_hash(document: SampledDocument) -> int:
+    def stored_hash(document: ChosenDocument) -> int:
         path = version_path(job.version, document.shard_name)
         header = header_of(path)
         start = header.tokens_start + document.start * header.token_bytes

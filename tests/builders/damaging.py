@@ -53,7 +53,7 @@ class Made:
 
 def is_listed(path: Path) -> bool:
     """Return whether the manifest of a version lists a file of its folder."""
-    return path.name != "build.json" and path.suffix != ".blocks"
+    return path.name != "build.json"
 
 
 def make_version(folder: Path) -> Made:

@@ -74,7 +74,7 @@ def local_store(store: str, dataset: str) -> LocalStore:
 
 def manifest_json(store: Store, version: str) -> dict[str, Any]:
     """Return the JSON of a version's manifest, checked."""
-    return load_manifest(store, version).raw
+    return load_manifest(store, version).json()
 
 
 def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:

@@ -1,8 +1,13 @@
-"""A manifest of an empty version, for tests of the fields around it."""
+"""Parts of manifests, for tests of the fields around them."""
 
 from __future__ import annotations
 
 from typing import Any
+
+NO_ROWS = dict.fromkeys(("read", "filtered", "excluded", "quarantined", "duplicates", "kept"), 0)
+_FILE = {"bytes": 0, "sha256": "0" * 64}
+#: what the manifest says of the files beside a shard, which readers of its tokens do not need
+NO_FILES = {"files": {".docs": _FILE, ".blocks": _FILE}, "first_key": None, "last_key": None}
 
 
 def empty_manifest(dataset: str, version: str) -> dict[str, Any]:
@@ -15,6 +20,6 @@ def empty_manifest(dataset: str, version: str) -> dict[str, Any]:
         "spec": {"tokenizer": {"kind": "byte"}},
         "tokenizer": tokenizer,
         "splits": {},
-        "rows": {},
+        "rows": NO_ROWS,
         "files": {},
     }

@@ -12,13 +12,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from tests.builders.manifests import NO_FILES, NO_ROWS
 from tokenloom.storage.formats import shard as shard_module
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, sign
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.storage.formats.token_types import token_dtype
 
 EOT = 0
 
@@ -69,7 +70,7 @@ def write_store(
         assert writer.blocks is not None
         if with_blocks:
             path.with_suffix(".blocks").write_bytes(encode_blocks(writer.blocks))
-        entries.append({"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}})
+        entries.append({"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}} | NO_FILES)
     return publish(folder, name, {split: entries}, vocab_size)
 
 
@@ -90,9 +91,9 @@ def write_sparse_store(
     split_folder.mkdir(parents=True)
     entries = []
     for index in range(num_shards):
-        entry: dict[str, Any] = {"name": f"train/{index:06d}.tok", "sha256": f"{index:064x}", "docs_sha256": "0" * 64}
+        entry: dict[str, Any] = {"name": f"train/{index:06d}.tok", "sha256": f"{index:064x}"}
         entry |= {"tokens": shard_tokens, "documents": shard_tokens // document_tokens, "samples": samples or {}}
-        entry |= {"first_key": "0" * 16, "last_key": "f" * 16, "bytes": 0}
+        entry |= NO_FILES | {"bytes": 0}
         entries.append(entry)
     offsets = np.arange(0, shard_tokens + 1, document_tokens, dtype="<u8")
     assert offsets[-1] == shard_tokens, "whole documents"
@@ -151,7 +152,7 @@ def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]],
             }
             for name, entries in splits.items()
         },
-        "rows": {},
+        "rows": NO_ROWS,
         "files": {},
     }
     (folder / "data" / "versions" / version / "manifest.json").write_bytes(sign(manifest))

@@ -10,7 +10,6 @@ import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, small_spec, write_jsonl, write_parquet
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.statistics import (
     DocumentStatistics,
@@ -64,19 +63,3 @@ def test_what_was_encoded_counts_the_text_of_all_documents(tmp_path: Path) -> No
         "z": EncodedCounts(documents=3, tokens=18, bytes=15),
         "a": EncodedCounts(documents=2, tokens=11, bytes=9),
     }
-
-
-def test_spills_of_an_earlier_release_are_used_although_they_do_not_say_their_bytes(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
-    build(spec)
-    store = local_store(spec.store, spec.dataset)
-    for name in store.names("work/spills"):
-        if name.endswith(".json"):
-            record = read_signed(store.read(f"work/spills/{name}"), name)
-            del record["text_bytes"]
-            store.replace(f"work/spills/{name}", sign(record))
-    again = build(spec.model_copy(update={"shard_tokens": 500}))
-    assert (again.published, again.num_encoded) == (True, 0)
-    encoded = build_record(spec, again.version).encoded
-    assert encoded
-    assert {counts.bytes for counts in encoded.values()} == {None}

@@ -16,10 +16,10 @@ import xxhash
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, open_documents, write_jsonl
 from tokenloom.storage import open_shard
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import BLOCK_BYTES
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.versions.published import version_path
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
@@ -243,7 +243,8 @@ def test_all_files_of_a_version_but_three_kinds_are_listed(built: Built) -> None
     listed = dict(built.manifest["files"])
     for entry in built.shards:
         listed[entry["name"]] = entry["sha256"]
-        listed[str(Path(entry["name"]).with_suffix(".docs"))] = entry["docs_sha256"]
+        for suffix, file in entry["files"].items():
+            listed[str(Path(entry["name"]).with_suffix(suffix))] = file["sha256"]
     found = {path.relative_to(built.folder).as_posix() for path in built.folder.rglob("*") if path.is_file()}
     blocks = {str(Path(entry["name"]).with_suffix(".blocks")) for entry in built.shards}
     assert found == {*listed, "manifest.json", "build.json", *blocks}

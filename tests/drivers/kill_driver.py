@@ -242,7 +242,8 @@ def find_incomplete(dataset: Path, *, must_be_visible: bool = False) -> str | No
         for split in value["splits"].values():
             for entry in split["shards"]:
                 listed[entry["name"]] = entry["sha256"]
-                listed[entry["name"].removesuffix(".tok") + ".docs"] = entry["docs_sha256"]
+                for suffix, file in entry["files"].items():
+                    listed[entry["name"].removesuffix(".tok") + suffix] = file["sha256"]
         for name, expected in listed.items():
             path = manifest.parent / name
             if not path.is_file():

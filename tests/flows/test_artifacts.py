@@ -7,22 +7,23 @@ import re
 import pytest
 
 from tokenloom.flows.runs import report
+from tokenloom.tasks.verification.verify import DamagedFile
 
 
 def test_no_name_of_a_file_counts_as_html_or_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(report, "create_markdown_artifact", lambda text, **_: written.append(text))
     name = "a|<img src=x onerror=alert(1)>`[b](http://c)\n## d\u202e"
-    damage = {"file": name, "what": name, "next_step": name}
+    damage = DamagedFile(file=name, what=name, next_step=name)
     report.show_verification(
         "data",
         {
             "reference": f"{name}@latest",
+            "version": None,
             "files": 1,
             "bytes": 1,
-            "blocks_written": 0,
             "documents_encoded_again": 0,
-            "damages": [damage],  # type: ignore[typeddict-item]
+            "damages": [damage],
             "warnings": [name],
         },
     )

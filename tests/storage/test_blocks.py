@@ -1,4 +1,4 @@
-"""The file `.blocks`: what was written is read, damage is refused, and builds and verify write the same bytes."""
+"""The file `.blocks`: what was written is read, damage is refused, and builds write those of every shard."""
 
 from __future__ import annotations
 
@@ -12,23 +12,15 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders.damaging import Made, make_version
+from tests.builders.damaging import make_version
 from tokenloom.errors import FormatError
-from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import (
     BlockHasher,
     ShardBlocks,
-    blocks_name,
     decode_blocks,
     encode_blocks,
 )
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A version with every kind of file in it."""
-    return make_version(tmp_path_factory.mktemp("blocks"))
 
 
 def blocks_of(data: bytes, block_bytes: int, header_bytes: int) -> ShardBlocks:
@@ -96,64 +88,10 @@ def test_a_file_of_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         decode_blocks(data, "here")
 
 
-def shard_files(made: Made) -> list[Path]:
-    """Return the shards of the version."""
-    return [made.store.local(name) for name in made.files if name.endswith(".tok")]
-
-
-def test_a_build_writes_the_blocks_of_every_shard(made: Made) -> None:
-    for path in shard_files(made):
-        data, written = path.read_bytes(), Path(blocks_name(str(path)))
+def test_a_build_writes_the_blocks_of_every_shard(tmp_path: Path) -> None:
+    made = make_version(tmp_path)
+    for path in (made.store.local(name) for name in made.files if name.endswith(".tok")):
+        data = path.read_bytes()
         header_bytes = int.from_bytes(data[12:16], "little")
-        assert written.read_bytes() == encode_blocks(blocks_of(data, blocks_module.BLOCK_BYTES, header_bytes))
-
-
-def test_verify_writes_missing_and_damaged_files_again_and_leaves_right_ones(made: Made) -> None:
-    paths = [Path(blocks_name(str(path))) for path in shard_files(made)]
-    before = [path.read_bytes() for path in paths]
-    paths[0].unlink()
-    paths[1].write_bytes(before[1][:-1])
-    paths[2].write_bytes(before[3])  # of another shard
-    found = verify_directly(made.reference, False, None, 0)
-    names = [path.relative_to(made.store.root).as_posix() for path in paths]
-    assert [row["file"] for row in found["damages"]] == names[1:3]  # a missing one is not reported
-    assert all("--write-blocks" in row["next_step"] for row in found["damages"])
-    assert (found["warnings"], found["blocks_written"]) == ([], 0)
-    kept = paths[4].stat().st_mtime_ns
-    found = verify_directly(made.reference, False, None, 0, write_blocks=True)
-    assert (found["damages"], found["warnings"], found["blocks_written"]) == ([], [], 3)
-    assert [path.read_bytes() for path in paths] == before
-    assert paths[4].stat().st_mtime_ns == kept
-
-
-def test_verify_does_not_replace_a_file_of_a_newer_format(made: Made) -> None:
-    path = Path(blocks_name(str(shard_files(made)[0])))
-    before = path.read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks_module, "BLOCKS_FORMAT", 2)
-        path.write_bytes(newer := encode_blocks(blocks_of(b"what only a newer release knows", 64, 0)))
-    try:
-        for write_blocks in (False, True):
-            found = verify_directly(made.reference, False, None, 0, write_blocks=write_blocks)
-            (row,) = found["damages"]
-            assert row["file"] == path.relative_to(made.store.root).as_posix()
-            assert row["what"] == "format 2; this release reads format 1: update tokenloom"
-            assert row["next_step"] == "update tokenloom; this release reads its shard whole"
-            assert (path.read_bytes(), found["blocks_written"]) == (newer, 0)
-    finally:
-        path.write_bytes(before)
-
-
-def test_no_blocks_are_written_for_a_damaged_shard(made: Made) -> None:
-    path = shard_files(made)[0]
-    data, blocks = path.read_bytes(), Path(blocks_name(str(path)))
-    right = blocks.read_bytes()
-    blocks.unlink()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    try:
-        found = verify_directly(made.reference, False, None, 0, write_blocks=True)
-        assert found["blocks_written"] == 0
-        assert not blocks.exists()
-    finally:
-        path.write_bytes(data)
-        blocks.write_bytes(right)
+        right = encode_blocks(blocks_of(data, blocks_module.BLOCK_BYTES, header_bytes))
+        assert path.with_suffix(".blocks").read_bytes() == right

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_table
+from tokenloom.storage.formats.shard_entries import FileEntry
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"
 GOLDEN_PYARROW = "26.0.1"  # the release whose bytes the golden table has
@@ -37,7 +38,7 @@ def write(path: Path, num_documents: int, cuts: Sequence[int] = ()) -> Path:
         with DocumentTableWriter(file) as writer:
             for a, b in itertools.pairwise([0, *cuts, num_documents]):
                 writer.append(num_tokens[a:b], inputs[a:b], rows[a:b], content[a:b], words[a:b])
-        assert writer.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert writer.written == FileEntry(path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
     return path
 
 

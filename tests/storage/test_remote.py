@@ -120,7 +120,7 @@ def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Publis
 def test_commands_print_the_same_for_remote_and_local_stores(published: Published, s3_proxy: FaultyProxy) -> None:
     local = str(published.folder)
     out = Output(quiet=True)
-    assert inspect_version.run(published.reference, out).value["splits"] == published.manifest.raw["splits"]
+    assert inspect_version.run(published.reference, out).value["splits"] == published.manifest.json()["splits"]
     for path in ("", "/data"):
         remote, here = (ls.run(store + path, out).to_json() for store in (published.url, local))
         assert remote | {"store": ""} == here | {"store": ""}

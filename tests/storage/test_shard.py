@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.counts import count
 from tokenloom.errors import FormatError
 from tokenloom.storage import open_shard
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.shard import ALIGNMENT, MAGIC
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.storage.formats.token_types import token_dtype
 
 PROPERTY = settings(
     deadline=None,

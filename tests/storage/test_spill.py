@@ -6,7 +6,7 @@ import itertools
 import os
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from tests.counts import FULL, count
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats import spill as spill_format
-from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.segments import as_segments, take_segments
-from tokenloom.storage.formats.spill import TABLE_DTYPE, Spill, SpillDocuments, spill_path, write_spill
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.work.segments import as_segments, take_segments
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillCounts, SpillDocuments, spill_path, write_spill
 
 PROPERTY = settings(
     deadline=None,
@@ -33,9 +31,20 @@ NAME = "0123456789abcdef"
 NUM_SPLITS = 3
 
 
-def open_spill(store: LocalStore) -> Spill:
-    """Open the spill of these tests, with the length that its record would give."""
-    return Spill(store, NAME, 0, store.num_bytes(spill_path(NAME, 0)) or 0)
+class Written(NamedTuple):
+    """A spill that was written, and its record."""
+
+    store: LocalStore
+    counts: SpillCounts
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.store.local(spill_path(NAME, 0))
+
+    def open(self) -> Spill:
+        """Open it, as its record says."""
+        return Spill(self.store, NAME, 0, self.counts.bytes, self.counts.checksum)
 
 
 def tokens_of(spill: Spill, start: int, end: int) -> NDArray[Any]:
@@ -73,7 +82,7 @@ def make_documents(
     )
 
 
-def write(folder: Path, documents: SpillDocuments) -> LocalStore:
+def write(folder: Path, documents: SpillDocuments) -> Written:
     store = LocalStore(folder)
     record = write_spill(store, NAME, 0, documents, NUM_SPLITS, {"backend": "test"})
     assert record.bytes == store.num_bytes(spill_path(NAME, 0))
@@ -81,7 +90,7 @@ def write(folder: Path, documents: SpillDocuments) -> LocalStore:
         inside = documents.split == i
         assert record.documents[i] == int(inside.sum())
         assert record.tokens[i] == int(documents.num_tokens[inside].sum())
-    return store
+    return Written(store, record)
 
 
 Row = tuple[int, int, int, int, list[int], str]
@@ -139,7 +148,7 @@ def test_any_range_equals_a_naive_filter(
         st.integers(0, 2**64),
         st.sampled_from([0, 1, LAST_KEY, 2**64, *documents.key.tolist(), *(documents.key[:20].astype(object) + 1)]),
     )
-    spill = open_spill(write(tmp_path, documents))
+    spill = write(tmp_path, documents).open()
     assert spill.dtype == np.dtype(dtype)
     assert spill.info["backend"] == "test"
     for split in range(NUM_SPLITS):
@@ -152,7 +161,7 @@ def test_any_range_equals_a_naive_filter(
 def test_every_document_is_in_exactly_one_of_adjoining_ranges(tmp_path: Path) -> None:
     documents = make_documents(4000, 8, 1, np.uint16)
     edges = [0, *sorted({key << 56 for key in range(1, 256, 3)}), LAST_KEY, 2**64]
-    spill = open_spill(write(tmp_path, documents))
+    spill = write(tmp_path, documents).open()
     for split in range(NUM_SPLITS):
         joined = [row for a, b in itertools.pairwise(edges) for row in read(spill, split, a, b)]
         assert joined == naive(documents, split, 0, 2**64)
@@ -163,7 +172,7 @@ def test_any_range_of_tokens_equals_the_written_tokens(tmp_path: Path) -> None:
     order = np.lexsort((documents.key, documents.split))
     everything = take_segments(as_segments(documents.tokens, documents.num_tokens), order, documents.tokens.dtype)
     random = np.random.default_rng(0)
-    spill = open_spill(write(tmp_path, documents))
+    spill = write(tmp_path, documents).open()
     for _ in range(200):
         start, end = sorted(random.integers(0, len(everything), 2, endpoint=True).tolist())
         assert np.array_equal(tokens_of(spill, start, end), everything[start:end])
@@ -198,9 +207,9 @@ def big_documents() -> SpillDocuments:
     )
 
 
-def read_all(store: LocalStore) -> None:
+def read_all(written: Written) -> None:
     """Read every document, every token and every id of the spill."""
-    spill = open_spill(store)
+    spill = written.open()
     tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
     end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
     tokens_of(spill, 0, end)
@@ -217,21 +226,21 @@ def change(path: Path, position: int) -> None:
 
 
 def test_any_changed_byte_of_a_small_spill_is_detected(tmp_path: Path) -> None:
-    store = write(tmp_path, make_documents(30, 63, 2, np.uint8))
-    path = store.local(spill_path(NAME, 0))
+    written = write(tmp_path, make_documents(30, 63, 2, np.uint8))
+    path = written.path
     for position in range(path.stat().st_size):
         change(path, position)
         with pytest.raises(WorkError) as caught:
-            read_all(store)
+            read_all(written)
         assert caught.value.spill_name == NAME
         assert str(path) in str(caught.value)
         change(path, position)
-    read_all(store)
+    read_all(written)
 
 
 def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Path) -> None:
-    store = write(tmp_path, big_documents())
-    path = store.local(spill_path(NAME, 0))
+    written = write(tmp_path, big_documents())
+    path = written.path
     num_bytes = path.stat().st_size
     (header_bytes,) = struct.unpack_from("<I", path.read_bytes(), 12)
     table_end = header_bytes + 60_000 * TABLE_DTYPE.itemsize
@@ -244,58 +253,38 @@ def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Pa
         for position in [start, end - 1, *random.integers(start, end, count(12, 300)).tolist()]:
             change(path, position)
             with pytest.raises(WorkError) as caught:
-                read_all(store)
+                read_all(written)
             assert caught.value.spill_name == NAME
             change(path, position)
-    read_all(store)
+    read_all(written)
 
 
 def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None:
     # A checksum covers 128 KiB, so a range costs only the blocks it touches.
-    store = write(tmp_path, big_documents())
-    path = store.local(spill_path(NAME, 0))
+    written = write(tmp_path, big_documents())
+    path = written.path
     change(path, path.stat().st_size - 1)
-    spill = open_spill(store)
+    spill = written.open()
     assert len(tokens_of(spill, 0, 100)) == 100
     assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
     with pytest.raises(WorkError, match="block"):
-        read_all(store)
-
-
-def test_a_spill_with_blocks_of_1_mib_whose_header_does_not_say_so_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The first release wrote such spills; a rebuild reuses them.
-    with monkeypatch.context() as patch:
-        patch.setattr(spill_format, "_BLOCK_BYTES", 2**20)
-        patch.setattr(
-            spill_format,
-            "canonical_json",
-            lambda info: canonical_json({name: info[name] for name in info if name != "block_bytes"}),
-        )
-        store = write(tmp_path, big_documents())
-    path = store.local(spill_path(NAME, 0))
-    assert "block_bytes" not in open_spill(store).info
-    read_all(store)
-    change(path, path.stat().st_size - 1)
-    with pytest.raises(WorkError, match=r"of 1024 KiB\) is damaged"):
-        read_all(store)
+        read_all(written)
 
 
 def test_spill_cut_at_any_length_is_refused(tmp_path: Path) -> None:
-    store = write(tmp_path, make_documents(30, 63, 2, np.uint8))
-    path = store.local(spill_path(NAME, 0))
+    written = write(tmp_path, make_documents(30, 63, 2, np.uint8))
+    path = written.path
     for num_bytes in reversed(range(path.stat().st_size)):
         os.truncate(path, num_bytes)
         with pytest.raises(WorkError) as caught:
-            open_spill(store)
+            written.open()
         assert caught.value.spill_name == NAME
 
 
 def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
-    store = write(tmp_path, big_documents())
-    spill = open_spill(store)
-    path = store.local(spill_path(NAME, 0))
+    written = write(tmp_path, big_documents())
+    spill = written.open()
+    path = written.path
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(WorkError, match=r"the file is damaged: .*cut short"):
         tokens_of(spill, 0, int(big_documents().num_tokens.sum()))
@@ -303,7 +292,7 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
 
 def test_missing_spill_is_named(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="missing") as caught:
-        open_spill(LocalStore(tmp_path))
+        Spill(LocalStore(tmp_path), NAME, 0, 100, "0" * 32)
     assert caught.value.spill_name == NAME
 
 
@@ -316,9 +305,7 @@ def test_a_work_error_can_be_pickled() -> None:
 
 def test_a_spill_with_other_contents_than_recorded_is_refused(tmp_path: Path) -> None:
     """Two builds may write spills of one name; each knows the contents of its own."""
-    store = write(tmp_path, make_documents(50, 8, 1, np.uint16))
-    num_bytes = store.num_bytes(spill_path(NAME, 0)) or 0
-    counts = write_spill(store, NAME, 0, make_documents(50, 8, 1, np.uint16), NUM_SPLITS, {"backend": "test"})
-    assert Spill(store, NAME, 0, num_bytes, counts.checksum).num_documents == counts.documents
+    store, counts = write(tmp_path, make_documents(50, 8, 1, np.uint16))
+    assert Spill(store, NAME, 0, counts.bytes, counts.checksum).num_documents == counts.documents
     with pytest.raises(WorkError, match="another build has replaced it by one with other contents"):
-        Spill(store, NAME, 0, num_bytes, "0" * 32)
+        Spill(store, NAME, 0, counts.bytes, "0" * 32)

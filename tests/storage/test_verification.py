@@ -124,7 +124,7 @@ def test_the_suggested_next_step_repairs_a_damaged_file(tmp_path: Path, keeps_wo
         shutil.rmtree(made.store.local("work"))
     manifest = f"versions/{made.version}/manifest.json"
     of_each_kind = {Path(name).suffix + Path(name).stem[:3]: name for name in made.files if "versions/" in name}
-    assert len(of_each_kind) == 6
+    assert len(of_each_kind) == 7
     for name in of_each_kind.values():
         data = before[name]
         made.store.local(name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from tests.builders.damaging import Made, make_version, restored
 from tests.builders.datasets import open_documents
+from tests.storage.test_blocks import blocks_of
 from tokenloom.errors import FormatError
 from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats import shard as shard_module
+from tokenloom.storage.formats.blocks import BLOCK_BYTES, encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sign
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import ShardHeader, open_shard
@@ -85,13 +87,13 @@ def _count_more(manifest: dict[str, Any], *path: str) -> None:
         (lambda m: _count_more(m, "rows", "filtered"), "rows read, .* accounted for"),
         (lambda m: m["files"].pop("quarantine.jsonl"), "quarantine.jsonl is not listed"),
         (lambda m: m["files"].pop("inputs.json"), "inputs.json is not listed"),
-        (lambda m: m.pop("tokenizer"), "tokenizer must be an object"),
+        (lambda m: m.pop("tokenizer"), "tokenizer must be given"),
         (lambda m: m.update(splits=[1]), "splits must be an object"),
         (lambda m: m.update(version="a" * 16), "it is the manifest of aaaa"),
         (lambda m: m["files"].update({"../../../secret": "0"}), "files must be names of files in the version"),
         (lambda m: m["spec"].update(seed=5), "make version"),
         (lambda m: m["rows"].pop("read"), "rows.read must be given"),
-        (lambda m: first_shard(m).pop("docs_sha256"), r"splits.train.shards\[\].docs_sha256 must be given"),
+        (lambda m: first_shard(m)["files"].pop(".docs"), r"splits.train.shards\[\].files.docs must be given"),
         (lambda m: first_shard(m).pop("last_key"), r"splits.train.shards\[\].last_key must be given"),
     ],
 )
@@ -128,10 +130,16 @@ def test_a_quarantine_with_other_counts_is_named(made: Made) -> None:
 Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
 
 
+def publish_beside(made: Made, suffix: str, data: bytes) -> None:
+    """Replace a file beside the first shard, and its entry in the manifest."""
+    version_file(made, f"train/000000{suffix}").write_bytes(data)
+    entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    sign_again(made, lambda m: first_shard(m)["files"].update({suffix: entry}))
+
+
 def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
-    """Change header, tokens or offsets of the first shard; update its checksums and the manifest, drop its blocks."""
+    """Change header, tokens or offsets of the first shard; update its checksums and the manifest."""
     path = version_file(made, "train/000000.tok")
-    path.with_suffix(".blocks").unlink(missing_ok=True)
     shard = open_shard(path)
     header, tokens, offsets = shard.header, shard.tokens.copy(), shard.document_offsets.copy()
     header = change(header, tokens, offsets)
@@ -142,6 +150,8 @@ def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeade
     path.write_bytes(data)
     new = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     sign_again(made, lambda m: first_shard(m).update(new))
+    blocks = blocks_of(data, BLOCK_BYTES, header.tokens_start)
+    publish_beside(made, ".blocks", encode_blocks(blocks))
 
 
 def _header(**fields: Any) -> Callable[[ShardHeader, Any, Any], ShardHeader]:
@@ -205,12 +215,7 @@ def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    _publish_documents(made, sink.getvalue().to_pybytes())
-
-
-def _publish_documents(made: Made, data: bytes) -> None:
-    version_file(made, "train/000000.docs").write_bytes(data)
-    sign_again(made, lambda m: first_shard(m).update(docs_sha256=hashlib.sha256(data).hexdigest()))
+    publish_beside(made, ".docs", sink.getvalue().to_pybytes())
 
 
 def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
@@ -247,17 +252,31 @@ def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Mad
     with pa.ipc.new_file(sink, pa.schema([SCHEMA.field("start")])):
         pass
     for data, message in ((sink.getvalue().to_pybytes(), "its columns are not"), (b"", ""), (b"ARROW1\0\0" * 9, "")):
-        _publish_documents(made, data)
+        publish_beside(made, ".docs", data)
         messages = _messages(made)
         assert set(messages) == {"train/000000.docs"}
         assert message in messages["train/000000.docs"]
+
+
+def test_blocks_of_another_shard_are_named(made: Made) -> None:
+    publish_beside(made, ".blocks", version_file(made, "train/000001.blocks").read_bytes())
+    assert _messages(made) == {"train/000000.blocks": "it does not hold the checksums of its shard"}
+
+
+def test_a_file_of_a_later_kind_beside_a_shard_is_verified_too(made: Made) -> None:
+    publish_beside(made, ".later", b"of a later release")
+    assert verify_directly(made.reference, False, None, 0)["warnings"] == []
+    assert _messages(made) == {}
+    version_file(made, "train/000000.later").write_bytes(b"damaged")
+    assert _messages(made) == {"train/000000.later": "its SHA-256 is not that of the manifest"}
+    version_file(made, "train/000000.later").unlink()
 
 
 def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:
     data = version_file(made, "train/000000.docs").read_bytes()
     num_rows = open_documents(version_file(made, "train/000000.docs")).num_rows
     first = struct.pack("<qq", 0, 8 * num_rows)  # where the buffer of the first column begins, and how long it is
-    _publish_documents(made, data.replace(first, bytes(16)))
+    publish_beside(made, ".docs", data.replace(first, bytes(16)))
     assert "too small" in _messages(made)["train/000000.docs"]
 
 

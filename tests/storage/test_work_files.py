@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.canonical import canonical_json, sign
-from tokenloom.storage.formats.spill import SpillCounts, spill_path
+from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts, SourceCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
@@ -28,9 +27,9 @@ from tokenloom.storage.work.assignment import (
 )
 from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory
 from tokenloom.storage.work.partition_records import (
+    CheckWindow,
     PartitionRecord,
     QuarantineSummary,
-    RowWindow,
     find_partition_record,
     find_partition_records,
     partition_record_path,
@@ -44,10 +43,11 @@ from tokenloom.storage.work.shard_records import (
     shard_record_path,
     write_shard_record,
 )
+from tokenloom.storage.work.spill import SpillCounts, spill_path
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
-    [SpillEntry(SPILL, 0, 10, None, 0, 0, CheckedRows(0, 2**64, 2**63))],
+    [SpillEntry(SPILL, 0, 10, "c" * 32, 0, 0, CheckedRows(0, 2**64, 2**63))],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": SplitTotals(1, 5)},
     RowsRead(1, 0, 0, 0),
@@ -60,9 +60,12 @@ RECORD = PartitionRecord(
     1,
     0,
     ["id"],
-    [SpillCounts(4, [1, 0], [5, 0])],
+    [SpillCounts(4, [1, 0], [5, 0], "c" * 32)],
     QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row"),
-    window=RowWindow(0, 2**64, 1),
+    encoder=None,
+    compared=0,
+    text_bytes=17,
+    window=CheckWindow(0, 2**64, 1),
 )
 SHARD = ShardRecord(
     "train/000000",
@@ -71,7 +74,7 @@ SHARD = ShardRecord(
     5,
     1,
     "0" * 64,
-    "1" * 64,
+    {".docs": FileEntry(0, "1" * 64), ".blocks": FileEntry(2, "2" * 64)},
     "0" * 16,
     "f" * 16,
     {},
@@ -96,6 +99,7 @@ def write_partition(store: LocalStore) -> None:
 def write_shard(store: LocalStore) -> None:
     store.replace(f"versions/{VERSION}/train/000000.tok", b"123")
     store.replace(f"versions/{VERSION}/train/000000.docs", b"")
+    store.replace(f"versions/{VERSION}/train/000000.blocks", b"12")
     write_shard_record(store, VERSION, SHARD)
 
 
@@ -120,11 +124,13 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert find_shard_record(store, VERSION, "train/000000", ()) == SHARD
 
 
-def test_the_record_of_a_shard_without_statistics_does_not_count(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    write_shard(store)
-    write_shard_record(store, VERSION, replace(SHARD, statistics=None))
-    assert find_shard_record(store, VERSION, "train/000000", ()) is None
+@pytest.mark.parametrize("suffix", [".tok", ".docs", ".blocks"])
+def test_a_shard_with_missing_or_truncated_files_has_no_record(suffix: str, tmp_path: Path) -> None:
+    store, path = LocalStore(tmp_path), f"versions/{VERSION}/train/000000{suffix}"
+    for change in (store.remove, lambda path: store.replace(path, b"1")):
+        write_shard(store)
+        change(path)
+        assert find_shard_record(store, VERSION, "train/000000", ()) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

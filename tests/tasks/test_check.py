@@ -19,22 +19,19 @@ from hypothesis import strategies as st
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
 from tokenloom.errors import CheckError, DistrustedEncoder, EncoderMismatch
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.keys import KEY_SPACE
-from tokenloom.storage.formats.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.work.assignment import CheckedRows
 from tokenloom.storage.work.partition_records import (
+    CheckWindow,
     PartitionRecord,
     QuarantineSummary,
-    RowWindow,
-    partition_record_path,
 )
+from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.tasks.encoding import encoders
 from tokenloom.tasks.publishing import check
 from tokenloom.tasks.publishing.check import check_partition
-from tokenloom.tasks.rows.check_window import WindowChooser
-from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, CheckedRowFinder, choose_rows
+from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, CheckedRowFinder, WindowChooser, choose_rows
 from tokenloom.tasks.running.steps import Call, RunEach, StepJobs
 from tokenloom.tasks.sources import Rows, parquet
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
@@ -45,11 +42,9 @@ def num_checked(spec: BuildSpec, version: str) -> int:
     return int(record["measured"]["documents_encoded_again"])
 
 
-def record_of(num_documents: int, window: RowWindow | None) -> PartitionRecord:
-    spills = [SpillCounts(1, [num_documents], [num_documents])]
-    return PartitionRecord(
-        num_documents, 0, 0, [], spills, QuarantineSummary(0, 0, "", {}, ""), text_bytes=1, window=window
-    )
+def record_of(num_documents: int, window: CheckWindow | None) -> PartitionRecord:
+    spills = [SpillCounts(1, [num_documents], [num_documents], "0" * 32)]
+    return PartitionRecord(num_documents, 0, 0, [], spills, QuarantineSummary(0, 0, "", {}, ""), None, 0, 1, window)
 
 
 # Which documents
@@ -119,15 +114,17 @@ def num_found(checked: Sequence[CheckedRows], num_rows: int) -> list[int]:
 
 
 def test_a_partition_gives_its_share_from_its_window() -> None:
-    window = RowWindow(10_000, 20_000, 10_000)
+    window = CheckWindow(10_000, 20_000, 10_000)
     chosen = choose_rows(record_of(80_000, window), num_documents=800_000)
     assert (chosen.first_row, chosen.end_row) == (10_000, 20_000)
     (count,) = num_found([chosen], 80_000)
     assert 60 < count < 140  # a tenth of 1,000
 
 
-@pytest.mark.parametrize("window", [None, RowWindow(10, 260, 250), RowWindow(10, 1010, 1000)])
-def test_a_partition_gives_all_its_documents_a_chance_where_a_window_may_be_too_small(window: RowWindow | None) -> None:
+@pytest.mark.parametrize("window", [None, CheckWindow(10, 260, 250), CheckWindow(10, 1010, 1000)])
+def test_a_partition_gives_all_its_documents_a_chance_where_a_window_may_be_too_small(
+    window: CheckWindow | None,
+) -> None:
     """Whatever its size: otherwise the documents of a large window would be checked more often."""
     chosen = choose_rows(record_of(2000, window), num_documents=4000)
     assert (chosen.first_row, chosen.end_row) == (0, KEY_SPACE)
@@ -158,27 +155,6 @@ def test_the_check_reads_few_of_the_row_groups(tmp_path: Path, monkeypatch: pyte
     assert groups[:40] == list(range(40))
     assert 5 <= len(groups[40:]) <= 7
     assert num_checked(spec, version) > 850
-
-
-def test_spills_of_an_earlier_release_are_checked(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(9000)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
-    version = build(spec).version
-    store = local_store(spec.store, spec.dataset)
-    for name in list(store.names("work/spills")):
-        if name.endswith(".json"):
-            record = without_window(json.loads(store.read(f"work/spills/{name}")))
-            store.replace(partition_record_path(name.removesuffix(".json")), record)
-    store.local(f"versions/{version}/manifest.json").unlink()
-    result = build(spec)
-    assert (result.version, result.num_encoded) == (version, 0)
-    assert 850 < num_checked(spec, version) < 1150
-
-
-def without_window(record: dict[str, Any]) -> bytes:
-    """Return a signed record without its window."""
-    del record["window"], record["checksum"]
-    return sign(record)
 
 
 # What is found

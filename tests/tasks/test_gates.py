@@ -14,8 +14,8 @@ from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.tasks.publishing.gates import Contents, gate_results, length_distance
 
-OLD = Contents("0" * 16, 100, 1000, RowCounts(read=100, kept=100), [0] * 10 + [100], 900, 1000)
-NEW = Contents("1" * 16, 100, 1000, RowCounts(read=100, kept=100), [0] * 10 + [100], 900, 1000)
+OLD = Contents("0" * 16, 100, 1000, RowCounts(100, 0, 0, 0, 0, 100), [0] * 10 + [100], 900, 1000)
+NEW = Contents("1" * 16, 100, 1000, RowCounts(100, 0, 0, 0, 0, 100), [0] * 10 + [100], 900, 1000)
 COUNTS = st.lists(st.integers(0, 10**12), min_size=1, max_size=40).filter(any)
 
 
@@ -48,7 +48,7 @@ def test_a_share_at_the_limit_passes_and_one_row_more_fails(read: int, share: fl
     most = int(Fraction(repr(limit)) * read)  # rounded down
     assume(most < read)
     for num_rows, passed in ((most, True), (most + 1, False)):
-        found = replace(NEW, rows=RowCounts(read=read, duplicates=num_rows))
+        found = replace(NEW, rows=RowCounts(read, 0, 0, 0, num_rows, read - num_rows))
         assert result("max_duplicate_share", limit, found).passed == passed
 
 
@@ -67,7 +67,7 @@ def test_a_drift_without_a_version_before_passes_and_says_so(name: str) -> None:
     assert (gate.passed, gate.found) == (True, "not compared: latest names no version")
 
 
-def test_a_version_of_an_earlier_release_is_compared_as_far_as_its_manifest_goes() -> None:
+def test_a_version_without_build_json_is_compared_as_far_as_its_manifest_goes() -> None:
     old = replace(OLD, lengths=None, text_bytes=None, text_tokens=None)
     assert not result("max_token_drift", 0.1, replace(NEW, tokens=1101), old).passed
     assert not result("max_document_drift", 0.1, replace(NEW, documents=89), old).passed

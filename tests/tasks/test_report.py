@@ -22,7 +22,7 @@ from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, Split, TokenizerEntry
+from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, SplitEntry, TokenizerEntry
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
 from tokenloom.storage.formats.statistics import (
     DocumentStatistics,
@@ -284,8 +284,10 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
     counts = SourceCounts(2**30, 2**40)
     lengths = [2**30] * len(bin_edges(200))
     statistics = {split: DocumentStatistics(lengths, dict.fromkeys(sources, counts)) for split in splits}
-    shard = ShardEntry("train/000000.tok", 2**40, 2**40, 2**30, "", None, None, None, {})
-    parts = {name: Split(2**40 * num_sources, 2**30 * num_sources, 2**30, Shards.of([shard] * 3)) for name in splits}
+    shard = ShardEntry("train/000000.tok", 2**40, 2**40, 2**30, "", {}, None, None, {})
+    parts = {
+        name: SplitEntry(2**40 * num_sources, 2**30 * num_sources, 2**30, Shards.of([shard] * 3)) for name in splits
+    }
     rows = dict.fromkeys(("read", "filtered", "excluded", "quarantined", "duplicates", "kept"), 2**40)
     manifest = Manifest(
         dataset="d" * 64,
@@ -295,7 +297,6 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         splits=parts,
         rows=RowCounts(**rows),
         files={},
-        raw={"rows": rows},
     )
     gates = [GateResult(f"gate-{i}", ">= 1", "<script>", i % 2 == 0) for i in range(20)]
     build = BuildRecord(
@@ -306,10 +307,13 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         host="",
         python="",
         libraries={},
+        encoders={},
         statistics=statistics,
         encoded=dict.fromkeys(sources, EncodedCounts(2**31, 2**40, 2**42)),
         gates=gates,
         forced="<b>because</b>",
+        at="",
+        by="",
     )
     document = SampledDocument(
         splits[0], shard.name, 0, 2**40, sources[0], "&" * 4000, 7, "<" * 9999, "c", "<" * 480, True

@@ -42,7 +42,6 @@ def test_an_intact_version_is_reported_and_exits_with_0(made: Made, capsys: pyte
         "files",
         "bytes",
         "documents_encoded_again",
-        "blocks_written",
         "damages",
         "warnings",
     }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.counts import count
-from tokenloom.storage.formats.token_types import token_dtype
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 EOT = "<|endoftext|>"

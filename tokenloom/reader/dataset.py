@@ -17,8 +17,7 @@ from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
 from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
-from tokenloom.storage.formats.arrays import Int32s, Int64s
-from tokenloom.storage.formats.token_types import token_dtype
+from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.versions.published import check_split, load_manifest
 from tokenloom.storage.versions.references import find_version, parse_reference, resolve

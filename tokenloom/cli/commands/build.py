@@ -78,9 +78,7 @@ def _print(out: Output, result: Json) -> None:
 
 
 def _print_left_out_rows(out: Output, result: Json) -> None:
-    from tokenloom.storage.formats.manifest import ordered_rows  # late: it imports NumPy
-
-    rows = ordered_rows(result["rows"])
+    rows = result["rows"]
     if left := {fate: count for fate, count in rows.items() if count and fate not in ("read", "kept")}:
         listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""
         out.line(f"{sum(left.values()):,} of {counted(rows['read'], 'row')} left out: {counted_rows(left)}{listed}")

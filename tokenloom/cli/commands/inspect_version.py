@@ -8,7 +8,6 @@ from dataclasses import asdict
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
-from tokenloom.storage.formats.manifest import ordered_rows
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.publishing.gates import failed
@@ -31,7 +30,7 @@ def run(reference: str, out: Output) -> JsonResult:
     out.line(f"  tokenizer  {described_tokenizer(label)}, end of text {manifest.tokenizer.eot_id}")
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
-    out.line(f"  rows       {counted_rows(ordered_rows(manifest.row_counts))}")
+    out.line(f"  rows       {counted_rows(manifest.row_counts)}")
     if num_pruned := build.measured.get("rows_not_read") if build else None:
         out.line(
             f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
@@ -42,7 +41,7 @@ def run(reference: str, out: Output) -> JsonResult:
     ]
     out.line()
     out.table(["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
-    gates, warnings = (build.gates if build else None) or [], empty_parts(store, manifest, build)
+    gates, warnings = build.gates if build else [], empty_parts(store, manifest, build)
     for gate in failed(gates):
         why = f"; published by force: {build.forced}" if build and build.forced else ""
         out.line(f"{gate_line(gate)}{why}")
@@ -50,4 +49,4 @@ def run(reference: str, out: Output) -> JsonResult:
         out.line(f"warning: {warning}")
     out.line(file_check(store, manifest))
     shown = {"inputs": [asdict(entry) for entry in inputs], "gates": list(map(asdict, gates)), "warnings": warnings}
-    return JsonResult(manifest.raw | shown)
+    return JsonResult(manifest.json() | shown)

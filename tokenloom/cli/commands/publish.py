@@ -118,9 +118,9 @@ def _list_candidates(store: Store, reference: Reference, out: Output) -> Candida
 
 
 def _waiting(version: str, record: CandidateRecord) -> WaitingCandidate:
-    sources = [counts for split in (record.build.statistics or {}).values() for counts in split.sources.values()]
+    sources = [counts for split in record.build.statistics.values() for counts in split.sources.values()]
     documents, tokens = sum(each.documents for each in sources), sum(each.tokens for each in sources)
-    return WaitingCandidate(version, record.at, documents, tokens, failed(record.build.gates or []))
+    return WaitingCandidate(version, record.at, documents, tokens, failed(record.build.gates))
 
 
 def _names(gates: list[GateResult]) -> str:

@@ -36,10 +36,7 @@ class VerifyResult(JsonResult):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
-    parser.add_argument(
-        "--write-blocks", action="store_true", help="write the .blocks files that are missing or damaged"
-    )
-    parser.add_argument("--deep", action="store_true", help="encode 1,000 documents again from their sources")
+    parser.add_argument("--deep", action="store_true", help="encode about 1,000 documents again from their sources")
     parser.add_argument(
         "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
     )
@@ -48,15 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(
-    reference: str, write_blocks: bool, deep: bool, spec: str | None, workers: int | None, out: Output
-) -> VerifyResult:
+def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: Output) -> VerifyResult:
     """Verify a version; `damages` of the result lists the damaged files.
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        write_blocks: write the `.blocks` files that are missing or damaged.
-        deep: encode 1,000 documents again from their sources.
+        deep: encode about 1,000 documents again from their sources.
         spec: a YAML file that says where the sources are; None for those in build.json.
         workers: processes; None for one per core.
         out: prints the result.
@@ -72,8 +66,8 @@ def run(
         raise SpecError("--spec: only --deep reads sources; give both")
     with showing_progress():
         num_workers = chosen_num_workers(workers)
-        found = verify_directly(reference, deep, _loaded(spec) if spec else None, num_workers, write_blocks)
-    _print(out, found, deep, write_blocks)
+        found = verify_directly(reference, deep, _loaded(spec) if spec else None, num_workers)
+    _print(out, found, deep)
     return VerifyResult(found, deep)
 
 
@@ -83,14 +77,12 @@ def _loaded(spec: str) -> BuildSpec:
     return load_spec(spec)
 
 
-def _print(out: Output, found: Json, deep: bool, write_blocks: bool) -> None:
+def _print(out: Output, found: Json, deep: bool) -> None:
     damages = found["damages"]
     out.line(f"{found['reference']}: {f'{len(damages):,} damaged' if damages else 'nothing is damaged'}")
     out.line(f"  {counted(found['files'], 'file')}, {counted(found['bytes'], 'byte')} read")
     if deep:
         out.line(f"  {counted(found['documents_encoded_again'], 'document')} encoded again")
-    if write_blocks:
-        out.line(f"  {counted(found['blocks_written'], '.blocks file')} written")
     for row in damages:
         out.line(f"{row['file']}: {row['what']}")
     for step in dict.fromkeys(row["next_step"] for row in damages):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.shard_request import ShardRequest
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.token_types import token_dtype
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
 

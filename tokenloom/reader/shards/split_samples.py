@@ -69,7 +69,7 @@ class SplitSamples:
     @property
     def manifest(self) -> Json:
         """The JSON of the version's manifest."""
-        return self.files.manifest.raw
+        return self.files.manifest.json()
 
     @property
     def reference(self) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s, ranges_of
-from tokenloom.storage.formats.segments import as_segments, take_segments
+from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.fast.known_parts import is_white_space
 from tokenloom.tokenizers.long_texts import parts_of

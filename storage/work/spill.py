@@ -27,16 +27,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.arrays import AnyArray, runs_of
+from tokenloom.storage.formats.arrays import AnyArray, runs_of, token_dtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.formats.segments import as_segments, take_segments
-from tokenloom.storage.formats.token_types import token_dtype
-from tokenloom.storage.formats.work_files import reading_work_file
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.segments import as_segments, take_segments
+from tokenloom.storage.work.work_files import reading_work_file
 
-SPILL_FORMAT = 2
+SPILL_FORMAT = 1
 MAGIC = b"TOKSPIL\0"
 FOLDER = "work/spills"
 TABLE_DTYPE = np.dtype(
@@ -53,13 +52,12 @@ TABLE_DTYPE = np.dtype(
 )
 # magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
 _FIXED = struct.Struct("<8sIIIIQQQ")
-_BLOCK_BYTES = 2**17  # a key range reads parts of two more blocks than it needs; of 100 GB, it is 80 KB of a spill
-_EARLIER_BLOCK_BYTES = 2**20  # of spills whose header does not name the length
-_PIECE_BYTES = 2**20  # of tokens that are written at once
-_READ_BYTES = 2**22  # of tokens that are read at once from a local spill
+_BLOCK_BYTES = 2**17  # a read of a key range costs at most two blocks more; of 100 GB, a range is 80 KB of a spill
+_PIECE_BYTES = 2**20  # tokens are written in pieces of this length
+_READ_BYTES = 2**22  # tokens are read from a local spill in parts of this length
 _SAMPLE_ROWS = 1024
 _CHECKSUM_BYTES = 16
-_HEAD_BYTES = 2**16  # read at once: nearly every header is shorter
+_HEAD_BYTES = 2**16  # nearly every header is shorter, so one read is enough
 
 
 def spill_path(name: str, index: int) -> str:
@@ -74,7 +72,7 @@ class SpillCounts:
     bytes: int
     documents: list[int]
     tokens: list[int]
-    checksum: str | None = None
+    checksum: str
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def write_spill(
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes, checksum = _write(file, documents, order, info | counts | {"block_bytes": _BLOCK_BYTES})
+        num_bytes, checksum = _write(file, documents, order, info | counts)
     return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
@@ -193,10 +191,10 @@ class Spill:
         name: the name of the partition's spills.
         index: the index of this spill in the partition.
         num_bytes: its length, as the partition's record gives it.
-        checksum: that of its header, as the record gives it; None for a record of an earlier release.
+        checksum: that of its header, as the record gives it.
     """
 
-    def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str | None = None) -> None:
+    def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str) -> None:
         self.name = name
         self._checksum = checksum
         self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
@@ -219,11 +217,10 @@ class Spill:
         head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
         if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
             raise self._error("its header is damaged")
-        if self._checksum not in (None, head[-_CHECKSUM_BYTES:].hex()):
+        if head[-_CHECKSUM_BYTES:].hex() != self._checksum:
             raise self._error("another build has replaced it by one with other contents")
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
-        self._block_bytes: int = self.info.get("block_bytes", _EARLIER_BLOCK_BYTES)
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
         self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
@@ -282,7 +279,7 @@ class Spill:
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of the body; checks every block that they touch."""
-        length = self._block_bytes
+        length = _BLOCK_BYTES
         first, last = start // length, -(-end // length)
         block_start, block_end = first * length, min(last * length, self._body_bytes)
         data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))
