@@ -4,7 +4,7 @@ Read in ranges: the header holds the document counts of the splits, the key of e
 checksum of every 128 KiB block of the body, so a key range costs one read of the document table and one of the
 tokens, both checked. It holds neither source nor path: the same file under two names shares its spills.
 
-    header   fixed part, JSON block, sampled keys (u64), block checksums (u64), checksum of all this
+    header   fixed part, JSON block, sampled keys (u64), block checksums (xxh3_128), checksum of all this
     body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
 
 A spill is a cache that the next build reuses; its name is a hash of everything that determines its bytes.
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.arrays import AnyArray, runs_of, token_dtype
+from tokenloom.storage.formats.blocks import BlockHasher
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.stores import local_files
@@ -140,7 +141,7 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
     body_bytes = table.nbytes + tokens.nbytes + documents.ids.nbytes
     block, sampled = canonical_json(info), np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
     num_blocks = -(-body_bytes // _BLOCK_BYTES)
-    header_bytes = _FIXED.size + len(block) + len(sampled) + 8 * num_blocks + _CHECKSUM_BYTES
+    header_bytes = _FIXED.size + len(block) + len(sampled) + _CHECKSUM_BYTES * (num_blocks + 1)
     file_bytes = header_bytes + body_bytes
     fixed = (SPILL_FORMAT, header_bytes, len(block), tokens.itemsize, len(table), len(tokens), file_bytes)
     local_files.write_all(file, bytes(header_bytes))  # it holds the checksums of what follows
@@ -154,23 +155,15 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
 
 
 def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> bytes:
-    """Write the table, tokens and ids in an order; return xxh3_64 of every block, joined."""
+    """Write the table, tokens and ids in an order; return the checksums of all blocks."""
     tokens = _in_order(documents.tokens, documents.num_tokens, order)
     ids = _in_order(documents.ids, documents.id_bytes, order)
-    checksums, hasher, room = [], xxhash.xxh3_64(), _BLOCK_BYTES
+    hasher = BlockHasher(_BLOCK_BYTES)
     for part in chain([table], tokens, ids):
         view = part.view(np.uint8).data
         local_files.write_all(file, view)
-        while len(view):
-            hasher.update(view[:room])
-            taken = min(room, len(view))
-            view, room = view[taken:], room - taken
-            if room == 0:
-                checksums.append(hasher.intdigest())
-                hasher, room = xxhash.xxh3_64(), _BLOCK_BYTES
-    if room < _BLOCK_BYTES:
-        checksums.append(hasher.intdigest())
-    return np.array(checksums, "<u8").tobytes()
+        hasher.update(view)
+    return hasher.finish()
 
 
 def _in_order(values: AnyArray, lengths: AnyArray, order: NDArray[np.intp]) -> Iterator[AnyArray]:
@@ -223,7 +216,7 @@ class Spill:
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
-        self._checksums = np.frombuffer(head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES], "<u8")
+        self._checksums = head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES]
         self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
         self._tokens_start = num_documents * TABLE_DTYPE.itemsize
         self._ids_start = self._tokens_start + num_tokens * width
@@ -285,6 +278,7 @@ class Spill:
         data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))
         for block in range(first, last):
             piece = data[(block - first) * length : (block - first + 1) * length]
-            if xxhash.xxh3_64_intdigest(piece) != int(self._checksums[block]):
+            checksum = self._checksums[block * _CHECKSUM_BYTES : (block + 1) * _CHECKSUM_BYTES]
+            if xxhash.xxh3_128_digest(piece) != checksum:
                 raise self._error(f"block {block} (of {length // 1024} KiB) is damaged")
         return data[start - first * length : end - first * length]

@@ -40,6 +40,7 @@ from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
 from tokenloom.storage.versions.retirement import refuse_deleted
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, max_hash_of
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import ChosenDocument, choose_documents
@@ -102,8 +103,9 @@ class ShardJob:
         chosen: list[ChosenDocument] = []
 
         def choose(batch: pa.RecordBatch) -> None:
-            if self.max_hash is not None:
-                chosen.extend(choose_documents(batch, claim.entry.name, self.max_hash))
+            if header and self.max_hash is not None:
+                shard = StoredShard(self.store, claim.version, claim.entry)
+                chosen.extend(choose_documents(batch, shard, self.max_hash))
 
         progress.report(progress.Working(f"reading {claim.path}"))
         blocks = BlocksCheck(self.store, claim, counter.take)

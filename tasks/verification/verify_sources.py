@@ -7,19 +7,13 @@ changed or is gone since then is reported as a warning: it says nothing about th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tokenloom.errors import InputError, TokenizerError
-from tokenloom.storage.formats.keys import hash_of_ids
-from tokenloom.storage.formats.shard import ShardHeader, read_header
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
@@ -28,7 +22,6 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.reencoding import encode_again
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, ChosenDocument
 from tokenloom.tasks.verification.verify import OpenedVersion
-from tokenloom.tokenizers import Tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -43,7 +36,6 @@ class DeepJob:
     `tokenizer_files` are the version's.
     """
 
-    store: Store
     version: str
     file: InputFile
     definition: dict[str, Any]
@@ -51,19 +43,6 @@ class DeepJob:
     tokenizer_files: dict[str, bytes]
     transform: str | None
     documents: list[ChosenDocument]
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """How a document that was encoded again compares with its shard; `place` names its row in a message.
-
-    `has_same_ids` is False where the text differs.
-    """
-
-    document: ChosenDocument
-    place: str
-    has_same_text: bool
-    has_same_ids: bool
 
 
 @dataclass(frozen=True)
@@ -84,11 +63,16 @@ def deep_jobs(
         subject: with manifest and inputs.
         chosen: of all undamaged shards.
         spec: says where the sources are.
+
+    Raises FormatError for a damaged tokenizer file.
     """
-    assert subject.inputs is not None
+    manifest = subject.manifest
+    assert manifest is not None and subject.inputs is not None
     inputs, warnings = find_inputs(spec, subject.store)
     by_path = {(file.source, file.path): file for file in inputs}
-    make_job = _job_maker(subject, spec)
+    files = read_tokenizer_files(subject.store, manifest)
+    tokenizer = manifest.tokenizer_definition, manifest.tokenizer.fingerprint, files
+    transform = spec.documents.transform.function if spec.documents.transform else None
     jobs = []
     for input_index, group in groupby(sorted(chosen), key=attrgetter("input_index")):
         documents = list(group)
@@ -99,87 +83,40 @@ def deep_jobs(
             warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
         parts = [documents[start : start + JOB_SAMPLES] for start in range(0, len(documents), JOB_SAMPLES)]
-        jobs += [make_job(file, part) for part in parts]
+        jobs += [DeepJob(manifest.version, file, *tokenizer, transform, part) for part in parts]
     return jobs, warnings
-
-
-def _job_maker(subject: OpenedVersion, spec: BuildSpec) -> Callable[[InputFile, list[ChosenDocument]], DeepJob]:
-    """Return a function that makes a job of a file and documents; raises FormatError for a damaged tokenizer file."""
-    manifest, version = subject.manifest, subject.version
-    assert manifest is not None and version is not None
-    files = read_tokenizer_files(subject.store, manifest)
-    definition, fingerprint = manifest.tokenizer_definition, manifest.tokenizer.fingerprint
-    transform = spec.documents.transform.function if spec.documents.transform else None
-
-    def make_job(file: InputFile, documents: list[ChosenDocument]) -> DeepJob:
-        return DeepJob(subject.store, version, file, definition, fingerprint, files, transform, documents)
-
-    return make_job
 
 
 def verify_encoding(job: DeepJob) -> EncodingReport:
     """Encode the documents of a job again and compare them with their shards; runs in a worker."""
+    wanted = {document.row: document for document in job.documents}
+    problems: defaultdict[str, list[str]] = defaultdict(list)
+    num_found = num_other = 0
     try:
         tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint, job.tokenizer_files)
-        found = _compare(job, tokenizer)
-        compared = [one for one in found if one.has_same_text or not job.transform]
-        damages = _damages(job, compared)
-        if damages:
+        for again in encode_again(job.file, sorted(wanted), job.transform, tokenizer, job.file.num_bytes):
+            document, num_found = wanted[again.row], num_found + 1
+            has_same_text = again.content == document.content
+            if not has_same_text and job.transform:
+                num_other += 1
+            elif not has_same_text or again.ids_hash != document.ids_hash:
+                what = "encoded again, its ids differ" if has_same_text else "its source gives another text"
+                problems[document.shard_name].append(f"{again.place}, token {document.start}: {what}")
+            progress.report(progress.Advanced(num_documents=1, done=1))
+        if problems:
             check_unchanged(job.file)  # since its fingerprint was compared
     except (InputError, TokenizerError) as error:
         return EncodingReport(0, [], [f"not compared: {error}"])
     warnings = []
-    if num_gone := len(job.documents) - len(found):
+    if num_gone := len(wanted) - num_found:
         warnings.append(f"{job.file.url}: {num_gone} of its rows can no longer be read")
-    if num_other := len(found) - len(compared):
+    if num_other:
         warnings.append(f"documents.transform {job.transform} gives different texts: {num_other:,} not compared")
-    return EncodingReport(len(compared), damages, warnings)
-
-
-def _compare(job: DeepJob, tokenizer: Tokenizer) -> list[_Comparison]:
-    """Encode the documents of a job again and return how each compares; leaves out those whose rows are gone."""
-    wanted = {document.row: document for document in job.documents}
-    stored_hash = _stored_hash(job)
-    found = []
-    for again in encode_again(job.file, sorted(wanted), job.transform, tokenizer, job.file.num_bytes):
-        document = wanted[again.row]
-        has_same_text = again.content == document.content
-        has_same_ids = has_same_text and again.ids_hash == stored_hash(document)
-        found.append(_Comparison(document, again.place, has_same_text, has_same_ids))
-        progress.report(progress.Advanced(num_documents=1, done=1))
-    return found
-
-
-def _stored_hash(job: DeepJob) -> Callable[[ChosenDocument], int]:
-    """Return a function that reads the ids of a document from its shard and returns their hash."""
-
-    @cache
-    def header_of(path: str) -> ShardHeader:
-        return read_header(job.store, path)
-
-    def stored_hash(document: ChosenDocument) -> int:
-        path = version_path(job.version, document.shard_name)
-        header = header_of(path)
-        start = header.tokens_start + document.start * header.token_bytes
-        end = start + document.num_tokens * header.token_bytes
-        return hash_of_ids(np.frombuffer(job.store.read_range(path, start, end), header.dtype))
-
-    return stored_hash
-
-
-def _damages(job: DeepJob, found: Iterable[_Comparison]) -> list[Damage]:
-    """Return the shards whose documents differ, with the first of them."""
-    problems: defaultdict[str, list[str]] = defaultdict(list)
-    for one in found:
-        where = f"{one.place}, token {one.document.start}"
-        if not one.has_same_text:
-            problems[one.document.shard_name].append(f"{where}: its source gives another text")
-        elif not one.has_same_ids:
-            problems[one.document.shard_name].append(f"{where}: encoded again, its ids differ")
-    return [
+    damages = [
         Damage(version_path(job.version, name), "; ".join([*what[:_MAX_NAMED], *_more(what)]))
         for name, what in sorted(problems.items())
     ]
+    return EncodingReport(num_found - num_other, damages, warnings)
 
 
 def _more(what: list[str]) -> list[str]:
