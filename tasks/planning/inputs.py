@@ -147,25 +147,19 @@ def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
 
 
 def _tables_above(levels_of: dict[str, int]) -> dict[str, str]:
-    """Return the format of each table among some folders and those above them; looks in the first ones alone.
+    """Return the format of each table among some folders and those above them; looks in the highest ones alone.
 
     Args:
         levels_of: how many folders to look in from each folder up, itself included, at least _TABLE_LEVELS.
     """
-    looked: set[str] = set()
-    tables: dict[str, str] = {}
-    for folder, levels in levels_of.items():
-        limit = _MAX_LOOKED if is_local(folder) else _MAX_LOOKED_REMOTELY
-        inside = tuple(f"{table}/" for table in tables)
-        for up in range(max(levels, _TABLE_LEVELS)):
-            above = folder.rsplit("/", up)[0]
-            if above in looked or len(looked) >= limit or f"{above}/".startswith(inside):
-                break  # those above it are known, too
-            looked.add(above)
-            if name := _table_at(above):
-                tables[above] = name
-                break
-    return tables
+    above = {
+        folder.rsplit("/", up)[0]: None
+        for folder, levels in levels_of.items()
+        for up in reversed(range(max(levels, _TABLE_LEVELS)))
+    }
+    limit = _MAX_LOOKED if is_local(next(iter(levels_of))) else _MAX_LOOKED_REMOTELY
+    looked = sorted(above, key=lambda folder: folder.count("/"))[:limit]
+    return {folder: name for folder in looked if (name := _table_at(folder))}
 
 
 def _table_at(folder: str) -> str | None:
