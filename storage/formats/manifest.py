@@ -23,7 +23,7 @@ from tokenloom.storage.formats.records import Count, Digest, JsonObject, Mismatc
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
 
 FORMAT_VERSION = 1
-NAME = "manifest.json"
+MANIFEST = "manifest.json"
 INPUTS = "inputs.json"
 QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions

@@ -13,7 +13,7 @@ import numpy as np
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.manifest import NAME, Manifest
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.packings import PACKINGS, check_packing, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -70,6 +70,6 @@ def _known_counts(store: Store, manifest: Manifest, split: str, packing: str, se
         return None
     counts = [row["samples"][key] for row in shards.rows]
     if not all(type(n) is int and 0 <= n <= limit for n, limit in zip(counts, shards.num_tokens(), strict=True)):
-        place = store.place(version_path(manifest.version, NAME))
+        place = store.place(version_path(manifest.version, MANIFEST))
         raise FormatError(f"{place}: samples of {key} must be counts of at most the shard's tokens; restore it")
     return np.array(counts, dtype=np.int64)

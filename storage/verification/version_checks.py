@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from tokenloom.errors import message_of
-from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, QUARANTINE, Manifest, version_name
+from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, QUARANTINE, Manifest, version_name
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
@@ -95,7 +95,7 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
             if published(entry.version):
                 continue
             if entry is entries[-1]:
-                damages.append(Damage(version_path(entry.version, NAME), f"missing, but tag {tag} names it"))
+                damages.append(Damage(version_path(entry.version, MANIFEST), f"missing, but tag {tag} names it"))
             else:
                 warnings.append(f"{log.path(entry.number)}: it names version {entry.version}, which no longer exists")
     return damages, warnings
@@ -126,7 +126,7 @@ def _contradictions(tag: str, path: str, entry: TagEntry, before: TagEntry | Non
 def unlisted_files(store: Store, manifest: Manifest) -> list[str]:
     """Return the paths in a version's folder that the manifest does not list, except for build.json."""
     version = manifest.version
-    known: dict[str, set[str]] = {"": {NAME, BUILD}}
+    known: dict[str, set[str]] = {"": {MANIFEST, BUILD}}
     for name in listed_names(manifest):
         parts = name.split("/")
         for depth, part in enumerate(parts):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import sha256_of_bytes
-from tokenloom.storage.formats.manifest import BUILD, INPUTS, NAME, Manifest, read_manifest
+from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, Manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
@@ -36,7 +36,7 @@ def is_dataset(store: Store) -> bool:
 
 def is_published(store: Store, version: str) -> bool:
     """Return whether `version` is complete and visible."""
-    return store.exists(version_path(version, NAME))
+    return store.exists(version_path(version, MANIFEST))
 
 
 def published_versions(store: Store) -> list[str]:
@@ -49,7 +49,7 @@ def load_manifest(store: Store, version: str) -> Manifest:
 
     If `tokenloom gc` deleted it, the StoreError is a VersionDeleted.
     """
-    path = version_path(version, NAME)
+    path = version_path(version, MANIFEST)
     try:
         manifest = read_manifest(store.read(path), store.place(path))
     except FileNotFoundError as error:
@@ -98,7 +98,7 @@ def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
     """Return a small file that a manifest lists under `files`; raises FormatError if it is missing or damaged."""
     path = version_path(manifest.version, name)
     if name not in manifest.files:
-        raise FormatError(f"{store.place(version_path(manifest.version, NAME))}: it does not list {name}")
+        raise FormatError(f"{store.place(version_path(manifest.version, MANIFEST))}: it does not list {name}")
     try:
         data = store.read(path)
     except FileNotFoundError as error:
@@ -127,7 +127,7 @@ def check_lengths(store: Store, manifest: Manifest) -> None:
         place = store.place(version_path(manifest.version))
         raise FormatError(
             f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "
-            f"{place}/{NAME} and build again, which makes the same bytes"
+            f"{place}/{MANIFEST} and build again, which makes the same bytes"
         )
 
 

@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
-from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.formats.records import Mismatch
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_clock import store_time
@@ -97,7 +97,7 @@ def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> No
 def _may_use(store: Store, version: str, entry: RetirementEntry, *, builds: bool) -> bool:
     """Return whether nobody deletes files of a version any more, and the caller makes them or they are there again."""
     if entry.state == DELETED:
-        return builds or store.exists(f"versions/{version}/{NAME}")  # a person restored it from a copy
+        return builds or store.exists(f"versions/{version}/{MANIFEST}")  # a person restored it from a copy
     if not builds:
         return False
     latest = store_time(store) - CLAIM_SECONDS  # an older claim is that of a collector that was killed

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.keys import SEED_SPACE
-from tokenloom.storage.formats.manifest import NAME, Manifest
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -53,6 +53,6 @@ def version_spec(store: Store, manifest: Manifest) -> VersionSpec:
         if "train" not in dict(found.splits) or not all(0 <= split.share <= 1 for split in found.splits):
             raise Mismatch("splits", "shares in [0, 1], among them that of train")
     except Mismatch as error:
-        place = store.place(version_path(manifest.version, NAME))
+        place = store.place(version_path(manifest.version, MANIFEST))
         raise FormatError(f"{place}: {error.inside('spec')}; restore it") from error
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
-from tokenloom.storage.formats.manifest import NAME, Manifest, encode_manifest, read_manifest
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest, encode_manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord
 from tokenloom.storage.stores.store import Store
@@ -45,7 +45,7 @@ class Candidate:
 def write_candidate(store: Store, manifest: Manifest, record: CandidateRecord) -> None:
     """Keep a version that is complete except for its manifest."""
     version = manifest.version
-    store.replace(candidate_path(version, NAME), encode_manifest(manifest))
+    store.replace(candidate_path(version, MANIFEST), encode_manifest(manifest))
     store.replace(candidate_path(version, _RECORD), sign_record(record))
 
 
@@ -56,7 +56,7 @@ def has_candidate(store: Store, version: str) -> bool:
 
 def read_candidate(store: Store, version: str) -> Candidate:
     """Return the candidate of `version`; raises WorkError if it is missing or damaged."""
-    path, manifest_path = candidate_path(version, _RECORD), candidate_path(version, NAME)
+    path, manifest_path = candidate_path(version, _RECORD), candidate_path(version, MANIFEST)
     with reading_work_file(store, path):
         record = read_signed_record(store.read(path), store.place(path), CandidateRecord)
     with reading_work_file(store, manifest_path):
@@ -86,4 +86,4 @@ def _parsed(data: bytes, path: str) -> CandidateRecord | None:
 def remove_candidate(store: Store, version: str) -> None:
     """Forget the candidate of a version, which is published."""
     store.remove(candidate_path(version, _RECORD))
-    store.remove(candidate_path(version, NAME))
+    store.remove(candidate_path(version, MANIFEST))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tokenloom.errors import DistrustedEncoder, StoreError, WorkError
-from tokenloom.storage.formats.manifest import BUILD, NAME, Manifest
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest
 from tokenloom.storage.formats.version_files import GateResult, encode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import check_file
@@ -150,7 +150,7 @@ def _create(store: Store, candidate: Candidate, gates: list[GateResult], forced_
     )
     store.replace(version_path(version, BUILD), encode_build(record))
     try:
-        store.create(version_path(version, NAME), candidate.data)
+        store.create(version_path(version, MANIFEST), candidate.data)
     except FileExistsError:
         return False
     return True

@@ -13,7 +13,7 @@ from tokenloom.errors import WorkError
 from tokenloom.storage.formats.manifest import (
     BUILD,
     INPUTS,
-    NAME,
+    MANIFEST,
     QUARANTINE,
     Manifest,
     SplitEntry,
@@ -164,7 +164,7 @@ def publish_version(
         return _keep_as_candidate(plan, manifest, record)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     try:
-        plan.store.create(version_path(plan.version, NAME), encode_manifest(manifest))
+        plan.store.create(version_path(plan.version, MANIFEST), encode_manifest(manifest))
     except FileExistsError:
         return False
     remove_candidate(plan.store, plan.version)  # of an earlier build, whose checks were stricter

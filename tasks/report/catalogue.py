@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
-from tokenloom.storage.formats.manifest import BUILD, NAME, Manifest, read_manifest
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, read_manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores import open_store
@@ -115,7 +115,7 @@ def _dataset(store: Store, name: str, limit: int) -> CatalogueDataset:
     tags_of, recent = _tags(store, limit if len(versions) > limit else 1)
     there = set(versions)
     listed = [each for each in dict.fromkeys([*tags_of, *recent, *versions]) if each in there][:limit]
-    manifests = store.read_all([version_path(version, NAME) for version in listed])
+    manifests = store.read_all([version_path(version, MANIFEST) for version in listed])
     builds = store.read_all([version_path(version, BUILD) for version in listed])
     reports = set(store.names(REPORTS))
     rows = [
@@ -157,7 +157,7 @@ def _row(
         record = decode_build(build or b"", BUILD)
         checks, is_bad = _checks(record)
     try:
-        contents = read_manifest(manifest, NAME)
+        contents = read_manifest(manifest, MANIFEST)
     except FormatError:
         contents, checks, is_bad = None, "damaged: see tokenloom verify", True
     return CatalogueRow(

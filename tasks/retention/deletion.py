@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.retirement import DELETED, DELETING, RETIRED, change_state, newest_retirement
@@ -78,7 +78,7 @@ def delete_version(store: Store, status: VersionStatus, now: float) -> int:
     claim = _Claim(store, status.version, status.entry_number)
     files = version_files(store, status.version)
     claim.check()
-    store.remove(version_path(status.version, NAME))
+    store.remove(version_path(status.version, MANIFEST))
     paths = list(files)
     for start in range(0, len(paths), FILES_AT_ONCE):
         claim.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.stores.store import Store, StoredFile
 from tokenloom.storage.versions import retirement, tags
@@ -80,7 +80,7 @@ def _described(lease: HeldLease) -> str:
 def _status(store: Store, version: str, tags_of: tuple[str, ...], users: tuple[str, ...]) -> VersionStatus | None:
     """Return None if the version has no files: another collector has just deleted it."""
     entry = newest_retirement(store, version)
-    published = store.modified(version_path(version, NAME))
+    published = store.modified(version_path(version, MANIFEST))
     touched = _touched(store, version) if published is None else published
     if touched is None:
         return None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
-from tokenloom.storage.formats.manifest import BUILD, NAME, QUARANTINE, Manifest, check_format, decode_manifest
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS
 from tokenloom.storage.formats.version_files import InputEntry
@@ -245,7 +245,7 @@ def _doubts(store: Store, manifest: Manifest) -> list[str]:
 
 def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | None:
     """Return the manifest, or None if it can't be trusted; add its damages."""
-    path = version_path(version, NAME)
+    path = version_path(version, MANIFEST)
     place = store.place(path)
     try:
         value = read_signed(store.read(path), place)
@@ -279,7 +279,7 @@ def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[Inp
     except StoreError as error:
         raise_unless_damage(store, error)
         return None
-    path = version_path(manifest.version, NAME)
+    path = version_path(manifest.version, MANIFEST)
     damages += [Damage(path, problem) for problem in inputs_problems(manifest, inputs)]
     return inputs
 

@@ -14,7 +14,7 @@ from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.builders.interleaving import Actor, Schedule
 from tests.builders.memory_store import MemoryStore
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
-from tokenloom.storage.formats.manifest import NAME
+from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import READER, READER_SECONDS, TAG, TAG_SECONDS, building, leasing
@@ -139,7 +139,7 @@ class Scenario:
 def files_of(files: dict[str, bytes], version: str) -> dict[str, bytes]:
     """Return the files of a version, the manifest last."""
     found = {path: data for path, data in files.items() if path.startswith(f"versions/{version}/")}
-    return dict(sorted(found.items(), key=lambda item: item[0].endswith(NAME)))
+    return dict(sorted(found.items(), key=lambda item: item[0].endswith(MANIFEST)))
 
 
 def check_complete(store: Store, version: str) -> None:
@@ -203,12 +203,12 @@ def build_again(store: Store, files: dict[str, bytes]) -> None:
 
 def _write(store: Store, files: dict[str, bytes]) -> None:
     for path, data in files.items():
-        if not path.endswith(NAME) and not store.exists(path):  # a shard that is there is not written again
+        if not path.endswith(MANIFEST) and not store.exists(path):  # a shard that is there is not written again
             store.replace(path, data)
 
 
 def _publish(store: Store, files: dict[str, bytes]) -> None:
-    path = next(path for path in files if path.endswith(NAME))
+    path = next(path for path in files if path.endswith(MANIFEST))
     try:
         store.create(path, files[path])
     except FileExistsError:

@@ -19,7 +19,7 @@ from tokenloom.cli.main import main
 from tokenloom.errors import GateFailed, StoreError, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import sign_record
-from tokenloom.storage.formats.manifest import BUILD, NAME
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST
 from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, decode_build
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import hand_moves, tags
@@ -231,7 +231,7 @@ def test_a_damaged_candidate_is_refused_until_it_is_built_again(
         "cut": shard.with_suffix(".tok"),
         "table": shard.with_suffix(".docs"),
         "missing": shard.with_suffix(".docs"),
-        "manifest": store.local(candidate_path(version, NAME)),
+        "manifest": store.local(candidate_path(version, MANIFEST)),
         "record": store.local(candidate_path(version, "candidate.json")),
     }[damage]
     data = path.read_bytes()

@@ -42,7 +42,7 @@ from tokenloom.errors import BadRow, FormatError, InputError, TokenloomError
 from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.manifest import QUARANTINE as NAME
+from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.encoding import tokenization
@@ -70,11 +70,11 @@ def failing(spec: BuildSpec) -> BuildSpec:
 def listed_rows(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
     """Return the lines of a version's quarantine, checked against its manifest; none if there is no such file."""
     store = local_store(spec.store, spec.dataset)
-    manifest, path = manifest_json(store, version), store.local(version_path(version, NAME))
+    manifest, path = manifest_json(store, version), store.local(version_path(version, MANIFEST))
     lines = []
-    if NAME in manifest["files"]:
+    if MANIFEST in manifest["files"]:
         data = path.read_bytes()
-        assert hashlib.sha256(data).hexdigest() == manifest["files"][NAME]
+        assert hashlib.sha256(data).hexdigest() == manifest["files"][MANIFEST]
         lines = [json.loads(line) for line in data.splitlines()]
         assert lines
         assert data == b"".join(canonical_json(line) + b"\n" for line in lines)
@@ -496,7 +496,7 @@ def test_a_build_from_existing_spills_lists_the_same_rows(tmp_path: Path, wanted
     second = build(other)
     assert second.num_encoded == 0
     assert second.version != first.version
-    assert listed_files(other, second.version)[NAME] == wanted[NAME]
+    assert listed_files(other, second.version)[MANIFEST] == wanted[MANIFEST]
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 1000])
@@ -890,7 +890,7 @@ def test_a_damaged_line_of_the_list_is_named_whatever_it_holds(field: str, value
     if value is ...:
         del line[field]
     store = LocalStore(tmp_path)
-    store.replace(NAME, canonical_json(line) + b"\n")
-    for read in (lambda: quarantine_reasons(store, NAME), lambda: quarantine_reason(store, NAME, "s", "p", 1)):
-        with pytest.raises(FormatError, match=f"{tmp_path}/{NAME}: it is damaged"):
+    store.replace(MANIFEST, canonical_json(line) + b"\n")
+    for read in (lambda: quarantine_reasons(store, MANIFEST), lambda: quarantine_reason(store, MANIFEST, "s", "p", 1)):
+        with pytest.raises(FormatError, match=f"{tmp_path}/{MANIFEST}: it is damaged"):
             read()

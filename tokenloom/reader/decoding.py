@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.storage.formats.arrays import AnyArray
-from tokenloom.storage.formats.manifest import NAME, Manifest
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 
@@ -35,7 +35,7 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
     from tokenloom.tokenizers import load_tokenizer
 
     files = read_tokenizer_files(store, manifest)
-    place = store.place(version_path(manifest.version, NAME))
+    place = store.place(version_path(manifest.version, MANIFEST))
     definition = manifest.tokenizer_definition
     if definition["kind"] in _FROM_FILES and not files:
         raise FormatError(f"{place}: the manifest lists no file of its {definition['kind']} tokenizer; restore it")
