@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import errno
 import gzip
 import hashlib
@@ -637,42 +636,6 @@ def _refused(spec: BuildSpec, error: type[BaseException] = InputError, match: st
     assert_nothing_visible(spec)
 
 
-LINES = b"".join(json.dumps({"text": f"{i} {random.Random(i).random()}"}).encode() + b"\n" for i in range(2000))
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
-def test_a_truncated_compressed_file_is_never_skipped(suffix: str, share: float, tmp_path: Path) -> None:
-    compress: dict[str, Callable[[bytes], bytes]] = {
-        ".gz": gzip.compress,
-        ".bz2": bz2.compress,
-        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-    }
-    data = compress[suffix](LINES)
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(data[: int(len(data) * share)])
-    _refused(spec_of(path), match="a.jsonl")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'[{"text": "a"}, {"text": "b"}',
-        b'[{"text": "a"}, {"text": "b"},]',
-        b'[{"text": "a"} {"text": "b"}]',
-        b'[{"text": "a"}, {"text": "b"]',
-        b'[{"text": "a"}, {"text": "b"}] {"text": "c"}',
-        b'[{"text": "a"}, {"text": "b", "n": ' + b"9" * 5000 + b"}]",
-        b'[{"text": "a"}, ' + b"[" * 100_000,
-    ],
-    ids=lambda data: repr(data[12:40]),
-)
-def test_a_broken_array_is_never_skipped(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(data)
-    _refused(spec_of(path), match=r"a\.json, value \d of its JSON array")
-
-
 def test_bad_values_of_a_whole_array_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(
@@ -687,26 +650,6 @@ def test_bad_values_of_a_whole_array_are_skipped(tmp_path: Path) -> None:
     ]
     spec = spec_of(path, max_bytes=8)
     assert_skipped(spec, build(spec), ["a", "b"], bad, 7)
-
-
-@pytest.mark.parametrize("table", [{"body": ["a"]}, {"text": [1, 2]}, {"text": [{"a": "b"}]}])
-def test_a_parquet_file_without_a_column_of_text_is_never_skipped(table: dict[str, Any], tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": GOOD}), tmp_path / "a.parquet")
-    pq.write_table(pa.table(table), tmp_path / "b.parquet")
-    _refused(spec_of(tmp_path / "*.parquet", "parquet"), match=r"b\.parquet.*column 'text'")
-
-
-def test_a_truncated_parquet_file_is_never_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": GOOD}), path)
-    path.write_bytes(path.read_bytes()[:-9])
-    _refused(spec_of(path, "parquet"), match="not a readable parquet file")
-
-
-def test_a_csv_file_with_an_unclosed_quote_is_never_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'text\ngood\n"open\nthe rest\n')
-    _refused(spec_of(path, "csv"), match="not valid CSV")
 
 
 def _fail_on_good_rows(one: str) -> str:
@@ -772,6 +715,7 @@ def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
         yield
 
 
+LINES = b"".join(json.dumps({"text": f"{i} {random.Random(i).random()}"}).encode() + b"\n" for i in range(2000))
 ERRORS = [OSError(errno.EIO, "Input/output error"), OSError("Forbidden"), TimeoutError(), MemoryError("no memory")]
 INPUTS = {
     "a.jsonl": LINES,

@@ -108,13 +108,6 @@ def test_partitions_of_a_plain_file_cover_it_without_overlap(tmp_path: Path, mon
     assert [text for _, text in read_file("jsonl", path)] == texts
 
 
-def test_row_of_a_line_is_its_byte_offset_also_after_a_mark_and_blank_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\r\n  \n{"text": "two"}')
-    rows = read_file("jsonl", path)
-    assert rows == [(0, "one"), (path.read_bytes().index(b'{"text": "two"'), "two")]
-
-
 def test_a_dotted_key_reaches_into_objects_and_a_key_with_a_dot_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"meta": {"body": "inner"}}\n{"meta.body": "literal", "meta": {"body": "inner"}}\n')
@@ -125,21 +118,6 @@ def test_null_text_is_a_row_without_text(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": null}\n{"text": "here"}\n')
     assert read_file("jsonl", path) == [(0, None), (15, "here")]
-
-
-@pytest.mark.parametrize("suffix", [".xz", ".lz4", ".zip"])
-def test_compression_that_is_not_supported_is_refused_by_name(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(b"anything")
-    with pytest.raises(InputError, match=r"a\.jsonl.*not supported; recreate it with \.gz, \.bz2, \.zst or none"):
-        read_file("jsonl", path)
-
-
-def test_an_overlong_line_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(line_of("short") + b"\n" + line_of("x" * 6_000_000))
-    with pytest.raises(InputError, match=r"a\.jsonl, line at byte 18: more than 4,194,504 bytes.*documents.max_bytes"):
-        read_file("jsonl", path, max_bytes=100)
 
 
 # Parquet
