@@ -30,16 +30,6 @@ def overwrite(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes
     return (data[:start] + fill + data[start + count :])[: len(data)]
 
 
-def truncate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """Cut off the end, often only a few bytes."""
-    return data[: rng.choice([rng.randrange(len(data)), len(data) - 1 - rng.randrange(min(64, len(data)))])]
-
-
-def cut_head(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """Cut off the beginning."""
-    return data[rng.choice([1, 3, 4, 8, rng.randrange(len(data))]) :]
-
-
 def insert(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """Insert noise, zeros or a marker of the format."""
     at, count = rng.randrange(len(data) + 1), rng.choice([1, 1, 2, 8, 100])
@@ -47,23 +37,18 @@ def insert(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     return data[:at] + piece + data[at:]
 
 
-def delete(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """Remove a range."""
-    start, end = _range(data, rng)
-    return data[:start] + data[end:]
+def truncate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
+    """Cut off the beginning, or the end, often only a few bytes."""
+    count = rng.choice([1, 3, 4, 8, rng.randrange(len(data)), 1 + rng.randrange(min(64, len(data)))])
+    return data[count:] if rng.random() < 0.3 else data[:-count]
 
 
-def duplicate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """Write a range twice."""
-    start, end = _range(data, rng)
-    return data[:end] + data[start:]
-
-
-def swap(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """Exchange two neighbouring ranges."""
+def rearrange(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
+    """Remove a range, write it twice, or exchange it with its neighbour."""
     start, end = _range(data, rng)
     middle = rng.randrange(start, end + 1)
-    return data[:start] + data[middle:end] + data[start:middle] + data[end:]
+    first, second = data[start:middle], data[middle:end]
+    return data[:start] + rng.choice([b"", second, 2 * (first + second), second + first]) + data[end:]
 
 
 def splice(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
@@ -117,7 +102,7 @@ def change_arrow_metadata(data: bytes, rng: random.Random, others: Sequence[byte
 
 Operation = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
 ANY: list[Operation] = [
-    flip_bits, flip_bits, overwrite, truncate, cut_head, insert, delete, duplicate, swap, splice, change_ends,
+    flip_bits, flip_bits, overwrite, truncate, truncate, insert, rearrange, rearrange, splice, change_ends,
 ]  # fmt: skip
 OF_FORMAT: dict[str, list[Operation]] = {
     "parquet": [change_parquet_footer, change_parquet_footer, change_page_header, change_page_header],
