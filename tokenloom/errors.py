@@ -98,7 +98,13 @@ class VersionDeleted(StoreError):
 
 
 class FormatError(TokenloomError, ValueError):
-    """A file of the store is damaged or incomplete, or this release does not know its format."""
+    """A file of the store is damaged or incomplete, or this release does not know its format.
+
+    Attributes:
+        advice: what the command line says after the message.
+    """
+
+    advice = "`tokenloom verify` lists everything that is damaged in a version, and what to do"
 
 
 class WorkError(TokenloomError, RuntimeError):

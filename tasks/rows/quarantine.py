@@ -117,7 +117,7 @@ def _naming_damage(store: Store, path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, RecursionError, Mismatch) as error:
-        raise FormatError(f"{store.place(path)}: it is damaged; `tokenloom verify` says what to do") from error
+        raise FormatError(f"{store.place(path)}: it is damaged; restore it") from error
 
 
 def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator[dict[str, Any]]:

@@ -823,7 +823,7 @@ def test_a_damaged_list_of_a_published_version_is_named(tmp_path: Path) -> None:
     version = build(spec).version
     path = Path(spec.store) / "data" / "versions" / version / "quarantine.jsonl"
     path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
-    with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; `tokenloom verify` says what to do"):
+    with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; restore it"):
         build(spec)
 
 

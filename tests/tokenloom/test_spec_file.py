@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tests.servers.busy_server import serving
 from tests.tasks.test_globs import put_all
-from tokenloom.cli.commands.starter_spec import STARTER_SPEC
+from tokenloom.cli.commands.init import STARTER_SPEC
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from tokenloom.wording import seconds_of
 
-_MAX_DAYS = 36_500
-
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a version."""
@@ -48,24 +46,31 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say where a build runs."""
     parser.add_argument(
         "--workers",
-        type=count_up_to(512),
+        type=integer_in(0, 512),
         metavar="N",
         help="worker processes (default: one per core; 0: no worker processes)",
     )
     parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
 
 
+def add_source_spec(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says where the sources of a version are now."""
+    parser.add_argument(
+        "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
+    )
+
+
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what `tokenloom gc` keeps."""
     parser.add_argument(
         "--keep-last",
-        type=count_up_to(10**6),
+        type=integer_in(0, 10**6),
         metavar="N",
         help="keep the N versions that were published last",
     )
     parser.add_argument(
         "--keep-days",
-        type=days,
+        type=number_up_to(36_500),
         metavar="DAYS",
         help="keep versions that were published less than DAYS days ago",
     )
@@ -93,51 +98,38 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def days(text: str) -> float:
-    """Return a number of days, at least 0, which may be a fraction."""
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from error
-    if not 0 <= value <= _MAX_DAYS:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, {_MAX_DAYS}]")
-    return value
+def number_up_to(maximum: float) -> Callable[[str], float]:
+    """Return the type of a number in [0, maximum], which may be a fraction."""
 
-
-def count_up_to(maximum: int) -> Callable[[str], int]:
-    """Return the type of an integer in [0, maximum]."""
-
-    def count(text: str) -> int:
-        value = _integer(text)
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
         if not 0 <= value <= maximum:
-            raise argparse.ArgumentTypeError(f"{value} is not in [0, {maximum}]")
+            raise argparse.ArgumentTypeError(f"{text} is not in [0, {maximum:,.0f}]")
         return value
 
-    return count
+    return number
 
 
-def positive(text: str) -> int:
-    """Return an integer in [1, 2**62]."""
-    return positive_up_to(2**62)(text)
+def integer_in(minimum: int, maximum: int) -> Callable[[str], int]:
+    """Return the type of an integer in [minimum, maximum]."""
 
-
-def positive_up_to(maximum: int) -> Callable[[str], int]:
-    """Return the type of an integer in [1, maximum]."""
-
-    def positive_count(text: str) -> int:
-        value = _integer(text)
-        if value < 1:
-            raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-        if value > maximum:
-            raise argparse.ArgumentTypeError(f"{value:,} is more than {maximum:,}")
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from error
+        if not minimum <= value <= maximum:
+            raise argparse.ArgumentTypeError(f"{value:,} is not in [{minimum}, {maximum:,}]")
         return value
 
-    return positive_count
+    return integer
 
 
-def count(text: str) -> int:
-    """Return an integer of at least 0."""
-    return count_up_to(2**62)(text)
+count = integer_in(0, 2**62)
+positive = integer_in(1, 2**62)
 
 
 def utf8(text: str) -> str:
@@ -147,10 +139,3 @@ def utf8(text: str) -> str:
     except UnicodeEncodeError as error:  # Python makes a lone surrogate of any other byte (PEP 383)
         raise argparse.ArgumentTypeError(f"{text!r} is not valid UTF-8; convert the text to UTF-8") from error
     return text
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from error

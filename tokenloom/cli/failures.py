@@ -106,6 +106,4 @@ def _message(error: BaseException, is_resumable: bool) -> str:
     problems = str(error).strip().splitlines() if isinstance(error, SpecError) else []
     problems = problems or [_system_message(error) or message_of(error)]
     text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
-    if isinstance(error, FormatError) and "tokenloom verify" not in text:
-        text += "; `tokenloom verify` lists everything that is damaged in a version, and what to do"
-    return text
+    return f"{text}; {error.advice}" if isinstance(error, FormatError) else text

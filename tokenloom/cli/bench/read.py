@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tokenloom.cli.argument_types import add_reference, count_up_to, positive
+from tokenloom.cli.argument_types import add_reference, integer_in, number_up_to, positive
 from tokenloom.cli.bench.figures import BenchResult, WayFigures, way_figures
 from tokenloom.cli.bench.rank import Task, run_ranks
 from tokenloom.cli.bench.tables import show
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--packing", default="concat", metavar="NAME", help="as in TokenDataset (default: concat)")
     add("--order", default="block", metavar="NAME", help="as in TokenLoader (default: block)")
     add("--batch-size", type=positive, default=8, metavar="B", help="samples per batch of a process (default: 8)")
-    add("--step-ms", type=_milliseconds, default=100.0, metavar="MS", help="computing time of a step (default: 100)")
+    add(
+        "--step-ms", type=number_up_to(1e6), default=100.0, metavar="MS", help="computing time of a step (default: 100)"
+    )
     add("--steps", type=positive, metavar="N", help="steps to measure (default: as many as take 3 seconds)")
     add(
         "--workers",
@@ -48,21 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _counts(text: str) -> list[int]:
-    return [count_up_to(512)(item) for item in text.split(",") if item.strip()]
+    return [integer_in(0, 512)(item) for item in text.split(",") if item.strip()]
 
 
 def _positives(text: str) -> list[int]:
     return [positive(item) for item in text.split(",")]
-
-
-def _milliseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
-    if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1000000]")
-    return value
 
 
 def run(

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenloom.cli.argument_types import count_up_to, positive
+from tokenloom.cli.argument_types import integer_in, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.flows.runs.store_links import PREFIX
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder", metavar="DIR", help="folder of the database, storage and logs (default: ~/.tokenloom)"
     )
     parser.add_argument(
-        "--port", type=count_up_to(65_535), default=4200, help="port of 127.0.0.1; 0: a free one (default: 4200)"
+        "--port", type=integer_in(0, 65_535), default=4200, help="port of 127.0.0.1; 0: a free one (default: 4200)"
     )
     parser.add_argument("--runs", type=positive, default=2, metavar="N", help="flow runs at a time (default: 2)")
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenloom.cli.argument_types import add_reference, count_up_to
+from tokenloom.cli.argument_types import add_reference, add_source_spec, integer_in
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
@@ -37,11 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
     parser.add_argument("--deep", action="store_true", help="encode about 1,000 documents again from their sources")
+    add_source_spec(parser)
     parser.add_argument(
-        "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
-    )
-    parser.add_argument(
-        "--workers", type=count_up_to(512), metavar="N", help="worker processes (default: one per core)"
+        "--workers", type=integer_in(0, 512), metavar="N", help="worker processes (default: one per core)"
     )
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.cli.argument_types import add_reference, count, positive_up_to
+from tokenloom.cli.argument_types import add_reference, add_source_spec, count, integer_in
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.loader_arguments import (
     LoaderArguments,
@@ -59,14 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--path", metavar="P", help="an input, as `tokenloom inspect --json` lists it; with --row")
     parser.add_argument("--row", type=count, metavar="N", help="row of the input; of JSON lines, the byte offset")
     parser.add_argument("--source", metavar="NAME", help="the source of the input, if several have the path")
-    parser.add_argument(
-        "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
-    )
+    add_source_spec(parser)
     add_loader_arguments(parser)
     parser.add_argument("--epoch", type=count, default=0, metavar="E", help="the first epoch to look at (default: 0)")
     parser.add_argument(
         "--epochs",
-        type=positive_up_to(_MAX_EPOCHS),
+        type=integer_in(1, _MAX_EPOCHS),
         default=1,
         metavar="N",
         help=f"how many epochs, at most {_MAX_EPOCHS:,} (default: 1)",
