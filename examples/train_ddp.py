@@ -25,41 +25,6 @@ from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 from tokenloom.examples.data_options import DataOptions
 
 
-class Attention(nn.Module):
-    """Causal self-attention: (B, T, width) -> (B, T, width)."""
-
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the attention of each token to itself and those before it."""
-        parts = self.qkv(x).chunk(3, dim=-1)
-        query, key, value = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)  # (B, num_heads, T, width / num_heads)
-        out: Tensor = self.out(seen.transpose(1, 2).flatten(2))
-        return out
-
-
-class Block(nn.Module):
-    """Attention and a feed-forward network, each on normalised inputs, added to the residual stream."""
-
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, num_heads))
-        self.feed_forward = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, T, width) to the same shape."""
-        x = x + self.attention(x)
-        out: Tensor = x + self.feed_forward(x)
-        return out
-
-
 class GPT(nn.Module):
     """A small GPT: token ids and labels, (B, T) int64 each -> mean cross entropy in nats."""
 
@@ -69,20 +34,22 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, width)
         self.positions = nn.Embedding(seq_len, width)
-        self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_blocks)))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width, num_heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(num_blocks)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab_size, bias=False)
-        self.apply(self._init)
-
-    @staticmethod
-    def _init(module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         """Return the loss; labels of -100 don't count."""
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        x = self.blocks(self.tokens(input_ids) + self.positions(places))
+        seq_len = input_ids.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(seq_len, device=input_ids.device)
+        x = self.tokens(input_ids) + self.positions(torch.arange(seq_len, device=input_ids.device))
+        for block in self.blocks:
+            x = block(x, mask, is_causal=True)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
 
 
