@@ -36,7 +36,6 @@ from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order
 from tokenloom.reader.producer import Producer
 from tokenloom.reader.ranks import find_ranks
-from tokenloom.reader.shards.split_samples import SplitSamples
 
 _WORLDS = (1, 2, 4, 8, 16)
 _SHARDS = (300, 90, 500, 12, 210)
@@ -103,15 +102,10 @@ def test_batches_follow_from_tokens_and_offsets_row_by_row(
     types = {"input_ids": torch.int64, "labels": torch.int64} | dict.fromkeys(fields, torch.int32)
     assert {name: value.dtype for name, value in batches[0].items() if name != "max_seqlen"} == types
     assert ("max_seqlen" in batches[0]) == ("cu_seqlens" in fields)
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_these_rows_do_contain_several_documents_and_padding(reference: str, packing: str) -> None:
-    oracle = Oracle(reference, 12, packing, fields=FIELDS)
-    batch = oracle.batch(range(len(oracle)))
-    flat = {x for row in batch["document_ids"] for x in row}
-    assert (-1 in flat) == (packing in ("document_padded", "best_fit"))
-    assert (2 in flat) == (packing in ("concat", "best_fit"))
+    if "document_ids" in fields:  # these rows do contain padding and several documents
+        ids = torch.cat([batch["document_ids"] for batch in batches[:-1]])
+        assert bool((ids == -1).any()) == (packing in ("document_padded", "best_fit"))
+        assert bool((ids == 2).any()) == (packing in ("concat", "best_fit"))
 
 
 @pytest.mark.parametrize("vocab_size", [200, 5000, 70_000])
@@ -289,34 +283,6 @@ def test_the_shards_after_each_window_are_opened_ahead(reference: str, monkeypat
     loader.close()
     assert len(window_ends) > 5
     assert ahead == {(end, 2**14) for end in window_ends}
-
-
-def test_shards_are_not_opened_ahead_once_the_next_window_is_opened(
-    reference: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A small cache would download them again, after they were read and removed."""
-    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
-    prepare, shards_of = Producer._prepare_upcoming, loader.stream.shards_of
-    monkeypatch.setattr(Producer, "_prepare_upcoming", lambda *_: None)
-    for _ in range(20):
-        next(loader)
-    producer = loader._producer
-    assert producer is not None
-    assert producer._window_index == 3  # windows of 1, 8 and 64 batches
-    opened = []
-    monkeypatch.setattr(SplitSamples, "prepare_shards", lambda *_, waits: opened.append(waits))
-    for window_index in (1, 2, 3):
-        prepare(producer, np.arange(10), window_index)
-    assert opened == [False]  # for the third
-
-    def shards_meanwhile(positions: Any) -> Any:
-        producer._window_index += 1
-        return shards_of(positions)
-
-    monkeypatch.setattr(loader.stream, "shards_of", shards_meanwhile)
-    prepare(producer, np.arange(10), 3)
-    assert opened == [False]
-    loader.close()
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 16])
@@ -515,35 +481,20 @@ def batch_with_documents(reference: str) -> tuple[dict[str, Any], torch.Tensor]:
     return batch, allowed
 
 
-def test_dense_masks_agree_with_the_end_of_text_ids_row_by_row(
-    batch_with_documents: tuple[dict[str, Any], torch.Tensor],
-) -> None:
+def test_masks_agree_with_the_end_of_text_ids(batch_with_documents: tuple[dict[str, Any], torch.Tensor]) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
     batch, allowed = batch_with_documents
-    dense = document_mask(batch["document_ids"]).dense()
+    mask = document_mask(batch["document_ids"])
+    dense = mask.dense()
     assert dense.shape == (6, 1, 32, 32)
     assert dense.dtype == torch.bool
     assert torch.equal(dense[:, 0], allowed)
     assert dense.any(dim=-1).all(), "a row of attention without any key gives NaN"
-
-
-def test_mask_mod_agrees_with_the_dense_mask_element_by_element(
-    batch_with_documents: tuple[dict[str, Any], torch.Tensor],
-) -> None:
-    batch, allowed = batch_with_documents
-    mask_mod = document_mask(batch["document_ids"]).mask_mod
     places = torch.arange(32)
-    for b in range(6):
-        for query in range(32):
-            row = mask_mod(torch.tensor(b), torch.tensor(0), torch.tensor(query), places)
-            assert torch.equal(row, allowed[b, query])
-
-
-def test_a_block_mask_can_be_made_on_the_cpu(batch_with_documents: tuple[dict[str, Any], torch.Tensor]) -> None:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    batch, allowed = batch_with_documents
-    mask_mod = document_mask(batch["document_ids"]).mask_mod
-    block_mask = create_block_mask(mask_mod, 6, None, 32, 32, device="cpu", BLOCK_SIZE=8)
+    rows = [mask.mask_mod(torch.tensor(b), torch.tensor(0), q, places) for b in range(6) for q in places]
+    assert torch.equal(torch.stack(rows).view(6, 32, 32), allowed)
+    block_mask = create_block_mask(mask.mask_mod, 6, None, 32, 32, device="cpu", BLOCK_SIZE=8)
     blocks = allowed.view(6, 4, 8, 4, 8).any(dim=4).any(dim=2)
     assert torch.equal(block_mask.to_dense()[:, 0].bool(), blocks)
 

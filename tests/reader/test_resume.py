@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import multiprocessing
 import pickle
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,22 +194,13 @@ def test_a_new_process_continues_from_json_alone(reference: str, small: str, kin
 def test_a_state_counts_the_batches_taken_and_not_those_made_ahead(reference: str, prefetch: int) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 3, rank=1, world_size=2, prefetch=prefetch)
     loader.start()
-    assert loader.state_dict()["samples"] == 0
+    first = loader.state_dict()
     for step in range(1, 40):
         next(loader)
         assert loader.state_dict()["samples"] == 6 * step
     loader.close()
+    assert first["samples"] == 0  # a state does not change when its loader continues
     assert loader.state_dict()["samples"] == 6 * 39
-
-
-def test_a_state_does_not_change_when_the_loader_continues(reference: str) -> None:
-    loader = TokenLoader(TokenDataset(reference, seq_len=8), 3)
-    state = loader.state_dict()
-    kept = copy.deepcopy(state)
-    for _ in range(3):
-        next(loader)
-    loader.close()
-    assert state == kept
 
 
 # ---- refusals
@@ -258,32 +249,41 @@ def test_a_state_loads_with_other_fields_and_batch_sizes_but_not_with_other_labe
     assert loader.state_dict() == state | {"samples": 30}
 
 
+_INVALID = "'stream' must be an object, and 'samples' an integer in [0, 2**62)"
+_WEIGHTS = "'weights' of its 'stream' must be a list of"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tokenloom_state": 2}, "not a loader state of version 1: tokenloom_state is 2; if it is newer"),
         ({"tokenloom_state": None}, "not a loader state of version 1: tokenloom_state is None"),
-        ({"samples": True}, "not a loader state"),
-        ({"samples": 2**63}, "not a loader state"),
-        ({"samples": -1}, r"'stream' must be an object, and 'samples' an integer in \[0, 2\*\*62\)"),
-        ({"samples": 1.5}, "not a loader state"),
-        ({"samples": None}, "not a loader state"),
-        ({"samples": "7"}, "not a loader state"),
-        ({"stream": []}, "not a loader state"),
-        ({"stream": None}, "not a loader state"),
+        *(({"samples": samples}, _INVALID) for samples in (True, 2**63, -1, 1.5, None, "7")),
+        *(({"stream": stream}, _INVALID) for stream in ([], None)),
+        ({"stream": {}}, "its 'stream' has no 'dataset'"),
+        ({"stream": {"members": 3}}, "'members' of its 'stream' must be dict"),
+        *(
+            ({"weights": weights}, _WEIGHTS)
+            for weights in ([], [3], [[0]], [[0, [1]]], [[0, [1, 1.5]]], [[None, [1, 1]]], [[0, [1, 1], 2]])
+        ),
     ],
 )
-def test_an_invalid_state_is_refused(reference: str, change: dict[str, Any], message: str) -> None:
-    loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
-    state = loader.state_dict() | change
-    with pytest.raises(TokenloomError, match=message):
+def test_an_invalid_state_is_refused(reference: str, small: str, change: dict[str, Any], message: str) -> None:
+    loader = TokenLoader(staged_mixture(reference, small), 2)
+    state = through_json(loader.state_dict())
+    (state["stream"] if "weights" in change else state).update(change)
+    with pytest.raises(TokenloomError, match=f"not a loader state.*{re.escape(message.partition(': ')[2] or message)}"):
         loader.load_state_dict(state)
-    with pytest.raises(TokenloomError, match=message):
+    with pytest.raises(TokenloomError, match="not a loader state"):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
+
+
+def test_what_is_no_state_at_all_is_refused(reference: str) -> None:
+    loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
     with pytest.raises(TokenloomError, match="not a loader state: it has no 'tokenloom_state'"):
         loader.load_state_dict({})
     with pytest.raises(TokenloomError, match="not a loader state: a str instead of an object; decode the JSON"):
-        loader.load_state_dict(json.dumps(state))  # type: ignore[arg-type]
+        loader.load_state_dict(json.dumps(loader.state_dict()))  # type: ignore[arg-type]
 
 
 def test_a_padded_end_counts_only_existing_samples(reference: str) -> None:
@@ -309,13 +309,6 @@ def test_a_state_brings_its_labels_and_options_that_it_decides_are_refused(refer
         TokenLoader.from_state(str(Path(reference).parent), loader.state_dict(), 2, seed=4)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("stream", [{}, {"dataset": "data"}, {"members": 3}, {"members": {"a": {}}, "names": ["a"]}])
-def test_a_state_whose_stream_lacks_fields_is_refused(reference: str, stream: dict[str, Any]) -> None:
-    state = {"tokenloom_state": 1, "stream": stream, "samples": 0}
-    with pytest.raises(TokenloomError, match="not a loader state"):
-        TokenLoader.from_state(str(Path(reference).parent), state, 2)
-
-
 @pytest.mark.parametrize("kind", ["dataset", "mixture"])
 def test_each_field_that_a_stream_lacks_or_has_of_another_type_is_named(reference: str, small: str, kind: str) -> None:
     data = TokenDataset(reference, seq_len=8) if kind == "dataset" else staged_mixture(reference, small)
@@ -333,16 +326,6 @@ def test_each_field_that_a_stream_lacks_or_has_of_another_type_is_named(referenc
             with pytest.raises(TokenloomError, match=f"not a loader state: '{name}' of its 'stream"):
                 TokenLoader.from_state(str(Path(reference).parent), state, 2)
         stream[name] = value
-
-
-@pytest.mark.parametrize("weights", [[], [3], [[0]], [[0, [1]]], [[0, [1, 1.5]]], [[None, [1, 1]]], [[0, [1, 1], 2]]])
-def test_weights_that_are_not_those_of_all_members_are_refused(
-    reference: str, small: str, weights: list[object]
-) -> None:
-    state = through_json(TokenLoader(staged_mixture(reference, small), 2).state_dict())
-    state["stream"]["weights"] = weights
-    with pytest.raises(TokenloomError, match="'weights' of its 'stream' must be a list of"):
-        TokenLoader.from_state(str(Path(reference).parent), state, 2)
 
 
 def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) -> None:
@@ -368,11 +351,13 @@ def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) 
 # ---- DataLoader
 
 
-def test_a_pickled_stream_is_the_same_stream(reference: str) -> None:
+def test_a_stream_and_its_pickle_give_the_same_batches_in_iterators_at_the_same_time(reference: str) -> None:
     stream = TokenDataset(reference, seq_len=8).iterable(batch_size=2, seed=1, num_epochs=1)
     again = pickle.loads(pickle.dumps(stream))  # noqa: S301  (our own bytes)
-    for one, other in zip(stream, again, strict=True):
-        assert_same(one, other)
+    alone = [copied(batch) for batch in stream]
+    for batch, *others in zip(alone, stream, stream, again, strict=True):
+        for other in others:
+            assert_same(other, batch)
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
@@ -478,13 +463,3 @@ def test_samplers_of_torch_accept_a_dataset(reference: str) -> None:
     rows = [row for batch in loader for row in batch["input_ids"].tolist()]
     oracle = Oracle(reference, 8)
     assert rows[:5] == [oracle.sample(i)["input_ids"] for i in range(2, 22, 4)]
-
-
-def test_two_iterators_of_one_stream_do_not_disturb_each_other(reference: str) -> None:
-    stream = TokenDataset(reference, seq_len=8).iterable(batch_size=2, seed=1, num_epochs=1)
-    alone = [copied(batch) for batch in stream]
-    first: Iterator[Any] = iter(stream)
-    second: Iterator[Any] = iter(stream)
-    for batch in alone:
-        assert_same(next(first), batch)
-        assert_same(next(second), batch)

@@ -180,34 +180,33 @@ def test_a_split_name_never_leaves_the_cache_folder(plain: _Built, tmp_path: Pat
     assert [file.path] == [*(tmp_path / "counts").iterdir()]
 
 
-@pytest.mark.parametrize("place", ["header", "offsets"])
-def test_a_damaged_shard_is_named_when_samples_are_counted(
-    plain: _Built, damaged: tuple[LocalStore, Path], place: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("header", "the header.*match"),
+        ("offsets", "the checksum of its document offsets.*match"),
+        *((f"cut to {length}", "") for length in (10, 5000, -1)),
+        ("another", "it is not the shard that the manifest lists"),
+        ("missing", "missing from a published version"),
+    ],
+)
+def test_a_damaged_or_missing_shard_is_named_when_samples_are_counted(
+    plain: _Built, damaged: tuple[LocalStore, Path], damage: str, message: str, tmp_path: Path
 ) -> None:
     store, path = damaged
     data = bytearray(path.read_bytes())
-    data[50 if place == "header" else -5] ^= 1
+    if damage in ("header", "offsets"):
+        data[50 if damage == "header" else -5] ^= 1
+    elif damage.startswith("cut"):
+        del data[int(damage.rpartition(" ")[2]) :]
     path.write_bytes(data)
-    with pytest.raises(FormatError, match=f"{path}: the (header|checksum of its document offsets).*match"):
+    if damage == "another":
+        shutil.copy(path.with_name("000000.tok"), path)
+    elif damage == "missing":
+        path.unlink()
+    with pytest.raises((FormatError, StoreError), match=f"{path}: {message}"):
         sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
     assert not (tmp_path / "counts").exists()
-
-
-def test_a_truncated_swapped_or_missing_shard_is_named(
-    plain: _Built, damaged: tuple[LocalStore, Path], tmp_path: Path
-) -> None:
-    store, path = damaged
-    data = path.read_bytes()
-    for length in (10, 5000, len(data) - 1):
-        path.write_bytes(data[:length])
-        with pytest.raises(FormatError, match=str(path)):
-            sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    shutil.copy(path.with_name("000000.tok"), path)
-    with pytest.raises(FormatError, match=f"{path}: it is not the shard that the manifest lists"):
-        sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    path.unlink()
-    with pytest.raises(StoreError, match=f"{path}: missing from a published version"):
-        sample_counts(store, plain.manifest, "train", "best_fit", 30, tmp_path)
 
 
 def test_an_unknown_packing_is_refused(plain: _Built, tmp_path: Path) -> None:
