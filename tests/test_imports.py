@@ -1,10 +1,12 @@
-"""The contracts on imports in pyproject.toml hold, and they see through the links in tokenloom/."""
+"""The contracts on imports in pyproject.toml hold, see through the links in tokenloom/, and the reader stays small."""
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,45 @@ def test_a_circle_of_imports_is_refused(house: Path) -> None:
     with (house / "storage/formats/names.py").open("a") as file:
         file.write("\nimport tokenloom.storage.formats.manifest\n")
     assert "No cycles are allowed in tokenloom.storage.formats" in _report(house)
+
+
+# ---- what someone who changes the loader may have to read
+
+
+def _file_of(module: str) -> Path | None:
+    path = _ROOT.joinpath(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    """Yield what a module imports, in functions too, but not for type checkers alone; and what may be its attributes."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.ImportFrom) and child.module:
+            yield from (child.module, *(f"{child.module}.{alias.name}" for alias in child.names))
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        yield from _imports(child)
+
+
+def _reached(module: str) -> dict[str, int]:
+    """Return the modules of tokenloom that a module needs, itself included, and the lines of each."""
+    lines: dict[str, int] = {}
+    pending = [module]
+    while pending:
+        name = pending.pop()
+        file = _file_of(name)
+        if name not in lines and name.partition(".")[0] == "tokenloom" and file:
+            source = file.read_text(encoding="utf-8")
+            lines[name] = source.count("\n")
+            pending += [name.rpartition(".")[0], *_imports(ast.parse(source))]
+    return lines
+
+
+def test_a_loader_reaches_a_limited_number_of_modules_and_lines() -> None:
+    """A limit is raised in the commit that says why."""
+    reached = _reached("tokenloom.reader.loader")
+    assert {"tokenloom.storage.cache.shard_cache", "tokenloom.reader.tracing.samples"} <= set(reached)  # lazily
+    assert len(reached) <= 104
+    assert sum(reached.values()) <= 12_850
