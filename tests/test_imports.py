@@ -68,7 +68,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """Yield what a module imports, in functions too, but not for type checkers alone; and what may be its attributes."""
+    """Yield what a module imports, in functions too, but not for type checkers alone."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             continue
@@ -96,6 +96,6 @@ def _reached(module: str) -> dict[str, int]:
 def test_a_loader_reaches_a_limited_number_of_modules_and_lines() -> None:
     """A limit is raised in the commit that says why."""
     reached = _reached("tokenloom.reader.loader")
-    assert {"tokenloom.storage.cache.shard_cache", "tokenloom.reader.tracing.samples"} <= set(reached)  # lazily
-    assert len(reached) <= 104
+    assert {"tokenloom.storage.cache.shard_cache", "tokenloom.reader.tracing.batches"} <= set(reached)  # lazily
+    assert len(reached) <= 106
     assert sum(reached.values()) <= 12_850

@@ -550,10 +550,10 @@ def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
     assert 0 < stats.wait_p50 <= stats.wait_p99
     assert stats.first_batch > 0
     assert 0 < stats.idle_ratio <= 1
-    assert all(stats.steps[name] > 0 for name in ("gather", "pack", "copy"))
+    assert all(stats.phases[name] > 0 for name in ("gather", "pack", "copy"))
     assert stats.memory["mapped"] == sum(entry.bytes for entry in data.files.entries)
-    assert stats.bottleneck.split()[0] in stats.steps  # a consumer that does nothing waits all the time
-    assert set(stats.to_json()) >= {"batches", "idle_ratio", "steps", "memory", "bottleneck"}
+    assert stats.bottleneck.split()[0] in stats.phases  # a consumer that does nothing waits all the time
+    assert set(stats.to_json()) >= {"batches", "idle_ratio", "phases", "memory", "bottleneck"}
     for part in ("20 batches", "tokens/s", "waiting: mean", "gather", "mapped", f"bottleneck: {stats.bottleneck}"):
         assert part in str(stats)
     assert repr(data) in repr(loader)

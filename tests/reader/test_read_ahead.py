@@ -22,7 +22,7 @@ from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.shards import disk_reads
 from tokenloom.reader.shards.disk_reads import PAGE, block_bytes
 from tokenloom.reader.shards.open_shards import OpenShards
-from tokenloom.reader.shards.window import RowWindow
+from tokenloom.reader.shards.window import TokenWindow
 
 BLOCK = 2**17
 SHARD_TOKENS = (300_000, 150_000, 70_000)  # uint16: 5, 3 and 2 blocks
@@ -37,19 +37,19 @@ def reference(folder: Path) -> str:
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was read ahead, and which pieces were copied, in the order in which both happened."""
     happened: list[tuple[Any, ...]] = []
-    read, copy = OpenShards.read_ahead, RowWindow.tokens
+    read, copy = OpenShards.read_ahead, TokenWindow.tokens
 
     def read_noted(self: OpenShards, index: int, start: int, end: int) -> int:
         num_bytes = read(self, index, start, end)
         happened.append(("read", index, start, end))
         return num_bytes
 
-    def copy_noted(self: RowWindow, first: int, end: int) -> Any:
+    def copy_noted(self: TokenWindow, first: int, end: int) -> Any:
         happened.extend(("copy", *piece[1:]) for piece in self.pieces(first, end))
         return copy(self, first, end)
 
     monkeypatch.setattr(OpenShards, "read_ahead", read_noted)
-    monkeypatch.setattr(RowWindow, "tokens", copy_noted)
+    monkeypatch.setattr(TokenWindow, "tokens", copy_noted)
     monkeypatch.setattr(disk_reads, "_read_around", lambda path: BLOCK)
     monkeypatch.setattr(disk_reads, "_WARM_READS", 1_000)
     monkeypatch.setattr(read_ahead, "disk_waits", lambda: (0, 0))  # pages of other files may be cold

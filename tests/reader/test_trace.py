@@ -28,7 +28,7 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order, Schedule, Steps, permute, unpermute
-from tokenloom.reader.ranks import Ranks
+from tokenloom.reader.ranks import DataRank
 from tokenloom.reader.tracing.records import Trace, TracedSample
 from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_samples
 from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
@@ -125,7 +125,7 @@ def test_positions_of_a_member_are_the_inverse_of_its_turns(
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 200))
 def test_places_are_the_inverse_of_the_positions_of_each_rank(world_size: int, batch_size: int, start: int) -> None:
     for rank in range(world_size):
-        steps = Steps(Ranks(rank, world_size, "test"), batch_size, None, True)
+        steps = Steps(DataRank(rank, world_size, "test"), batch_size, None, True)
         found, ranks, rows = steps.places(steps.positions(start, 4), start)
         assert (found * batch_size + rows == np.arange(4 * batch_size)).all()
         assert (ranks == rank).all()
@@ -231,7 +231,7 @@ def test_sightings_of_a_document_are_all_samples_that_have_it(built: Built, pack
         for document in sample["documents"]:
             assert document["text"] is None
             samples_of.setdefault(document["content"], []).append(index)
-    stream, steps = data.stream("full", 3, None), Steps(Ranks(0, 3, "test"), 2, None, True)
+    stream, steps = data.stream("full", 3, None), Steps(DataRank(0, 3, "test"), 2, None, True)
     version = data.files.manifest.version
     for content, tokens in _documents_of(data.reference).items():
         seen = find_sightings(stream, version, "train", [tokens], steps, range(2, 4))
@@ -255,7 +255,7 @@ def test_a_document_that_begins_with_the_shared_token_of_concat_is_in_both_sampl
         short.files.manifest.version,
         "train",
         [ShardTokens(0, seq_len, seq_len + 1)],
-        Steps(Ranks(0, 1, "test"), 1, None, True),
+        Steps(DataRank(0, 1, "test"), 1, None, True),
         range(1),
     )
     assert [each["step"] for each in seen] == [0, 1]
@@ -288,7 +288,7 @@ def test_a_padded_batch_has_only_the_samples_that_exist(built: Built) -> None:
 
 def test_all_ranks_together_are_one_range_of_the_stream(built: Built) -> None:
     stream = built.dataset().stream("block", 5, None)
-    steps = Steps(Ranks(0, 3, "test"), 2, None, True)
+    steps = Steps(DataRank(0, 3, "test"), 2, None, True)
     found = trace_all_ranks(stream, steps, step_position(steps, 4, start=7), 0)
     assert [sample["rank"] for sample in found] == [0, 0, 1, 1, 2, 2]
     assert {sample["sample"] for sample in found} == set(stream.order.samples(np.arange(31, 37)).tolist())

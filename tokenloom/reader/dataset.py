@@ -15,7 +15,7 @@ from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
-from tokenloom.reader.shards.window import RowWindow, WindowPart, widen
+from tokenloom.reader.shards.window import TokenWindow, WindowPart, widen
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.packing.packings import PACKINGS
@@ -156,7 +156,7 @@ class TokenDataset(SplitSamples):
         """Return the samples at `indices`; torch's DataLoader calls this for a batch."""
         found = self._checked(indices)
         part = WindowPart(self.shards, np.arange(len(found)), self.locate(found))
-        batch = _arrays(RowWindow([part], len(found), self.format))
+        batch = _arrays(TokenWindow([part], len(found), self.format))
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
@@ -231,7 +231,7 @@ def _lease(reference: str) -> Lease:
         raise StoreError(f"{reference}: lease=True writes a file into the store: {error}") from error
 
 
-def _arrays(window: RowWindow) -> Sample:
+def _arrays(window: TokenWindow) -> Sample:
     """Return a window as one batch."""
     form, num_rows = window.form, window.num_rows
     shape = (num_rows, form.seq_len)

@@ -303,7 +303,7 @@ class TokenLoader:
             wait_p50=waits.quantile(0.5),
             wait_p99=waits.quantile(0.99),
             idle_ratio=idle_ratio,
-            steps=phases,
+            phases=phases,
             memory=self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes},
             bytes_read_ahead=self._times.bytes_read_ahead,
             bottleneck=name_bottleneck(waits.num_batches, idle_ratio, phases),

@@ -18,7 +18,7 @@ from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order import Steps
 from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.shards.split_samples import SplitSamples
-from tokenloom.reader.shards.window import RowWindow
+from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.reader.streams import Stream
 from tokenloom.storage.formats.arrays import Int64s
 
@@ -34,7 +34,7 @@ Made: TypeAlias = Any  # type: ignore[explicit-any]
 class Feed(Protocol):
     """Turns rows of a window into batches of tensors: makes several at a time, in the thread, and finishes each one."""
 
-    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Made]:
+    def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Made]:
         """Return the batches of rows [first, first + num_batches * batch_size) of a window."""
 
     def finish(self, made: Made) -> Batch:
@@ -73,7 +73,7 @@ class Producer:
         # More threads than cores would plan no faster, and each touches 0.1 GB of its own.
         self._planning = threading.Semaphore(num_cores())
         self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
-        self._window: RowWindow | None = None
+        self._window: TokenWindow | None = None
         self._window_index = self._window_steps = self._taken_steps = 0
         self._pid = os.getpid()
 

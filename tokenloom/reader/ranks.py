@@ -35,7 +35,7 @@ class Mesh(Protocol):
 
 
 @dataclass(frozen=True)
-class Ranks:
+class DataRank:
     """A data-parallel rank in [0, world_size), and where both numbers come from."""
 
     rank: int
@@ -50,7 +50,7 @@ class Ranks:
         return (self.rank, self.world_size) == (distributed.get_rank(), distributed.get_world_size())
 
 
-def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = None) -> Ranks:
+def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = None) -> DataRank:
     """Return the rank and the world size: of mesh, the arguments, torch.distributed, RANK and WORLD_SIZE, or 0 of 1.
 
     Args:
@@ -67,7 +67,7 @@ def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = Non
     return found
 
 
-def _of_mesh(mesh: Mesh | None, rank: int | None, world_size: int | None) -> Ranks | None:
+def _of_mesh(mesh: Mesh | None, rank: int | None, world_size: int | None) -> DataRank | None:
     if mesh is None:
         return None
     if rank is not None or world_size is not None:
@@ -78,15 +78,15 @@ def _of_mesh(mesh: Mesh | None, rank: int | None, world_size: int | None) -> Ran
                 f'the mesh has the dimensions {mesh.mesh_dim_names}: pass the data-parallel one, mesh["dp"]'
             )
         mesh = mesh["dp"]
-    return Ranks(mesh.get_local_rank(), mesh.size(), "mesh")
+    return DataRank(mesh.get_local_rank(), mesh.size(), "mesh")
 
 
-def _of_arguments(rank: int | None, world_size: int | None) -> Ranks | None:
+def _of_arguments(rank: int | None, world_size: int | None) -> DataRank | None:
     if (rank is None) != (world_size is None):
         raise ValueError("rank and world_size belong together: pass both or neither")
     if rank is None or world_size is None:
         return None
-    return Ranks(checked_int("rank", rank), checked_int("world_size", world_size, 1), "arguments")
+    return DataRank(checked_int("rank", rank), checked_int("world_size", world_size, 1), "arguments")
 
 
 def _process_group() -> ModuleType | None:
@@ -96,26 +96,26 @@ def _process_group() -> ModuleType | None:
     return distributed if distributed.is_available() and distributed.is_initialized() else None
 
 
-def _of_torch() -> Ranks | None:
+def _of_torch() -> DataRank | None:
     distributed = _process_group()
     if not distributed:
         return None
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    return DataRank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
 
 
-def _of_environment() -> Ranks:
+def _of_environment() -> DataRank:
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size is None:
-        return Ranks(0, 1, "default: one process")
+        return DataRank(0, 1, "default: one process")
     if rank is None or world_size is None:
         raise ValueError("only one of RANK and WORLD_SIZE is set in the environment: set both or neither")
     try:
-        return Ranks(int(rank), int(world_size), "RANK and WORLD_SIZE")
+        return DataRank(int(rank), int(world_size), "RANK and WORLD_SIZE")
     except ValueError as error:
         raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} in the environment must be integers") from error
 
 
-def check_same_on_all_ranks(ranks: Ranks, summary: str, place: str) -> None:
+def check_same_on_all_ranks(ranks: DataRank, summary: str, place: str) -> None:
     """Raise TokenloomError if the ranks of the process group would read different streams; they all must call this.
 
     Args:

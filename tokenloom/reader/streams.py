@@ -17,7 +17,7 @@ from tokenloom.reader.ranks import Mesh
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.disk_reads import block_bytes
 from tokenloom.reader.shards.split_samples import SplitSamples
-from tokenloom.reader.shards.window import RowWindow, WindowPart
+from tokenloom.reader.shards.window import TokenWindow, WindowPart
 from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
@@ -105,7 +105,7 @@ class Stream(ABC):
         """
 
     @abstractmethod
-    def window(self, positions: Int64s, num_rows: int) -> RowWindow:
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
         """Return the rows of the samples at (n,) positions, padded to `num_rows`."""
 
     @abstractmethod
@@ -174,9 +174,9 @@ class DatasetStream(Stream):
         """See Stream."""
         return own
 
-    def window(self, positions: Int64s, num_rows: int) -> RowWindow:
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
         """See Stream."""
-        return RowWindow([self.part(positions, np.arange(len(positions)))], num_rows, self.format)
+        return TokenWindow([self.part(positions, np.arange(len(positions)))], num_rows, self.format)
 
     def part(self, positions: Int64s, places: Int64s, member: int = 0) -> WindowPart:
         """Return the rows of (n,) positions, as the rows `places` of a window; `member` is the dataset's number."""
@@ -228,10 +228,10 @@ class MixtureStream(Stream):
             "lanes": self._lanes,
         }
 
-    def window(self, positions: Int64s, num_rows: int) -> RowWindow:
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
         """See Stream."""
         parts = [turns.stream.part(turns.positions, turns.places, turns.number) for turns in self.turns(positions)]
-        return RowWindow(parts, num_rows, self.format)
+        return TokenWindow(parts, num_rows, self.format)
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
         """See Stream."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
-from tokenloom.reader.shards.window import RowWindow
+from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 
 #: an array that several batches share, and how many of its entries belong to each
@@ -52,7 +52,7 @@ class CudaFeed:
         self._device = torch.device(device.type, index)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def make(self, window: RowWindow, first: int, num_batches: int) -> list[_NarrowBatch]:
+    def make(self, window: TokenWindow, first: int, num_batches: int) -> list[_NarrowBatch]:
         """See Feed."""
         with self._times.phase("gather"):
             tokens = window.tokens(first, first + num_batches * self._batch_size)
@@ -76,7 +76,7 @@ class CudaFeed:
             for i in range(num_batches)
         ]
 
-    def _row_fields(self, window: RowWindow, first: int, num_batches: int) -> dict[str, _Shared]:
+    def _row_fields(self, window: TokenWindow, first: int, num_batches: int) -> dict[str, _Shared]:
         num_rows = num_batches * self._batch_size
         fields: dict[str, _Shared] = {}
         for name in self._form.row_fields:
@@ -85,13 +85,13 @@ class CudaFeed:
             fields[name] = (values, [self._batch_size] * num_batches)
         return fields
 
-    def _ignored(self, window: RowWindow, first: int, num_batches: int) -> _Shared:
+    def _ignored(self, window: TokenWindow, first: int, num_batches: int) -> _Shared:
         """Return the positions of ignored labels in each flattened batch."""
         flat = window.boundaries.ignored_labels(first, first + num_batches * self._batch_size)
         batch, position = np.divmod(flat, self._batch_size * self._form.seq_len)
         return position, np.bincount(batch, minlength=num_batches).tolist()
 
-    def _cu_seqlens(self, window: RowWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
+    def _cu_seqlens(self, window: TokenWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
         starts = range(first, first + num_batches * self._batch_size, self._batch_size)
         sequences = [window.boundaries.sequences(start, start + self._batch_size) for start in starts]
         arrays, longest = zip(*sequences, strict=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
-from tokenloom.reader.shards.window import RowWindow, widen
+from tokenloom.reader.shards.window import TokenWindow, widen
 from tokenloom.storage.formats.arrays import Int32s, Int64s
 
 Number = TypeVar("Number", np.int32, np.int64)
@@ -66,7 +66,7 @@ class HostFeed:
         shape = (chunk_batches * batch_size, form.seq_len)
         self._field_pools = {name: ArrayPool(shape, np.int32, num_chunks) for name in form.row_fields}
 
-    def make(self, window: RowWindow, first: int, num_batches: int) -> list[Batch]:
+    def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
         end = first + num_batches * self._batch_size
         with self._times.phase("gather"):
@@ -92,12 +92,12 @@ class HostFeed:
     def _tensors(self, array: Int32s | Int64s, count: int) -> list[Tensor]:
         return list(map(torch.from_numpy, array.reshape(count, self._batch_size, self._form.seq_len)))
 
-    def _ignore_labels(self, window: RowWindow, first: int, end: int, ids_and_labels: Int64s) -> None:
+    def _ignore_labels(self, window: TokenWindow, first: int, end: int, ids_and_labels: Int64s) -> None:
         flat = window.boundaries.ignored_labels(first, end)
         batch, position = np.divmod(flat, self._batch_size * self._form.seq_len)
         ids_and_labels.reshape(len(ids_and_labels), 2, -1)[batch, 1, position] = IGNORED
 
-    def _add_fields(self, window: RowWindow, first: int, end: int, batches: list[Batch]) -> None:
+    def _add_fields(self, window: TokenWindow, first: int, end: int, batches: list[Batch]) -> None:
         for name, pool in self._field_pools.items():
             field = pool.take()[: end - first]
             window.boundaries.write(name, first, end, field)

@@ -20,7 +20,7 @@ from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.disk_reads import PAGE, disk_waits
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import ranges
-from tokenloom.reader.shards.window import RowWindow, WindowPart
+from tokenloom.reader.shards.window import TokenWindow, WindowPart
 
 _MAX_BLOCKS = 2**40  # in a shard
 _EVICTED_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
@@ -66,7 +66,7 @@ class ReadAhead:
         self._first_read = 0  # the number of the first read that was not waited for
         self._chunks, self._before = 0, 0
 
-    def plan(self, window: RowWindow, first: int = 0) -> None:
+    def plan(self, window: TokenWindow, first: int = 0) -> None:
         """Begin to read what the rows from `first` on of a window need, in the order of need."""
         width = window.form.dtype.itemsize
         parts = window.parts if self._io_threads else ()
@@ -88,7 +88,7 @@ class ReadAhead:
         if self._chunks % _CHUNKS_PER_MEASUREMENT == 1:
             self._before = _num_waits()
 
-    def check(self, window: RowWindow, first: int, end: int) -> None:
+    def check(self, window: TokenWindow, first: int, end: int) -> None:
         """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""
         measured = self._io_threads and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
         if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:

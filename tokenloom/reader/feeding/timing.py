@@ -83,7 +83,7 @@ class LoaderStats:
     wait_p50: float
     wait_p99: float
     idle_ratio: float  # waiting time divided by all time
-    steps: dict[str, float]  # seconds in each phase of making batches
+    phases: dict[str, float]  # seconds in each phase of making batches
     memory: dict[str, int]  # bytes of mapped shards, and of batches made ahead
     bytes_read_ahead: int  # in whole blocks, from the disk
     bottleneck: str
@@ -93,14 +93,14 @@ class LoaderStats:
         return asdict(self)
 
     def __str__(self) -> str:
-        total = sum(self.steps.values()) or 1.0
+        total = sum(self.phases.values()) or 1.0
         lines = [
             f"{counted(self.batches, 'batch')}, {self.tokens_per_second:,.0f} tokens/s, "
             f"first after {self.first_batch:.3f} s",
             f"waiting: mean {self.wait_mean * 1e3:.3f} ms, median {self.wait_p50 * 1e3:.3f} ms, "
             f"99 % below {self.wait_p99 * 1e3:.3f} ms; {self.idle_ratio:.1%} of the time",
             "phase      seconds   share",
-            *(f"{name:<8} {seconds:>9.3f} {seconds / total:>7.1%}" for name, seconds in self.steps.items()),
+            *(f"{name:<8} {seconds:>9.3f} {seconds / total:>7.1%}" for name, seconds in self.phases.items()),
             "memory: " + ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in self.memory.items()),
             f"read ahead: {self.bytes_read_ahead / 1e6:,.1f} MB",
             f"bottleneck: {self.bottleneck}",

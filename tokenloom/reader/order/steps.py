@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.ranks import Ranks
+from tokenloom.reader.ranks import DataRank
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
 
@@ -23,7 +23,7 @@ class Steps:
         drop_last: whether to drop the last step if it is short; else it is padded, on all ranks.
     """
 
-    ranks: Ranks
+    ranks: DataRank
     batch_size: int
     end: int | None
     drop_last: bool

@@ -63,7 +63,7 @@ class _Pieces(NamedTuple):
         return zip(self.sources[part], self.shards[part], self.starts[part], self.ends[part], strict=True)
 
 
-class RowWindow:
+class TokenWindow:
     """Consecutive rows of a stream, from one or several splits; rows in no part are padding.
 
     Args:

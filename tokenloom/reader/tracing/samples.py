@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tokenloom.reader.order.steps import Steps
-from tokenloom.reader.ranks import Ranks
+from tokenloom.reader.ranks import DataRank
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.streams import Stream
 from tokenloom.reader.tracing.records import TracedDocument, TracedSample
@@ -72,7 +72,7 @@ def trace_batch(stream: Stream, steps: Steps, position: int, chars: int) -> list
 def trace_all_ranks(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
     """Return the batches of all ranks in the step that begins at a position, one after the other; see trace_batch."""
     world_size, origin = steps.ranks.world_size, steps.ranks.origin
-    ranks = [replace(steps, ranks=Ranks(rank, world_size, origin)) for rank in range(world_size)]
+    ranks = [replace(steps, ranks=DataRank(rank, world_size, origin)) for rank in range(world_size)]
     return [sample for of_rank in ranks for sample in trace_batch(stream, of_rank, position, chars)]
 
 
