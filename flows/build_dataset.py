@@ -39,28 +39,25 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
 def build_and_report(spec: BuildSpec) -> dict[str, Any]:
     """Build and publish in a flow run, report the outcome there, and return the final state of the flow."""
     begin(spec.dataset)
-    try:
-        result = _build(spec)
-    except GateFailed as error:
-        report.show_checks(spec.dataset, error)
-        raise
-    if result.published:
-        emit_published(spec.dataset, result.to_json())
-        with using_credentials(spec.credentials):
+    spec = with_absolute_paths(with_store_of_block(spec))
+    with using_credentials(spec.credentials):
+        try:
+            result = _build(spec)
+        except GateFailed as error:
+            report.show_checks(spec.dataset, error)
+            raise
+        if result.published:
+            emit_published(spec.dataset, result.to_json())
             report.show_result(result)
-    else:
-        how = "up to date" if result.num_partitions is None else "published by another run"
-        report.name_run(spec.dataset, f"{result.version} {how}")
-    return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
+        else:
+            how = "up to date" if result.num_partitions is None else "published by another run"
+            report.name_run(spec.dataset, f"{result.version} {how}")
+        return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 
 def _build(spec: BuildSpec) -> BuildResult:
-    spec = with_absolute_paths(with_store_of_block(spec))
-    with (
-        using_credentials(spec.credentials),
-        open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump()) as (num_workers, run_each),
-        logging_progress(),
-    ):
+    workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
+    with workers as (num_workers, run_each), logging_progress():
         return run_build(spec, num_workers, run_one, run_each)
 
 

@@ -155,7 +155,8 @@ class GateFailed(CheckError):
     Args:
         message: names each check that failed, what it expected and found, and the next step.
         version: the name of the version.
-        gates: the result of every check: its `name`, what it `expected` and `found`, and whether it `passed`.
+        gates: the result of every check: its `name`, what it `expected` and `found`, whether it `passed`, and
+            whether there was anything for it to be `compared` with.
     """
 
     def __init__(self, message: str, version: str, gates: list[dict[str, str | bool]]) -> None:

@@ -15,11 +15,10 @@ from prefect.runtime import flow_run
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
 from tokenloom.flows.runs.store_links import page_url
-from tokenloom.storage.formats.manifest import BUILD, Manifest
-from tokenloom.storage.formats.version_files import GateResult, InputEntry, decode_build
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_inputs, report_path, version_path
-from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.published import read_inputs, report_path
 from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
@@ -43,13 +42,10 @@ def name_run(dataset: str, version: str) -> None:
 
 def show_result(result: BuildResult) -> None:
     """Write the artifacts of a published version: a summary and tables of inputs and shards."""
-    store, manifest = resolve(parse_reference(result.reference))
-    path = version_path(manifest.version, BUILD)
-    build = decode_build(store.read(path), store.place(path))
-    inputs = read_inputs(store, manifest)
+    manifest, inputs = result.manifest, read_inputs(result.store, result.manifest)
     key = artifact_key(manifest.dataset)
     create_markdown_artifact(
-        summary(result, manifest, inputs, build.seconds, _links(store, manifest, result.report)),
+        summary(result, inputs, _links(result.store, manifest, result.report)),
         key=f"{key}-summary",
         description=_cell(outcome_line(result.to_json())),
     )
@@ -93,22 +89,16 @@ def _description(what: str, count: int) -> str:
     return counted(count, what) if count <= _MAX_ROWS else f"the first {_MAX_ROWS} of {counted(count, what)}"
 
 
-def summary(
-    result: BuildResult,
-    manifest: Manifest,
-    inputs: list[InputEntry],
-    seconds: dict[str, float],
-    links: Sequence[str] = (),
-) -> str:
+def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] = ()) -> str:
     """Return a summary of a build as Markdown: from inputs to shards, the time of each step, and how to read it.
 
     Args:
         result: the result of the build.
-        manifest: the manifest of the version.
         inputs: the inputs of the version.
-        seconds: the time of each step, from build.json.
         links: lines about the version's pages.
     """
+    assert result.build is not None  # the build has just written it
+    manifest, seconds = result.manifest, result.build.seconds
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(

@@ -22,13 +22,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.hand_moves import check_reason, move_by_hand
 from tokenloom.storage.versions.leases import building
-from tokenloom.storage.versions.published import (
-    find_build_record,
-    is_published,
-    load_manifest,
-    missing_file,
-    version_path,
-)
+from tokenloom.storage.versions.published import is_published, missing_file, version_path
 from tokenloom.storage.versions.retirement import refuse_deleted
 from tokenloom.storage.work.candidates import (
     Candidate,
@@ -38,8 +32,8 @@ from tokenloom.storage.work.candidates import (
     remove_candidate,
 )
 from tokenloom.storage.work.shard_records import shard_record_path
-from tokenloom.tasks.publishing.gates import contents_of, evaluate_gates, failed, gate_failure
-from tokenloom.tasks.publishing.version_notes import empty_parts, tokenizer_label
+from tokenloom.tasks.publishing.gates import evaluate_gates, failed, gate_failure
+from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.running import progress
 from tokenloom.wording import first_of
 
@@ -95,18 +89,8 @@ def described(store: Store, done: Publication, seconds: float) -> dict[str, Any]
         done: what was published.
         seconds: how long it took.
     """
-    manifest, build = load_manifest(store, done.version), find_build_record(store, done.version)
-    return asdict(done) | {
-        "tokens": manifest.num_tokens,
-        "documents": manifest.num_documents,
-        "shards": len(manifest.shards),
-        "seconds": seconds,
-        "partitions": None,
-        "partitions_reused": None,
-        "partitions_identical": None,
-        "warnings": empty_parts(store, manifest, build),
-        "tokenizer": tokenizer_label(manifest.tokenizer, build and build.spec.get("tokenizer")),
-    }
+    cut = dict.fromkeys(("partitions", "partitions_reused", "partitions_identical"))
+    return facts_of(store, done.version).to_json() | asdict(done) | cut | {"seconds": seconds}
 
 
 def _publish(store: Store, version: str, forced_because: str | None) -> Publication:
@@ -114,18 +98,14 @@ def _publish(store: Store, version: str, forced_because: str | None) -> Publicat
         candidate = read_candidate(store, version)
     if is_published(store, version):
         return _finish(store, candidate, forced_because, [], published=False)
-    gates = _gates(store, candidate)
+    facts = VersionFacts(store, candidate.manifest, candidate.record.build)
+    gates = evaluate_gates(facts, candidate.record.tag, candidate.record.checks)
     if failed(gates) and forced_because is None:
-        raise gate_failure(store, version, gates)
+        raise gate_failure(facts, gates)
     with _naming_next_step():
         _check_files(store, candidate.manifest)
         refuse_distrusted(store, candidate.record.build.encoders, candidate.manifest.tokenizer.fingerprint)
     return _finish(store, candidate, forced_because, gates, _create(store, candidate, gates, forced_because))
-
-
-def _gates(store: Store, candidate: Candidate) -> list[GateResult]:
-    record = candidate.record
-    return evaluate_gates(store, record.tag, record.checks, contents_of(candidate.manifest, record.build))
 
 
 def _published_before(store: Store, version: str) -> Publication:

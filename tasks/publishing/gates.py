@@ -14,17 +14,17 @@ from itertools import zip_longest
 from shlex import quote
 
 from tokenloom.errors import GateFailed, message_of
-from tokenloom.storage.formats.manifest import Manifest, RowCounts
+from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import add_counts, add_encoded
-from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.hand_moves import version_before
-from tokenloom.storage.versions.published import find_build_record, is_published, load_manifest
+from tokenloom.storage.versions.published import is_published
+from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.wording import counted
 
 _MAX_DIGITS = 15
-NOT_COMPARED = "not compared"  # how the result of a drift begins that could not be measured
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class _NotCompared(Exception):
     """A drift can't be measured; the message says why."""
 
 
-def contents_of(manifest: Manifest, build: BuildRecord | None) -> Contents:
-    """Return what gates compare of a version, from its manifest and its build.json, if that can be read."""
+def contents_of(facts: VersionFacts) -> Contents:
+    """Return what gates compare of a version."""
+    manifest, build = facts.manifest, facts.build
     statistics = build.statistics if build else None
     encoded = add_encoded(list(build.encoded.values())) if build else None
     return Contents(
@@ -73,26 +74,25 @@ def tagged_contents(store: Store, tag: str) -> Contents | str:
         return f"{tag} names no version"
     if not is_published(store, entry.version):
         return f"{entry.version}, which {tag} names, is gone"
-    return contents_of(load_manifest(store, entry.version), find_build_record(store, entry.version))
+    return contents_of(facts_of(store, entry.version))
 
 
-def evaluate_gates(store: Store, tag: str, limits: Mapping[str, float], found: Contents) -> list[GateResult]:
+def evaluate_gates(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -> list[GateResult]:
     """Return the result of every gate that is set, in the order of the spec's fields.
 
     A drift is not compared if the tag names the version itself.
 
     Args:
-        store: the dataset's store.
+        facts: of the version.
         tag: names the version that drift is measured from.
         limits: by the name of the gate, see tokenloom.spec.checks.Checks.
-        found: the contents of the version.
 
     Raises FormatError if the tag's log or the manifest of the version it names is damaged.
     """
-    reference = tagged_contents(store, tag) if limits.keys() & _DRIFTS.keys() else ""
-    if isinstance(reference, Contents) and reference.version == found.version:
+    reference = tagged_contents(facts.store, tag) if limits.keys() & _DRIFTS.keys() else ""
+    if isinstance(reference, Contents) and reference.version == facts.version:
         reference = f"{tag} names this version"
-    return gate_results(limits, found, reference)
+    return gate_results(limits, contents_of(facts), reference)
 
 
 def gate_results(limits: Mapping[str, float], found: Contents, reference: Contents | str) -> list[GateResult]:
@@ -109,27 +109,23 @@ def gate_results(limits: Mapping[str, float], found: Contents, reference: Conten
     return results
 
 
-def evaluate_published(
-    store: Store, tag: str, limits: Mapping[str, float], manifest: Manifest, build: BuildRecord | None
-) -> list[GateResult]:
+def evaluate_published(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -> list[GateResult]:
     """Return the result of every gate that is set for a version that is published already.
 
     A gate that failed at the same limit when a person published the version by hand passes, and says so.
 
     Args:
-        store: the dataset's store.
+        facts: of the published version.
         tag: names the version that drift is measured from.
         limits: by the name of the gate, those of the spec today.
-        manifest: of the published version.
-        build: its build.json, None if it can't be read.
 
     Raises FormatError as evaluate_gates.
     """
-    results = evaluate_gates(store, tag, limits, contents_of(manifest, build))
-    if build is None or build.forced is None:
+    results = evaluate_gates(facts, tag, limits)
+    if facts.build is None or facts.build.forced is None:
         return results
-    accepted = {(gate.name, gate.expected) for gate in failed(build.gates)}
-    note = f"accepted when it was published: {build.forced}"
+    accepted = {(gate.name, gate.expected) for gate in failed(facts.recorded_gates)}
+    note = f"accepted when it was published: {facts.build.forced}"
     return [
         replace(gate, passed=True, found=f"{gate.found}, {note}") if (gate.name, gate.expected) in accepted else gate
         for gate in results
@@ -141,20 +137,19 @@ def failed(results: Sequence[GateResult]) -> list[GateResult]:
     return [result for result in results if not result.passed]
 
 
-def gate_failure(store: Store, version: str, results: Sequence[GateResult]) -> GateFailed:
+def gate_failure(facts: VersionFacts, results: Sequence[GateResult]) -> GateFailed:
     """Return the error for a version that did not pass: each failed gate, and the next step."""
-    reference = f"{store.root}@{version}"
     message = (
-        f"{reference}: {_failures(results, ', so nothing was published')}. Correct the data or `checks` and build "
-        f'again, or publish it as it is: `tokenloom publish {quote(reference)} --force --reason "..."`'
+        f"{facts.reference}: {_failures(results, ', so nothing was published')}. Correct the data or `checks` and "
+        f'build again, or publish it as it is: `tokenloom publish {quote(facts.reference)} --force --reason "..."`'
     )
-    return GateFailed(message, version, [asdict(result) for result in results])
+    return GateFailed(message, facts.version, [asdict(result) for result in results])
 
 
-def published_failure(store: Store, tag: str, version: str, results: Sequence[GateResult]) -> GateFailed:
+def published_failure(facts: VersionFacts, tag: str, results: Sequence[GateResult]) -> GateFailed:
     """Return the error for a version that is published already, but does not pass: no tag moves."""
-    reference, entry = f"{store.root}@{version}", tags.newest(store, tag)
-    if entry is not None and entry.version == version:
+    store, reference, entry = facts.store, facts.reference, tags.newest(facts.store, tag)
+    if entry is not None and entry.version == facts.version:
         where = f"{tag} names it"
         named = "" if tag == tags.LATEST else f" --tag {quote(tag)}"
         back = f", or let {tag} name the version before: `tokenloom rollback {quote(str(store.root))}{named}`"
@@ -167,7 +162,15 @@ def published_failure(store: Store, tag: str, version: str, results: Sequence[Ga
         f"{reference} was published before, and {where}: {_failures(results)}. Correct the data or `checks` and build "
         f"again{next_step}"
     )
-    return GateFailed(message, version, [asdict(result) for result in results])
+    return GateFailed(message, facts.version, [asdict(result) for result in results])
+
+
+def gate_line(gate: GateResult) -> str:
+    """Return the result of a gate."""
+    if not gate.compared:
+        return f"check {gate.name}: {gate.found}"
+    result = "passed" if gate.passed else "failed"
+    return f"check {gate.name} {result}: expected {gate.expected}, found {gate.found}"
 
 
 def _failures(results: Sequence[GateResult], consequence: str = "") -> str:
@@ -190,7 +193,7 @@ def _drift(name: str, limit: float, found: Contents, reference: Contents | str) 
             raise _NotCompared(reference)
         value, what = _DRIFTS[name](reference, found)
     except _NotCompared as why:
-        return GateResult(name, f"<= {limit!r}", f"{NOT_COMPARED}: {message_of(why)}", passed=True)
+        return GateResult(name, f"<= {limit!r}", f"not compared: {message_of(why)}", passed=True, compared=False)
     return _at_most(name, limit, value, f"{what} since {reference.version}")
 
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import one_line
-from tokenloom.tasks.publishing.gates import NOT_COMPARED
-from tokenloom.tasks.publishing.version_notes import lengths_checked
+from tokenloom.tasks.publishing.version_facts import lengths_checked
 from tokenloom.wording import counted, described_tokenizer, duration
 
 #: in every message of a run that crashed or was cancelled
@@ -70,8 +69,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     Args:
         result: see BuildResult.to_json.
     """
-    gates = result["gates"]
-    uncompared = [f"{gate['name']}: {gate['found']}" for gate in gates if gate["found"].startswith(NOT_COMPARED)]
+    uncompared = [f"{gate['name']}: {gate['found']}" for gate in result["gates"] if not gate["compared"]]
     warnings = [f"warning: {warning}" for warning in result["warnings"]]
     is_found = not result["published"] and not was_overtaken(result)
     return [*uncompared, *warnings, *([lengths_checked(result["reference"])] if is_found else [])]

@@ -23,7 +23,6 @@ from tokenloom.storage.formats.shard_entries import Shards
 from tokenloom.storage.formats.statistics import DocumentStatistics, add_statistics
 from tokenloom.storage.formats.version_files import (
     BuildRecord,
-    EncoderUse,
     GateResult,
     InputEntry,
     encode_build,
@@ -39,8 +38,9 @@ from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan
-from tokenloom.tasks.publishing.gates import contents_of, evaluate_gates, failed, gate_failure
+from tokenloom.tasks.publishing.gates import evaluate_gates, failed, gate_failure
 from tokenloom.tasks.publishing.validate import row_counts
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.rows.quarantine import write_quarantine
 
 _LIBRARIES = (
@@ -62,69 +62,47 @@ _LIBRARIES = (
 
 
 @dataclass(frozen=True)
-class BuildResult:
-    """What a build did; `published` is False if the version already existed.
+class BuildResult(VersionFacts):
+    """A version, and what a build did for it; `published` is False if the version already existed.
 
-    `rows` counts the rows read by what became of them, `quarantined` the bad ones by source and reason. `tag_moved`
-    says whether the build moved `tag` to the version, `tag_note` why it did not. `warnings` name each source of which
-    nothing is kept, and splits without a document. `gates` are the results of the spec's checks. `num_partitions` is
-    None if the build found its version published and did not cut the input. `num_identical` counts the partitions that
-    are copies of others, whose spills they share, `num_encoded` those that the build encoded itself. `seconds` is the
-    time of the whole build, `tokenizer` its label. `encoders` are the version's fast encoders, None if unknown; they
-    give the ids of `reference_library`. `report` is the path or URL of the version's report, None if there is none.
+    `tag_moved` says whether the build moved `tag` to the version, `tag_note` why it did not. `gates` are the results of
+    the spec's checks. `num_partitions` is None if the build found its version published and did not cut the input.
+    `num_identical` counts the partitions that are copies of others, whose spills they share, `num_encoded` those that
+    the build encoded itself. `seconds` is the time of the whole build. The version's fast encoders give the ids of
+    `reference_library`. `report` is the path or URL of the version's report, None if there is none.
     """
 
-    reference: str
-    version: str
     published: bool
-    splits: dict[str, dict[str, int]]
-    rows: dict[str, int]
-    quarantined: dict[str, dict[str, int]]
     tag: str
     tag_moved: bool
     tag_note: str | None
-    warnings: list[str]
     gates: list[GateResult]
     num_partitions: int | None
     num_identical: int
     num_encoded: int
     seconds: float
-    tokenizer: dict[str, Any]
-    encoders: dict[str, EncoderUse] | None
     reference_library: str
     report: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
         num_own = None if self.num_partitions is None else self.num_partitions - self.num_identical
-        return {
-            "reference": self.reference,
-            "version": self.version,
+        encoders = self.build.encoders if self.build else None
+        return super().to_json() | {
             "published": self.published,
-            "tokens": self._total("tokens"),
-            "documents": self._total("documents"),
-            "shards": self._total("shards"),
             "seconds": self.seconds,
             "partitions": self.num_partitions,
             "partitions_reused": None if num_own is None else num_own - self.num_encoded,
             "partitions_encoded": self.num_encoded,
             "partitions_identical": None if num_own is None else self.num_identical,
-            "tokenizer": self.tokenizer,
-            "encoders": None if self.encoders is None else {name: asdict(use) for name, use in self.encoders.items()},
+            "encoders": None if encoders is None else {name: asdict(use) for name, use in encoders.items()},
             "reference_library": self.reference_library,
-            "splits": self.splits,
-            "rows": self.rows,
-            "quarantined": self.quarantined,
             "tag": self.tag,
             "tag_moved": self.tag_moved,
             "tag_note": self.tag_note,
-            "warnings": self.warnings,
             "gates": [asdict(gate) for gate in self.gates],
             "report": self.report,
         }
-
-    def _total(self, name: str) -> int:
-        return sum(split[name] for split in self.splits.values())
 
 
 def publish_version(
@@ -157,11 +135,11 @@ def publish_version(
     record = _build_record(plan, assignment, records, measured, times)
     refuse_distrusted(plan.store, assignment.encoders, plan.tokenizer.fingerprint)
     _check_not_overwritten(plan, records)
-    limits = plan.limits
-    gates = evaluate_gates(plan.store, plan.tag, limits, contents_of(manifest, record)) if limits else []
+    facts = VersionFacts(plan.store, manifest, record)
+    gates = evaluate_gates(facts, plan.tag, plan.limits)
     record = replace(record, gates=gates)
     if failed(gates):
-        return _keep_as_candidate(plan, manifest, record)
+        return _keep_as_candidate(plan, facts, record)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     try:
         plan.store.create(version_path(plan.version, MANIFEST), encode_manifest(manifest))
@@ -171,12 +149,12 @@ def publish_version(
     return True
 
 
-def _keep_as_candidate(plan: BuildPlan, manifest: Manifest, record: BuildRecord) -> bool:
+def _keep_as_candidate(plan: BuildPlan, facts: VersionFacts, record: BuildRecord) -> bool:
     """Keep the version and raise GateFailed; return False if it was published meanwhile."""
     if is_published(plan.store, plan.version):
         return False
-    write_candidate(plan.store, manifest, CandidateRecord(record, plan.limits, plan.tag, tags.now()))
-    raise gate_failure(plan.store, plan.version, record.gates)
+    write_candidate(plan.store, facts.manifest, CandidateRecord(record, plan.limits, plan.tag, tags.now()))
+    raise gate_failure(facts, record.gates)
 
 
 def _check_not_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:

@@ -17,12 +17,12 @@ from tokenloom.wording import counted
 
 def checks_section(figures: VersionFigures) -> Iterator[Section]:
     """Yield what the checks of the spec expected and found, if it sets any."""
-    build = figures.build
-    if build is None or not build.gates:
+    gates = figures.facts.recorded_gates
+    if not gates:
         return
-    failed_rows = [index for index, gate in enumerate(build.gates) if not gate.passed]
-    lead = f"{len(build.gates) - len(failed_rows)} of {counted(len(build.gates), 'check')} passed."
-    rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in build.gates]
+    failed_rows = [index for index, gate in enumerate(gates) if not gate.passed]
+    lead = f"{len(gates) - len(failed_rows)} of {counted(len(gates), 'check')} passed."
+    rows = [[gate.name, gate.expected, gate.found, "passed" if gate.passed else "failed"] for gate in gates]
     table = Table(
         "Checks before publication",
         ["check", "expected", "found", "result"],
@@ -83,7 +83,11 @@ def _changes(caption: str, what: str, now: Mapping[str, SourceCounts], before: M
 
 def steps_section(figures: VersionFigures) -> Iterator[Section]:
     """Yield the time of each step and the bytes that went through, if build.json has them."""
-    seconds = {step: time for step, time in (figures.build.seconds if figures.build else {}).items() if 0 <= time < 1e9}
+    seconds = {
+        step: time
+        for step, time in (figures.facts.build.seconds if figures.facts.build else {}).items()
+        if 0 <= time < 1e9
+    }
     total = sum(seconds.values())
     if not total:
         return
@@ -112,7 +116,7 @@ def steps_section(figures: VersionFigures) -> Iterator[Section]:
 
 def _step_bytes(figures: VersionFigures) -> dict[str, int]:
     """Return the bytes that went through a step: of the inputs, of the shards."""
-    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": figures.manifest.shard_bytes}
+    return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": figures.facts.manifest.shard_bytes}
 
 
 def _seconds(seconds: float) -> str:

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.formats.manifest import QUARANTINE, Manifest
+from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
+from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
+from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
-from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.tokenizers import Tokenizer
 
 
@@ -54,24 +54,24 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
         StoreError: the store can't be read.
     """
     notes: list[str] = []
-    inputs, build = read_inputs(store, manifest), find_build_record(store, manifest.version)
-    statistics = build.statistics if build else None
+    inputs, facts = (
+        read_inputs(store, manifest),
+        VersionFacts(store, manifest, find_build_record(store, manifest.version)),
+    )
+    statistics = facts.build.statistics if facts.build else None
     if statistics is None or not _fit(manifest, statistics):
         statistics = statistics_of_tables(store, manifest, inputs)
     tokenizer = tokenizer or version_decoder(store, manifest)
     if tokenizer is None:
         notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
-    if build is None:
+    if facts.build is None:
         notes.append("build.json is missing or damaged, so times, checks and bytes per token are unknown.")
     tagging = _tagging(store, manifest.version)
     return VersionFigures(
-        reference=f"{store.root}@{manifest.version}",
-        manifest=manifest,
+        facts=facts,
         inputs=inputs,
-        build=build,
         tagging=tagging,
         statistics=statistics,
-        quarantined=_quarantined(store, manifest),
         sample=frequent_tokens(store, manifest, tokenizer),
         documents=sampled_documents(store, manifest, inputs, tokenizer),
         previous=_previous(store, tagging.previous),
@@ -130,21 +130,14 @@ def _first_naming(store: Store, tag: str, version: str) -> tags.TagEntry | None:
     return found
 
 
-def _quarantined(store: Store, manifest: Manifest) -> dict[str, dict[str, int]]:
-    if not manifest.rows.quarantined:
-        return {}
-    return quarantine_reasons(store, version_path(manifest.version, QUARANTINE))
-
-
 def _previous(store: Store, version: str | None) -> PreviousVersion | None:
     """Return what the version before held; None if there was none, or it is gone."""
     if version is None:
         return None
     try:
-        manifest = load_manifest(store, version)
+        facts = facts_of(store, version)
     except StoreError:
         return None
-    build = find_build_record(store, version)
-    statistics = build.statistics if build else None
+    statistics = facts.build.statistics if facts.build else None
     sources = None if statistics is None else add_sources([one.sources for one in statistics.values()])
-    return PreviousVersion(version, counts_of_splits(manifest), sources)
+    return PreviousVersion(version, counts_of_splits(facts.manifest), sources)

@@ -18,7 +18,8 @@ from tokenloom.storage.formats.statistics import (
     add_sources,
     bin_edges,
 )
-from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
+from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
@@ -84,17 +85,14 @@ class PreviousVersion:
 class VersionFigures:
     """All that the report of a version shows.
 
-    `build` is None if build.json is missing, `previous` if no earlier version is known; `statistics` are by split,
-    `quarantined` counts rows by source and reason. `notes` say what could not be found out, and why.
+    `previous` is None if no earlier version is known; `statistics` are by split. `notes` say what could not be found
+    out, and why.
     """
 
-    reference: str
-    manifest: Manifest
+    facts: VersionFacts
     inputs: list[InputEntry]
-    build: BuildRecord | None
     tagging: Tagging
     statistics: dict[str, DocumentStatistics]
-    quarantined: dict[str, dict[str, int]]
     sample: TokenSample
     documents: list[SampledDocument]
     previous: PreviousVersion | None
@@ -108,7 +106,7 @@ class VersionFigures:
     @property
     def splits(self) -> dict[str, SourceCounts]:
         """Documents and tokens of each split, the one with the most tokens first."""
-        return _largest_first(counts_of_splits(self.manifest))
+        return _largest_first(counts_of_splits(self.facts.manifest))
 
     @property
     def sources(self) -> dict[str, SourceCounts]:
@@ -120,7 +118,7 @@ class VersionFigures:
     @property
     def encoded(self) -> dict[str, EncodedCounts]:
         """What was encoded of each source; empty if unknown."""
-        return (self.build and self.build.encoded) or {}
+        return (self.facts.build and self.facts.build.encoded) or {}
 
     @property
     def all_encoded(self) -> EncodedCounts | None:

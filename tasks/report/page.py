@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenloom.tasks.publishing.outcome import reading_lines
-from tokenloom.tasks.publishing.version_notes import tokenizer_label
 from tokenloom.tasks.report.build_sections import forced_line
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Section
@@ -26,7 +25,7 @@ def render_page(figures: VersionFigures) -> str:
 
 
 def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int) -> str:
-    manifest = figures.manifest
+    manifest = figures.facts.manifest
     return template("page.html").render(
         max_rows=max_rows,
         title=f"{manifest.dataset} {manifest.version}: tokenloom report",
@@ -34,9 +33,9 @@ def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int)
         version=manifest.version,
         facts=_facts(figures),
         tiles=_tiles(figures),
-        reading=reading_lines(figures.reference),
+        reading=reading_lines(figures.facts.reference),
         notes=figures.notes,
-        banner=forced_line(figures.build),
+        banner=forced_line(figures.facts.build),
         sections=sections,
         footer="Made by `tokenloom report` from the store alone: manifest, build.json, document tables and a sample of "
         "the shards.",
@@ -48,15 +47,14 @@ def _facts(figures: VersionFigures) -> list[str]:
     if tagging.at is not None:
         facts.append(f"published {shown_time(tagging.at)} UTC")
     facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
-    if figures.build and figures.build.gates == []:
+    if figures.facts.build and figures.facts.build.gates == []:
         facts.append("no checks set")
-    definition = figures.build and figures.build.spec.get("tokenizer")
-    return [*facts, f"tokenizer {described_tokenizer(tokenizer_label(figures.manifest.tokenizer, definition))}"]
+    return [*facts, f"tokenizer {described_tokenizer(figures.facts.tokenizer)}"]
 
 
 def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
     """Return the figures at the top: name, value, and the value exactly or what it is part of."""
-    total, manifest, rows = figures.total, figures.manifest, figures.manifest.rows
+    total, manifest, rows = figures.total, figures.facts.manifest, figures.facts.manifest.rows
     rate = bytes_per_token(figures.all_encoded)
     tiles = [
         ("Tokens", short(total.tokens), f"{total.tokens:,}"),

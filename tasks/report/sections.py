@@ -62,7 +62,7 @@ def _sources(figures: VersionFigures) -> Section:
 
 def _table_of_sources(figures: VersionFigures, rates: Mapping[str, float]) -> Table:
     columns = ["source", "files", "documents", "tokens", "of tokens", "tokens per document", "bytes per token"]
-    columns.append("duplicates and excluded" if figures.manifest.rows.excluded else "duplicates")
+    columns.append("duplicates and excluded" if figures.facts.manifest.rows.excluded else "duplicates")
     splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
     columns += [f"in {split}" for split in splits]
     files, encoded = Counter(entry.source for entry in figures.inputs), figures.encoded
@@ -98,7 +98,7 @@ def _share_chart(title: str, unit: str, counts: Mapping[str, int]) -> Chart:
 
 
 def _splits(figures: VersionFigures) -> Section:
-    splits, total = {name: figures.manifest.splits[name] for name in figures.splits}, figures.total
+    splits, total = {name: figures.facts.manifest.splits[name] for name in figures.splits}, figures.total
     charts = [
         _share_chart("Tokens", "by split", {name: split.tokens for name, split in splits.items()}),
         _share_chart("Documents", "by split", {name: split.documents for name, split in splits.items()}),
@@ -162,12 +162,12 @@ def _quantile_name(share: float) -> str:
 
 
 def _rows(figures: VersionFigures) -> Section:
-    rows = figures.manifest.row_counts
+    rows = figures.facts.manifest.row_counts
     read = rows.get("read", 0)
     left = {name: count for name, count in rows.items() if name not in ("read", "kept")}
     num_left = sum(left.values())
     lead = f"{num_left:,} of {counted(read, 'row')} ({percent_of(num_left, read)}) did not become documents."
-    if num_pruned := figures.build.measured.get("rows_not_read") if figures.build else None:
+    if num_pruned := figures.facts.build.measured.get("rows_not_read") if figures.facts.build else None:
         lead += (
             f" {num_pruned:,} were filtered without being read, by their paths or the statistics of their row groups."
         )
@@ -177,7 +177,7 @@ def _rows(figures: VersionFigures) -> Section:
         charts.append(bars_of("Rows left out", "by reason, share of the rows read", bars))
     reasons = [
         [source, f"{sum(found.values()):,}", ", ".join(f"{count:,} {reason}" for reason, count in found.items())]
-        for source, found in sorted(figures.quarantined.items())
+        for source, found in sorted(figures.facts.quarantined.items())
     ]
     listed = [[name, f"{count:,}", percent_of(count, read)] for name, count in rows.items()]
     tables = [Table("What became of the rows", ["rows", "number", "of rows read"], listed)]

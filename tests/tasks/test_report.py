@@ -39,6 +39,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.report.charts import Bar, axis_heights, axis_lengths, bar_chart
 from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.figures import (
@@ -318,14 +319,14 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
     document = SampledDocument(
         splits[0], shard.name, 0, 2**40, sources[0], "&" * 4000, 7, "<" * 9999, "c", "<" * 480, True
     )
+    facts = VersionFacts(LocalStore("/corpora/data"), manifest, build)
+    # There is no file from which to read them.
+    facts.__dict__["quarantined"] = {name: {f"reason-{i}": 2**40 for i in range(9)} for name in sources}
     return VersionFigures(
-        reference="s3://bucket/store@" + "0" * 16,
-        manifest=manifest,
+        facts=facts,
         inputs=inputs,
-        build=build,
         tagging=Tagging(["latest"], "latest", "2026-11-23T11:12:13+00:00", "1" * 16),
         statistics=statistics,
-        quarantined={name: {f"reason-{i}": 2**40 for i in range(9)} for name in sources},
         sample=TokenSample([FrequentToken(i, "&\x00" * 500, 9) for i in range(30)], 2**20, 8),
         documents=[document] * 10,
         previous=PreviousVersion("1" * 16, dict.fromkeys(splits, counts), dict.fromkeys(sources, counts)),

@@ -55,7 +55,7 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     assert (code, out) == (3, "")
     assert "1 of 1 check failed, so nothing was published: min_documents: expected >= 1,000, found 50. " in err
     code, value = run_json(capsys, *build)
-    gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False}
+    gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False, "compared": True}
     version = value["error"]["version"]
     assert (code, value["error"]["type"], value["error"]["gates"]) == (3, "GateFailed", [gate])
     assert f'`tokenloom publish {dataset}@{version} --force --reason "..."`' in err

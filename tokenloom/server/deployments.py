@@ -12,7 +12,7 @@ import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.exceptions import ObjectNotFound
-from prefect.flows import load_flow_from_entrypoint
+from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
@@ -74,7 +74,7 @@ def _ensure_pool(client: SyncPrefectClient) -> None:
 
 def _update(client: SyncPrefectClient, entry: dict[str, Any]) -> bool:
     """Give a deployment that exists the flow and the form of this release; return False if there is none."""
-    flow = load_flow_from_entrypoint(entry["entrypoint"])
+    flow: Flow[..., Any] = load_flow_from_entrypoint(entry["entrypoint"])
     try:
         found = client.read_deployment_by_name(f"{flow.name}/{entry['name']}")
     except ObjectNotFound:

@@ -10,8 +10,8 @@ from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.publishing.gates import failed
-from tokenloom.tasks.publishing.version_notes import empty_parts, file_check, gate_line, tokenizer_label
+from tokenloom.tasks.publishing.gates import failed, gate_line
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.wording import counted, counted_rows, described_tokenizer
 
 
@@ -24,10 +24,10 @@ def run(reference: str, out: Output) -> JsonResult:
     """Show a version's manifest and inputs, and what build.json says of its checks and empty parts."""
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
-    out.line(f"{store.root}@{manifest.version}")
     build = find_build_record(store, manifest.version)
-    label = tokenizer_label(manifest.tokenizer, build and build.spec.get("tokenizer"))
-    out.line(f"  tokenizer  {described_tokenizer(label)}, end of text {manifest.tokenizer.eot_id}")
+    facts = VersionFacts(store, manifest, build)
+    out.line(facts.reference)
+    out.line(f"  tokenizer  {described_tokenizer(facts.tokenizer)}, end of text {manifest.tokenizer.eot_id}")
     num_bytes = sum(entry.bytes for entry in inputs)
     out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
     out.line(f"  rows       {counted_rows(manifest.row_counts)}")
@@ -41,12 +41,12 @@ def run(reference: str, out: Output) -> JsonResult:
     ]
     out.line()
     out.table(["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
-    gates, warnings = build.gates if build else [], empty_parts(store, manifest, build)
-    for gate in failed(gates):
+    for gate in failed(facts.recorded_gates):
         why = f"; published by force: {build.forced}" if build and build.forced else ""
         out.line(f"{gate_line(gate)}{why}")
-    for warning in warnings:
+    for warning in facts.warnings:
         out.line(f"warning: {warning}")
-    out.line(file_check(store, manifest))
-    shown = {"inputs": [asdict(entry) for entry in inputs], "gates": list(map(asdict, gates)), "warnings": warnings}
+    out.line(facts.file_check)
+    gates = [asdict(gate) for gate in facts.recorded_gates]
+    shown = {"inputs": [asdict(entry) for entry in inputs], "gates": gates, "warnings": facts.warnings}
     return JsonResult(manifest.json() | shown)

@@ -97,7 +97,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
 
 
 def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> PlanResult:
-    from tokenloom.tasks.publishing.version_notes import tokenizer_label
+    from tokenloom.tasks.publishing.version_facts import tokenizer_label
 
     sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
     gates, warnings, found = _of_published(planned) if planned.published else ([], _warnings(planned, estimate), None)
@@ -128,20 +128,17 @@ def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> Pl
 
 def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
     """Return the results of the checks for the version that exists, what of it is empty, and what its files show."""
-    from tokenloom.storage.versions.published import find_build_record, load_manifest
     from tokenloom.tasks.publishing.gates import evaluate_published
-    from tokenloom.tasks.publishing.version_notes import empty_parts, file_check
+    from tokenloom.tasks.publishing.version_facts import facts_of
 
-    store, manifest = planned.store, load_manifest(planned.store, planned.version)
-    build = find_build_record(store, planned.version)
-    gates = evaluate_published(store, planned.tag, planned.limits, manifest, build)
-    return gates, empty_parts(store, manifest, build), file_check(store, manifest)
+    facts = facts_of(planned.store, planned.version)
+    return evaluate_published(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
 
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None) -> list[str]:
     """Return which sources are copies of earlier ones, and which splits may be empty."""
     from tokenloom.tasks.planning.plan import partitions_by_source
-    from tokenloom.tasks.publishing.version_notes import empty_splits
+    from tokenloom.tasks.publishing.version_facts import empty_splits
 
     warnings, seen = [], set[str]()
     for parts in partitions_by_source(planned):
@@ -213,7 +210,7 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Cho
 
 
 def _print_gates(out: Output, gates: list[GateResult]) -> None:
-    from tokenloom.tasks.publishing.version_notes import gate_line
+    from tokenloom.tasks.publishing.gates import gate_line
 
     for gate in gates:
         then = "" if gate.passed else "; a build ends with exit code 3 and moves no tag"

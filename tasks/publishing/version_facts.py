@@ -1,0 +1,148 @@
+"""What a version holds and what it lacks: the one description that build, publish, plan, inspect and report share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from shlex import quote
+from typing import Any
+
+from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
+from tokenloom.storage.formats.statistics import add_sources
+from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
+from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
+from tokenloom.tasks.rows.quarantine import quarantine_reasons
+from tokenloom.wording import counted, tokenizer_name
+
+
+@dataclass(frozen=True)
+class VersionFacts:
+    """A version of a store: its manifest, and its build.json, None if that can't be read."""
+
+    store: Store
+    manifest: Manifest
+    build: BuildRecord | None
+
+    @property
+    def reference(self) -> str:
+        """STORE/DATASET@VERSION."""
+        return f"{self.store.root}@{self.version}"
+
+    @property
+    def version(self) -> str:
+        """The version's name."""
+        return self.manifest.version
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The number of rows read, by what became of them."""
+        return self.manifest.row_counts
+
+    @property
+    def splits(self) -> dict[str, dict[str, int]]:
+        """Tokens, documents and shards of each split."""
+        return {
+            name: {"tokens": split.tokens, "documents": split.documents, "shards": len(split.shards)}
+            for name, split in self.manifest.splits.items()
+        }
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        """The tokenizer's name for people, its kind and the size of its vocabulary."""
+        return tokenizer_label(self.manifest.tokenizer, self.build and self.build.spec.get("tokenizer"))
+
+    @property
+    def recorded_gates(self) -> list[GateResult]:
+        """What the spec's checks found when the version was published."""
+        return self.build.gates if self.build else []
+
+    @cached_property
+    def quarantined(self) -> dict[str, dict[str, int]]:
+        """Quarantined rows by source and reason; raises FormatError if their list is damaged."""
+        if not self.manifest.rows.quarantined:
+            return {}
+        return quarantine_reasons(self.store, version_path(self.version, QUARANTINE))
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """A line for each source of which nothing is kept, and one for the splits without a document.
+
+        Raises FormatError if the manifest has values that no build writes.
+        """
+        spec = version_spec(self.store, self.manifest)
+        shares = dict(spec.splits)
+        empty = {name: shares.get(name, 0.0) for name, split in self.manifest.splits.items() if not split.documents}
+        return [*empty_splits(empty, self.manifest.num_documents), *_empty_sources(self.build, spec.documents)]
+
+    @property
+    def file_check(self) -> str:
+        """What the lengths of the version's files show, and which command reads their bytes."""
+        if name := missing_file(self.store, self.manifest):
+            verify = f"`tokenloom verify {quote(self.reference)}`"
+            return f"damaged: {name} is missing or cut short; {verify} lists all damage, and what to do"
+        return lengths_checked(self.reference)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `build --json` and the event of a publication say of a version."""
+        return {
+            "reference": self.reference,
+            "version": self.version,
+            "tokens": self.manifest.num_tokens,
+            "documents": self.manifest.num_documents,
+            "shards": len(self.manifest.shards),
+            "tokenizer": self.tokenizer,
+            "splits": self.splits,
+            "rows": self.rows,
+            "quarantined": self.quarantined,
+            "warnings": self.warnings,
+        }
+
+
+def facts_of(store: Store, version: str) -> VersionFacts:
+    """Return the facts of a published version.
+
+    Raises:
+        StoreError: there is no such version, or the store can't be read.
+        FormatError: its manifest is damaged.
+    """
+    return VersionFacts(store, load_manifest(store, version), find_build_record(store, version))
+
+
+def tokenizer_label(entry: TokenizerEntry, definition: object) -> dict[str, Any]:
+    """Return a tokenizer's name, kind and vocabulary size for people; see tokenizer_name for the definition."""
+    return entry.label | {"name": tokenizer_name(entry.name, entry.kind, definition)}
+
+
+def empty_splits(shares: Mapping[str, float], num_documents: int, *, is_estimate: bool = False) -> list[str]:
+    """Return a line for the splits, by name with their share of some documents, that are or may be empty, if any."""
+    if not shares:
+        return []
+    listed = " and ".join(f"the split {name} (share {share:g})" for name, share in shares.items())
+    none, about = ("perhaps no", "about ") if is_estimate else ("no", "")
+    documents = f"{about}{counted(num_documents, 'document')}"
+    return [f"{none} document in {listed} of {documents}; add documents, or give larger shares in `splits`"]
+
+
+def _empty_sources(build: BuildRecord | None, rules: DocumentOptions) -> Iterator[str]:
+    if build is None:
+        return
+    kept = add_sources([split.sources for split in build.statistics.values()])
+    causes = {"are in other sources too": rules.deduplicate, "are excluded": rules.exclude is not None}
+    why_dropped = " or ".join(cause for cause, is_set in causes.items() if is_set)
+    for name, encoded in build.encoded.items():
+        if encoded.documents and name not in kept:
+            found = counted(encoded.documents, "document")
+            yield f"source {name}: nothing is kept of {found}, which {why_dropped}; remove the source if that is right"
+        elif name not in kept:
+            yield (
+                f"source {name}: nothing is kept: its rows have no text, or its filter or a rule of `documents` leaves "
+                "them out; check these, or remove the source"
+            )
+
+
+def lengths_checked(reference: str) -> str:
+    """Return that the files of a version have the right lengths, and what checks the rest."""
+    return f"only the lengths of its files were checked; `tokenloom verify {quote(reference)}` reads their bytes"
