@@ -30,9 +30,10 @@ def import_for_reports() -> None:
 
 def _import() -> None:
     with contextlib.suppress(ImportError):  # whoever writes the report says so
-        from tokenloom.tasks.report.page import import_template
+        from tokenloom.tasks.report import page  # noqa: F401
+        from tokenloom.tasks.report.parts import template
 
-        import_template()
+        template()
 
 
 def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None = None) -> BuildResult:

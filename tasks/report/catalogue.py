@@ -6,9 +6,10 @@ and nothing reads it. What it lists is limited, so that a store of thousands of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, read_manifest
@@ -23,6 +24,11 @@ from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.wording import clipped, megabytes, short
 from tokenloom.wording import counted, shown_time
 
+if TYPE_CHECKING:  # only the page itself needs the packages that write pages
+    from tokenloom.tasks.report.parts import Section
+
+T = TypeVar("T")
+
 INDEX = "index.html"
 _MAX_DATASETS, _MAX_VERSIONS, _MIN_VERSIONS = 200, 200, 3  # listed of a store, together, and of each dataset
 _TEXT_CHARS = 100  # of a name or a reason
@@ -30,35 +36,29 @@ _UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogueRow:
-    """A version in words; `figures` are documents, tokens and size, `report` is the relative URL of its report."""
-
-    version: str
-    at: str
-    by: str
-    figures: Sequence[str]
-    tags: Sequence[str]
-    checks: str
-    is_bad: bool
-    report: str | None
-    num_tokens: int = 0
-    num_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogueDataset:
-    """A dataset: the versions that are listed, the newest first, and how many there are."""
+class ListedVersion:
+    """A version of the catalogue; `manifest` and `build` are None if they are damaged, `report` is a relative URL."""
 
     name: str
-    versions: Sequence[CatalogueRow]
-    num_versions: int
+    manifest: Manifest | None
+    build: BuildRecord | None
+    tags: Sequence[str]
+    report: str | None
 
     @property
-    def lead(self) -> str:
-        """How many versions there are, and what is left out."""
-        left_out = self.num_versions - len(self.versions)
-        more = f"; {left_out:,} of them are not listed, see `tokenloom ls`" if left_out else ""
-        return f"{counted(self.num_versions, 'version')}{more}"
+    def at(self) -> str:
+        """When it was published; "-" if that is unknown."""
+        return shown_time(self.build.at) if self.build and self.build.at else _UNKNOWN
+
+    @property
+    def num_tokens(self) -> int:
+        """Its tokens; 0 if they are unknown."""
+        return self.manifest.num_tokens if self.manifest else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of its shards; 0 if it is unknown."""
+        return self.manifest.shard_bytes if self.manifest else 0
 
 
 def try_to_write_catalogue(store: Store) -> str | None:
@@ -86,46 +86,79 @@ def write_catalogue(root: str) -> tuple[str, int]:
 
 def render_catalogue(root: str, folder: Store) -> str:
     """Return the page; the same store gives the same text, except for the versions that a limit leaves out."""
-    from tokenloom.tasks.report.templates import template  # late: only this needs the packages that write pages
+    from tokenloom.tasks.report.parts import Page
 
     names = [name for name in folder.names("") if NAME_PATTERN.match(name) and name != INDEX]
     limit = max(_MIN_VERSIONS, _MAX_VERSIONS // max(1, min(len(names), _MAX_DATASETS)))
-    found = [_dataset(dataset_store(root, name), name, limit) for name in names[:_MAX_DATASETS]]
-    datasets = [dataset for dataset in found if dataset.num_versions]
-    newest = [dataset.versions[0] for dataset in datasets if dataset.versions]
-    tokens, num_bytes = sum(row.num_tokens for row in newest), sum(row.num_bytes for row in newest)
-    left_out = len(names) - len(found)
-    return template("catalogue.html").render(
+    datasets, num_versions = {}, 0
+    for name in names[:_MAX_DATASETS]:
+        versions, num_found = _versions(dataset_store(root, name), name, limit)
+        if num_found:
+            datasets[name] = _section(name, versions, num_found), versions
+            num_versions += num_found
+    newest = [versions[0] for _, versions in datasets.values() if versions]
+    left_out = max(0, len(names) - _MAX_DATASETS)
+    page = Page(
         title=f"{folder.root}: tokenloom catalogue",
-        place=str(folder.root),
+        kind="catalogue",
+        heading=str(folder.root),
         tiles=[
             ("Datasets", f"{len(datasets):,}", f"{left_out:,} more are not listed" if left_out else "in this store"),
-            ("Versions", f"{sum(dataset.num_versions for dataset in datasets):,}", "of all datasets"),
-            ("Tokens", short(tokens), "in the newest version of each"),
-            ("Size", megabytes(num_bytes), "of the newest version of each"),
+            ("Versions", f"{num_versions:,}", "of all datasets"),
+            ("Tokens", short(sum(version.num_tokens for version in newest)), "in the newest version of each"),
+            ("Size", megabytes(sum(version.num_bytes for version in newest)), "of the newest version of each"),
         ],
-        datasets=datasets,
+        notes=[] if datasets else ["Nothing is published in this store yet."],
+        sections=[section for section, _ in datasets.values()],
         footer="A version links to its report, if it has one. Publications, moves of tags, `tokenloom gc` and "
         f"`tokenloom report {folder.root}` make this page again.",
     )
+    return page.render(max_rows=_MAX_VERSIONS)
 
 
-def _dataset(store: Store, name: str, limit: int) -> CatalogueDataset:
-    versions = [version for version in store.names("versions") if VERSION_PATTERN.match(version)]
-    tags_of, recent = _tags(store, limit if len(versions) > limit else 1)
-    there = set(versions)
-    listed = [each for each in dict.fromkeys([*tags_of, *recent, *versions]) if each in there][:limit]
+def _section(name: str, versions: Sequence[ListedVersion], num_versions: int) -> Section:
+    """Return the section of a dataset: the versions that are listed, the newest first."""
+    from tokenloom.tasks.report.parts import Section, Table
+
+    left_out = num_versions - len(versions)
+    more = f"; {left_out:,} of them are not listed, see `tokenloom ls`" if left_out else ""
+    columns = ["version", "published (UTC)", "documents", "tokens", "size", "tags", "by", "checks"]
+    texts = ["published (UTC)", "tags", "by", "checks"]
+    table = Table(f"Versions of {name}", columns, [_cells(version) for version in versions], texts)
+    return Section(name, name, f"{counted(num_versions, 'version')}{more}", tables=[table])
+
+
+def _versions(store: Store, dataset: str, limit: int) -> tuple[list[ListedVersion], int]:
+    """Return the versions of a dataset to list, the newest first, and how many there are."""
+    names = [version for version in store.names("versions") if VERSION_PATTERN.match(version)]
+    tags_of, recent = _tags(store, limit if len(names) > limit else 1)
+    there = set(names)
+    listed = [each for each in dict.fromkeys([*tags_of, *recent, *names]) if each in there][:limit]
     manifests = store.read_all([version_path(version, MANIFEST) for version in listed])
     builds = store.read_all([version_path(version, BUILD) for version in listed])
     reports = set(store.names(REPORTS))
-    rows = [
-        _row(name, version, manifest, build, tags_of.get(version, []), reports)
-        for version, manifest, build in zip(listed, manifests, builds, strict=True)
-        if manifest is not None
-    ]
-    unpublished = len(listed) - len(rows)
-    rows.sort(key=lambda row: (row.at, row.version), reverse=True)
-    return CatalogueDataset(name, rows, len(versions) - unpublished)
+    found = []
+    for name, manifest, build in zip(listed, manifests, builds, strict=True):
+        if manifest is not None:
+            path = report_path(name)
+            report = f"{dataset}/{path}" if path.rpartition("/")[2] in reports else None
+            found.append(
+                ListedVersion(
+                    name,
+                    _decoded(read_manifest, manifest, NAME),
+                    _decoded(decode_build, build or b"", BUILD),
+                    tags_of.get(name, []),
+                    report,
+                )
+            )
+    found.sort(key=lambda version: (version.at, version.name), reverse=True)
+    return found, len(names) - (len(listed) - len(found))
+
+
+def _decoded(decode: Callable[[bytes, str], T], data: bytes, name: str) -> T | None:
+    with suppress(FormatError):
+        return decode(data, name)
+    return None
 
 
 def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
@@ -148,38 +181,28 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
     return tags_of, [move.version for move in sorted(moves, key=lambda move: (move.at, move.number), reverse=True)]
 
 
-def _row(
-    dataset: str, version: str, manifest: bytes, build: bytes | None, tagged: Sequence[str], reports: set[str]
-) -> CatalogueRow:
-    path = report_path(version)
-    record, checks, is_bad = None, "not recorded", False
-    with suppress(FormatError):
-        record = decode_build(build or b"", BUILD)
-        checks, is_bad = _checks(record)
-    try:
-        contents = read_manifest(manifest, MANIFEST)
-    except FormatError:
-        contents, checks, is_bad = None, "damaged: see tokenloom verify", True
-    return CatalogueRow(
-        version=version,
-        at=shown_time(record.at) if record and record.at else _UNKNOWN,
-        by=clipped(record.by, _TEXT_CHARS) if record and record.by else _UNKNOWN,
-        figures=_figures(contents) if contents else [_UNKNOWN] * 3,
-        tags=tagged,
-        checks=checks,
-        is_bad=is_bad,
-        report=f"{dataset}/{path}" if path.rpartition("/")[2] in reports else None,
-        num_tokens=contents.num_tokens if contents else 0,
-        num_bytes=contents.shard_bytes if contents else 0,
+def _cells(version: ListedVersion) -> list[str]:
+    from tokenloom.tasks.report.parts import linked, marked
+
+    manifest, build = version.manifest, version.build
+    figures = (
+        [f"{manifest.num_documents:,}", f"{manifest.num_tokens:,}", megabytes(manifest.shard_bytes)] if manifest else []
     )
+    checks, is_bad = _checks(build) if manifest else ("damaged: see tokenloom verify", True)
+    return [
+        linked(version.name, version.report),
+        marked("date", version.at),
+        *(figures or [_UNKNOWN] * 3),
+        marked("tag", *version.tags),
+        clipped(build.by, _TEXT_CHARS) if build and build.by else _UNKNOWN,
+        marked("bad", checks) if is_bad else checks,
+    ]
 
 
-def _figures(manifest: Manifest) -> list[str]:
-    return [f"{manifest.num_documents:,}", f"{manifest.num_tokens:,}", megabytes(manifest.shard_bytes)]
-
-
-def _checks(build: BuildRecord) -> tuple[str, bool]:
+def _checks(build: BuildRecord | None) -> tuple[str, bool]:
     """Return what a version's checks found, in words, and whether one failed."""
+    if build is None or build.gates is None:
+        return "not recorded", False
     if not build.gates:
         return "none set", False
     names = [gate.name for gate in failed(build.gates)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +22,12 @@ from tokenloom.storage.formats.statistics import (
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.tasks.publishing.version_facts import VersionFacts
 
+_INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
-class SampledDocument:
+class ExampleDocument:
     """A document of a version: where it lies, where it comes from, and how its text begins.
 
     Its tokens are [start, end) of the shard, the last of them end-of-text. `is_cut`: the text goes on.
@@ -42,6 +44,11 @@ class SampledDocument:
     content: str
     text: str
     is_cut: bool
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the text is code or a table: it has two indented lines."""
+        return bool(_INDENTED.search(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ class VersionFigures:
     tagging: Tagging
     statistics: dict[str, DocumentStatistics]
     sample: TokenSample
-    documents: list[SampledDocument]
+    documents: list[ExampleDocument]
     previous: PreviousVersion | None
     notes: list[str]
 

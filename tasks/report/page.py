@@ -1,15 +1,12 @@
-"""The report as one page of HTML: no script, no network; every text of the store is escaped."""
+"""The report of a version as one page of HTML."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from tokenloom.tasks.publishing.outcome import reading_lines
 from tokenloom.tasks.report.build_sections import forced_line
 from tokenloom.tasks.report.figures import VersionFigures
-from tokenloom.tasks.report.parts import Section
+from tokenloom.tasks.report.parts import Page
 from tokenloom.tasks.report.sections import bytes_per_token, report_sections
-from tokenloom.tasks.report.templates import template
 from tokenloom.tasks.report.wording import megabytes, percent_of, short
 from tokenloom.wording import counted, described_tokenizer, shown_time
 
@@ -19,27 +16,23 @@ _MAX_ROWS = (1000, 400, 100, 10)  # of a table: all that fit in a page are tried
 
 def render_page(figures: VersionFigures) -> str:
     """Return the page, of at most 1 MB; the same figures give the same text."""
-    sections = list(report_sections(figures))
-    pages = (_render(figures, sections, max_rows) for max_rows in _MAX_ROWS)
-    return next(page for page in pages if len(page.encode()) <= _MAX_BYTES)
-
-
-def _render(figures: VersionFigures, sections: Sequence[Section], max_rows: int) -> str:
     manifest = figures.facts.manifest
-    return template("page.html").render(
-        max_rows=max_rows,
+    page = Page(
         title=f"{manifest.dataset} {manifest.version}: tokenloom report",
-        dataset=manifest.dataset,
+        kind="report",
+        heading=manifest.dataset,
         version=manifest.version,
         facts=_facts(figures),
         tiles=_tiles(figures),
         reading=reading_lines(figures.facts.reference),
         notes=figures.notes,
         banner=forced_line(figures.facts.build),
-        sections=sections,
+        sections=list(report_sections(figures)),
         footer="Made by `tokenloom report` from the store alone: manifest, build.json, document tables and a sample of "
         "the shards.",
     )
+    pages = map(page.render, _MAX_ROWS)
+    return next(text for text in pages if len(text.encode()) <= _MAX_BYTES)
 
 
 def _facts(figures: VersionFigures) -> list[str]:
@@ -66,8 +59,3 @@ def _tiles(figures: VersionFigures) -> list[tuple[str, str, str]]:
     if rate is not None:
         tiles.insert(2, ("Bytes per token", f"{rate:.2f}", "of UTF-8 text"))
     return tiles
-
-
-def import_template() -> None:
-    """Compile the template ahead of need; importing this module has loaded what draws."""
-    template("page.html")

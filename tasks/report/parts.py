@@ -1,13 +1,21 @@
-"""What a report is made of: sections with charts, tables and documents, their texts ready to show."""
+"""What a report and a catalogue are made of: a page with sections of charts, tables and documents.
+
+Every text of a store is escaped and inert on the page: no script, no network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
 
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from tokenloom.tasks.report.charts import Bar, bar_chart
+from tokenloom.tasks.report.figures import ExampleDocument
 from tokenloom.tasks.report.wording import clipped, inert
 
 _MAX_BARS = 12
@@ -28,10 +36,10 @@ class Table:
     bad_rows: Sequence[int] = ()
 
     def first_rows(self, count: int) -> Sequence[Sequence[str]]:
-        """Return the first rows, their cells clipped, and one that says how many more there are."""
-        rows = [[clipped(cell, _CELL_CHARS) for cell in row] for row in self.rows[:count]]
-        more = len(self.rows) - len(rows)
-        return [*rows, [f"and {more:,} more", *[""] * (len(self.columns) - 1)]] if more else rows
+        """Return the first rows, their texts clipped, and one that says how many more there are."""
+        rows = [[cell if isinstance(cell, Markup) else clipped(cell, _CELL_CHARS) for cell in row] for row in self.rows]
+        more = len(rows) - count
+        return [*rows[:count], [f"and {more:,} more", *[""] * (len(self.columns) - 1)]] if more > 0 else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +53,6 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownDocument:
-    """A sampled document in words."""
-
-    source: str
-    path: str
-    row: str
-    id: str | None
-    text: str
-    is_code: bool
-    is_cut: bool
-    split: str
-    shard: str
-    start: str
-    end: str
-    num_tokens: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A section of the page; `key` names it in links."""
 
@@ -72,7 +61,65 @@ class Section:
     lead: str = ""
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-    documents: Sequence[ShownDocument] = field(default_factory=tuple)
+    documents: Sequence[ExampleDocument] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: the figures at its top are (name, value, detail), `reading` is Python that opens the version."""
+
+    title: str
+    kind: str
+    heading: str
+    tiles: Sequence[tuple[str, str, str]]
+    sections: Sequence[Section]
+    footer: str
+    version: str = ""
+    banner: str | None = None
+    facts: Sequence[str] = ()
+    reading: str = ""
+    notes: Sequence[str] = ()
+
+    def render(self, max_rows: int) -> str:
+        """Return the page as HTML, with at most `max_rows` rows of each table."""
+        return template().render(vars(self), max_rows=max_rows)
+
+
+@lru_cache(maxsize=1)
+def template() -> Template:
+    """Return the template of a page, compiled once a process."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {"coded": _coded, "clipped": clipped}
+    environment.globals["style"] = Markup(_read("style.css"))
+    return environment.from_string(_read("page.html"))
+
+
+def _coded(text: str) -> Markup:
+    """Return a sentence of ours with what stands between backticks as code."""
+    parts = inert(text).split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of the template as it is shown: markup of ours unchanged, text without control characters."""
+    return inert(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _read(name: str) -> str:
+    return files("tokenloom.tasks.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def marked(kind: str, *texts: str) -> Markup:
+    """Return texts for a cell of a table, each in the style of a kind of the style sheet: date, tag or bad."""
+    return Markup(" ").join(Markup('<span class="{}">{}</span>').format(kind, inert(text)) for text in texts)
+
+
+def linked(name: str, url: str | None) -> Markup:
+    """Return the name of a version for a cell of a table, with a link to a page, if there is one."""
+    code = Markup("<code>{}</code>").format(inert(name))
+    return Markup('<a href="{}">{}</a>').format(url, code) if url else code
 
 
 def bars_of(title: str, unit: str, bars: Sequence[Bar], full: float | None = None) -> Chart:

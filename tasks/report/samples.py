@@ -20,7 +20,7 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.report.figures import FrequentToken, SampledDocument, TokenSample
+from tokenloom.tasks.report.figures import ExampleDocument, FrequentToken, TokenSample
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 _NUM_DOCUMENTS = 10
@@ -85,7 +85,7 @@ def _count(tokens: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 def sampled_documents(
     store: Store, manifest: Manifest, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
-) -> list[SampledDocument]:
+) -> list[ExampleDocument]:
     """Return ten documents of a version, or all if it has fewer; the same ones each time.
 
     Raises FormatError if a shard or its document table is damaged.
@@ -94,7 +94,7 @@ def sampled_documents(
         return []
     shards = [StoredShard(store, manifest.version, entry) for entry in manifest.shards]
     chosen = choose_rows(manifest.version, [shard.entry.documents for shard in shards])
-    documents: list[SampledDocument] = []
+    documents: list[ExampleDocument] = []
     for index, rows in chosen.items():
         with shards[index].table(len(inputs)) as table:
             documents += [_document(shards[index], table.rows(row, row + 1), inputs, tokenizer) for row in rows]
@@ -128,14 +128,14 @@ def choose_rows(version: str, shard_documents: Sequence[int]) -> dict[int, list[
 
 def _document(
     shard: StoredShard, found: DocumentColumns, inputs: Sequence[InputEntry], tokenizer: Tokenizer
-) -> SampledDocument:
+) -> ExampleDocument:
     """Return the document of a row of a shard's table."""
     start, end = int(found.start[0]), int(found.start[0]) + int(found.num_tokens[0])
     if not start < end <= shard.entry.tokens:
         raise shard.wrong_table()
     ids = shard.tokens(start, min(end - 1, start + 4 * _TEXT_CHARS))
     text, source = _decode(tokenizer, ids) or "", inputs[int(found.input[0])]
-    return SampledDocument(
+    return ExampleDocument(
         split=shard.entry.name.partition("/")[0],
         shard=shard.entry.name,
         start=start,

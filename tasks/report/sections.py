@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,19 +11,16 @@ from tokenloom.tasks.report.build_sections import checks_section, difference_sec
 from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
 from tokenloom.tasks.report.figures import (
     QUANTILES,
-    SampledDocument,
     VersionFigures,
     length_density,
     length_quantiles,
     tokens_by_length,
 )
-from tokenloom.tasks.report.parts import Chart, Section, ShownDocument, Table, bars_of
-from tokenloom.tasks.report.wording import clipped, inert, megabytes, percent_of, short
+from tokenloom.tasks.report.parts import Chart, Section, Table, bars_of
+from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
 from tokenloom.wording import counted
 
-_PLACE_CHARS = 200  # of a path or id
 _MAX_SPLITS = 6  # columns of the table of sources
-_INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines: code or a table
 _MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
 
 
@@ -222,22 +218,4 @@ def _documents(figures: VersionFigures) -> Iterator[Section]:
             f"{counted(len(figures.documents), 'document')}, chosen by hash and the same each time. Neighbours in a "
             "shard come from anywhere in the input: that is the shuffle."
         )
-        yield Section("documents", "Documents", lead, documents=[_shown(one) for one in figures.documents])
-
-
-def _shown(document: SampledDocument) -> ShownDocument:
-    return ShownDocument(
-        source=document.source,
-        path=clipped(document.path, _PLACE_CHARS),
-        row=f"{document.row:,}",
-        id=document.id if document.id is None else clipped(document.id, _PLACE_CHARS),
-        text=document.text,
-        is_code=bool(_INDENTED.search(document.text)),
-        is_cut=document.is_cut,
-        split=document.split,
-        shard=document.shard,
-        start=f"{document.start:,}",
-        end=f"{document.end:,}",
-        num_tokens=counted(document.end - document.start, "token"),
-        content=document.content,
-    )
+        yield Section("documents", "Documents", lead, documents=figures.documents)

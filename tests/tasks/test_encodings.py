@@ -199,7 +199,7 @@ def test_a_large_separated_file_in_utf16_is_one_bad_row(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("kind", ["text", "jsonl", "array", "csv"])
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".zst"])
 def test_a_file_is_read_in_the_encoding_that_is_named(kind: str, encoding: str, suffix: str, tmp_path: Path) -> None:
-    from tests.tasks.test_dirty_input import COMPRESS
+    from tests.builders.dirty_files import COMPRESS
 
     texts = TEXTS if encoding != "cp037" else ["plain", "été", "last"]
     compress: Callable[[bytes], bytes] = COMPRESS.get(suffix, bytes)

@@ -46,7 +46,7 @@ from tokenloom.tasks.report.figures import (
     QUANTILES,
     FrequentToken,
     PreviousVersion,
-    SampledDocument,
+    ExampleDocument,
     Tagging,
     TokenSample,
     VersionFigures,
@@ -316,7 +316,7 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         at="",
         by="",
     )
-    document = SampledDocument(
+    document = ExampleDocument(
         splits[0], shard.name, 0, 2**40, sources[0], "&" * 4000, 7, "<" * 9999, "c", "<" * 480, True
     )
     facts = VersionFacts(LocalStore("/corpora/data"), manifest, build)
