@@ -145,7 +145,7 @@ def _versions(store: Store, dataset: str, limit: int) -> tuple[list[ListedVersio
             found.append(
                 ListedVersion(
                     name,
-                    _decoded(read_manifest, manifest, NAME),
+                    _decoded(read_manifest, manifest, MANIFEST),
                     _decoded(decode_build, build or b"", BUILD),
                     tags_of.get(name, []),
                     report,

@@ -259,7 +259,8 @@ _WEIGHTS = "'weights' of its 'stream' must be a list of"
         ({"tokenloom_state": 2}, "not a loader state of version 1: tokenloom_state is 2; if it is newer"),
         ({"tokenloom_state": None}, "not a loader state of version 1: tokenloom_state is None"),
         *(({"samples": samples}, _INVALID) for samples in (True, 2**63, -1, 1.5, None, "7")),
-        *(({"stream": stream}, _INVALID) for stream in ([], None)),
+        ({"stream": []}, _INVALID),
+        ({"stream": None}, _INVALID),
         ({"stream": {}}, "its 'stream' has no 'dataset'"),
         ({"stream": {"members": 3}}, "'members' of its 'stream' must be dict"),
         *(

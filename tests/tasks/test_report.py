@@ -44,9 +44,9 @@ from tokenloom.tasks.report.charts import Bar, axis_heights, axis_lengths, bar_c
 from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.figures import (
     QUANTILES,
+    ExampleDocument,
     FrequentToken,
     PreviousVersion,
-    ExampleDocument,
     Tagging,
     TokenSample,
     VersionFigures,

@@ -57,7 +57,7 @@ def copied(built: _Built, tmp_path: Path) -> tuple[str, list[Path]]:
 
 def test_indices_are_those_of_a_list(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=50)
-    samples = [data[index]["labels"].tolist() for index in range(len(data))]
+    samples = [sample["labels"].tolist() for sample in iter(data)]  # the old protocol: until an IndexError
     assert len(samples) == len(data) > 20
     for index in (-1, -len(data), np.int64(3)):
         assert data[index]["labels"].tolist() == samples[index]
