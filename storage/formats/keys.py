@@ -34,7 +34,7 @@ class Purpose(IntEnum):
     ORDER = 1
     SPLIT = 2
     SAMPLE = 3
-    SHARD_ORDER = 4  # of an epoch, see reader/order/
+    SHARD_ORDER = 4  # the order of shards in an epoch: reader/order/
     SAMPLE_ORDER = 5
 
 

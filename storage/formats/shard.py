@@ -25,7 +25,7 @@ from tokenloom.storage.stores.store import Store
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
 ALIGNMENT = 4096  # tokens start at a multiple of it
-OFFSETS_START = 48  # where the header says where the document offsets start
+OFFSETS_START = 48  # the header's field offsets_start is there
 _FIXED = struct.Struct("<8sIIIIQQQQQ16s16s")
 _CHECKSUM_BYTES = 16
 _MAX_HEADER_BYTES = 2**24
@@ -105,7 +105,10 @@ def _unpack_header(data: memoryview, place: str) -> ShardHeader:
         ) from error
     if not isinstance(info, dict):
         raise FormatError(f"{place}: the header's JSON is not an object; the program that wrote it has a bug")
-    return ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
+    header = ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
+    if not _fits(header):
+        raise FormatError(f"{place}: the counts and offsets of the header contradict each other")
+    return header
 
 
 def read_header(store: Store, path: str) -> ShardHeader:
@@ -120,11 +123,7 @@ def read_header(store: Store, path: str) -> ShardHeader:
     header_bytes = int.from_bytes(data[12:16], "little")
     if ALIGNMENT < header_bytes <= _MAX_HEADER_BYTES and data.startswith(MAGIC):
         data += store.read_range(path, ALIGNMENT, header_bytes)
-    place = store.place(path)
-    header = _unpack_header(memoryview(data), place)
-    if not _fits(header):
-        raise FormatError(f"{place}: the counts and offsets of the header contradict each other")
-    return header
+    return _unpack_header(memoryview(data), store.place(path))
 
 
 def _fits(header: ShardHeader) -> bool:
@@ -171,7 +170,7 @@ class Shard:
             raise ValueError(f'verify is "open" or "full", not {verify!r}')
         self.path = Path(path)
         with open_regular(self.path) as file:
-            file.read(1)  # of a cold file: a fault in the map would read up to megabytes around the header
+            file.read(1)  # else a fault in the map of a cold file would read megabytes around the header
             try:
                 # Arrays over the map stay valid while they are alive: it is never closed explicitly.
                 self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -182,8 +181,6 @@ class Shard:
             raise FormatError(
                 f"{path}: {len(self._map):,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"
             )
-        if not _fits(header):
-            raise FormatError(f"{path}: the counts and offsets of the header contradict each other")
         #: (num_tokens,) of `header.dtype`, read-only
         self.tokens: AnyArray = np.frombuffer(self._map, header.dtype, header.num_tokens, header.tokens_start)
         #: (num_documents + 1,) uint64, read-only: document i is tokens[offsets[i]:offsets[i + 1]]
@@ -191,21 +188,13 @@ class Shard:
             self._map, np.dtype("<u8"), header.num_documents + 1, header.offsets_start
         )
         if verify == "full":
-            self.verify_tokens()
+            if xxhash.xxh3_128_digest(self._map[header.tokens_start : header.offsets_start]) != header.tokens_checksum:
+                raise FormatError(f"{path}: the checksum of its tokens does not match; the file is damaged")
             self.verify_offsets()
-
-    def verify_tokens(self) -> None:
-        """Raise FormatError if the checksum of the tokens does not match; reads all of them."""
-        header = self.header
-        self._verify("tokens", header.tokens_start, header.offsets_start, header.tokens_checksum)
 
     def verify_offsets(self) -> None:
         """Raise FormatError if the checksum of the document offsets does not match, or they contradict the counts."""
         checked_offsets(self._map[self.header.offsets_start :], self.header, str(self.path))
-
-    def _verify(self, name: str, start: int, end: int, checksum: bytes) -> None:
-        if xxhash.xxh3_128_digest(self._map[start:end]) != checksum:
-            raise FormatError(f"{self.path}: the checksum of its {name} does not match; the file is damaged")
 
 
 def open_shard(path: str | Path, verify: str = "open") -> Shard:

@@ -14,7 +14,7 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import CANDIDATES, candidate_path
-from tokenloom.storage.work.work_files import reading_work_file
+from tokenloom.storage.work.work_files import find_work_records, reading_work_file
 
 _RECORD = "candidate.json"
 
@@ -70,17 +70,9 @@ def read_candidate(store: Store, version: str) -> Candidate:
 def find_candidates(store: Store) -> dict[str, CandidateRecord]:
     """Return the records of all candidates, by version; damaged ones are left out."""
     versions = [name for name in store.names(CANDIDATES) if VERSION_PATTERN.match(name)]
-    paths = [candidate_path(version, _RECORD) for version in versions]
-    found = zip(versions, paths, store.read_all(paths), strict=True)
-    read = {version: _parsed(data, path) for version, path, data in found if data is not None}
-    return {version: record for version, record in read.items() if record}
-
-
-def _parsed(data: bytes, path: str) -> CandidateRecord | None:
-    try:
-        return read_signed_record(data, path, CandidateRecord)
-    except FormatError:
-        return None
+    paths = {candidate_path(version, _RECORD): version for version in versions}
+    found = find_work_records(store, list(paths), CandidateRecord)
+    return {paths[path]: record for path, record in found.items()}
 
 
 def remove_candidate(store: Store, version: str) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import read_signed_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
-from tokenloom.storage.work.work_files import find_work_record, write_work_record
+from tokenloom.storage.work.work_files import find_work_record, find_work_records, write_work_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +86,9 @@ def find_partition_record(store: Store, spill_name: str) -> PartitionRecord | No
 def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str, PartitionRecord]:
     """Return the records of the complete partitions, by name; lists the folder once."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
-    recorded = [name for name in dict.fromkeys(spill_names) if partition_record_path(name) in lengths]
-    found = zip(recorded, store.read_all([partition_record_path(name) for name in recorded]), strict=True)
-    parsed = {name: _parsed(data, name) for name, data in found if data is not None}
-    return {name: record for name, record in parsed.items() if record and _is_complete(name, record, lengths)}
-
-
-def _parsed(data: bytes, spill_name: str) -> PartitionRecord | None:
-    try:
-        return read_signed_record(data, partition_record_path(spill_name), PartitionRecord)
-    except FormatError:
-        return None
+    names = {path: name for name in spill_names if (path := partition_record_path(name)) in lengths}
+    found = find_work_records(store, list(names), PartitionRecord)
+    return {names[path]: record for path, record in found.items() if _is_complete(names[path], record, lengths)}
 
 
 def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
@@ -39,6 +39,16 @@ def find_work_record(store: Store, path: str, kind: type[Record]) -> Record | No
             return read_signed_record(store.read(path), store.place(path), kind)
     except WorkError:
         return None
+
+
+def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) -> dict[str, Record]:
+    """Return the records in work files that are there and undamaged, by path."""
+    records = {}
+    for path, data in zip(paths, store.read_all(paths), strict=True):
+        if data is not None:
+            with suppress(FormatError):
+                records[path] = read_signed_record(data, path, kind)
+    return records
 
 
 def write_work_record(store: Store, path: str, record: Record) -> None:

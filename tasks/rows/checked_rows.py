@@ -82,7 +82,7 @@ def choose_rows(record: PartitionRecord, num_documents: int) -> CheckedRows:
     """
     own = sum(sum(spill.documents) for spill in record.spills)
     window, share = record.window, NUM_CHECKED / max(NUM_CHECKED, num_documents)
-    if window is None or share * WINDOW_SHARE > 1:  # not by the window's size, which would favour large windows
+    if window is None or share * WINDOW_SHARE > 1:  # the window's size would favour large windows
         return CheckedRows(0, KEY_SPACE, max_hash_of(share))
     return CheckedRows(window.first_row, window.end_row, max_hash_of(own * share / window.documents))
 

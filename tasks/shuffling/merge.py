@@ -26,7 +26,7 @@ from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, spill_path
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**20
-_GAP_BYTES = 2**20  # to read a smaller gap takes less time than another read of a remote store
+_GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def gather_tokens(
         return
     runs = list(_plan_runs(spills, piece, dtype.itemsize))
     source = np.empty(sum(run.end - run.start for run in runs), dtype)
-    element = np.empty(len(piece.rows), np.int64)  # of each document among the gaps and documents in source
+    element = np.empty(len(piece.rows), np.int64)  # (n,) the place of each document among gaps and documents
     filled = num_elements = 0
     for run in runs:
         for tokens in open_spill(store, run.entry).tokens(run.start, run.end):

@@ -43,19 +43,18 @@ from tokenloom.tasks.shuffling.merge import MergeRules, Piece, gather_tokens, me
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
 _PIECE_DOCUMENTS = 1_000_000
-_PARTS_AHEAD = 4  # of 2 to 8 MB
 
 
 @dataclass(frozen=True)
 class ShuffleJob:
-    """One shard to make.
+    """One shard to make, at `position` among the assignment's shards.
 
     `info` is the JSON block of its header. `packs` are the pairs of packing and seq_len whose samples are counted.
     """
 
     store: Store
     version: str
-    position: int  # in the assignment's shards
+    position: int
     deduplicate: bool
     excludes: bool
     has_ids: bool
@@ -103,7 +102,7 @@ def _finished_shard(
 
 def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, finder: CheckedRowFinder) -> ShardRecord:
     store, path = job.store, version_path(job.version, shard.name)
-    measured = _Measured(job, assignment, finder)
+    measured = _ShardResult(job, assignment, finder)
     excluded = load_exclusions(store, job.version) if job.excludes else None
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
@@ -150,13 +149,13 @@ def _pieces(shard: ShardRange, num_spills: int, vocab_size: int, has_ids: bool) 
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
 
-class _Measured:
+class _ShardResult:
     """Measures a shard while it is written, for the check and the validation before publishing."""
 
     def __init__(self, job: ShuffleJob, assignment: Assignment, finder: CheckedRowFinder) -> None:
         spills = assignment.spills
         self._job = job
-        self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # of each spill
+        self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # (n,) for n spills
         self._sources = np.array([entry.source_index for entry in spills], np.intp)
         self._finder = finder
         self._checked: list[CheckedDocument] = []
@@ -166,7 +165,7 @@ class _Measured:
         self._first_key: int | None = None
         self._last_key: int | None = None
         self._documents = DocumentCounter(assignment.sources)
-        self._lengths = [np.zeros(1, np.uint32)]  # of documents, if there are packs
+        self._lengths = [np.zeros(1, np.uint32)]  # the lengths of documents, kept only for packs
 
     def add_piece(self, piece: Piece, table: DocumentTableWriter) -> None:
         """Count a piece, write its rows into the document table, and note which documents are checked."""

@@ -104,7 +104,7 @@ def verify_encoding(job: DeepJob) -> EncodingReport:
                 problems[document.shard_name].append(f"{again.place}, token {document.start}: {what}")
             progress.report(progress.Advanced(num_documents=1, done=1))
         if problems:
-            check_unchanged(job.file)  # since its fingerprint was compared
+            check_unchanged(job.file)  # it may have changed since its fingerprint was compared
     except (InputError, TokenizerError) as error:
         return EncodingReport(0, [], [f"not compared: {error}"])
     warnings = []
