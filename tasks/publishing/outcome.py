@@ -1,6 +1,6 @@
 """What a build did, in words: for the command line and for the state, log, summary and event of a run.
 
-    published /data/store/news@9b10fdce75a87b42
+    published /data/store/news@6f6e75a47b3e9a29
     900,355 tokens in 20,918 documents, 3 shards, in 4.1 s; 12 of 27 partitions reused; tokenizer byte (byte), 256 ids
 
 The command line prints two lines; a run shows both in one line.

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import MAX_SEED, BuildSpec, field_names
-from tokenloom.spec.checks import Checks
 
 SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
 
@@ -29,58 +28,7 @@ def refusal(**fields: Any) -> str:
     return str(caught.value)
 
 
-# Defaults
-
-
-def test_the_defaults_are_pinned() -> None:
-    """A default that changes makes other versions of every spec that omits the field."""
-    sources: list[dict[str, Any]] = [SOURCE, {"kind": "jsonl", "path": "a.jsonl"}, {"kind": "text", "path": "a.txt"}]
-    assert spec(sources=sources, tokenizer={"kind": "tiktoken", "name": "gpt2"}).model_dump(mode="json") == {
-        "dataset": "news",
-        "store": "./store",
-        "sources": [
-            {"path": "data/*.parquet", "name": None, "leave_out": [], "kind": "parquet"}
-            | {"text": "text", "filter": None, "id": None},
-            {"path": "a.jsonl", "name": None, "leave_out": [], "kind": "jsonl", "encoding": []}
-            | {"text": "text", "filter": None, "id": None},
-            {"path": "a.txt", "name": None, "leave_out": [], "kind": "text", "separator": None, "encoding": []},
-        ],
-        "tokenizer": {
-            "kind": "tiktoken",
-            "name": "gpt2",
-            "ranks": None,
-            "encoder": None,
-            "pattern": None,
-            "special_tokens": {},
-            "backend": "auto",
-            "eot": None,
-            "bos": None,
-        },
-        "documents": {
-            "min_chars": 1,
-            "max_chars": None,
-            "deduplicate": True,
-            "exclude": None,
-            "on_error": "fail",
-            "encoding_errors": "fail",
-            "max_bytes": 268_435_456,
-            "transform": None,
-        },
-        "splits": [
-            {"name": "train", "share": 0.98},
-            {"name": "validation", "share": 0.01},
-            {"name": "test", "share": 0.01},
-        ],
-        "seed": 0,
-        "shard_tokens": 100_000_000,
-        "limit": None,
-        "packs": [],
-        "checks": dict.fromkeys(Checks.model_fields),
-        "report": True,
-        "runner": {"kind": "process", "workers": None},
-        "credentials": [],
-    }
-    assert spec().model_dump(mode="json")["tokenizer"] == {"kind": "byte", "name": None}
+# Values
 
 
 def test_the_tokenizer_has_no_default() -> None:
