@@ -274,28 +274,6 @@ def test_a_version_does_not_depend_on_where_a_tokenizer_file_lies(data_dir: Path
     assert version_of(specs[0]) == version_of(specs[1])
 
 
-def test_default_values_written_out_change_no_version(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", TEXTS)
-    plain = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(path)}])
-    written = make_spec(
-        tmp_path / "other",
-        [{"kind": "parquet", "path": str(path), "text": "text", "name": "parquet-0", "filter": None, "id": None}],
-        tokenizer={"kind": "byte"},
-        documents={
-            "min_chars": 1,
-            "deduplicate": True,
-            "on_error": "fail",
-            "encoding_errors": "fail",
-            "max_bytes": 268_435_456,
-        },
-        splits={"train": 0.98, "validation": 0.01, "test": 0.01},
-        seed=0,
-        shard_tokens=100_000_000,
-        packs=[],
-    )
-    assert listed_files(plain, version_of(plain)) == listed_files(written, version_of(written))
-
-
 def _spec(model: type[SpecModel], **defaults: Any) -> BuildSpec:
     """Return a spec of which nothing optional is given; a model in it has these defaults in place of its own."""
     changed = create_model("Changed", __base__=model, **{name: (Any, value) for name, value in defaults.items()})  # type: ignore[call-overload]
@@ -379,18 +357,6 @@ def test_content_path_and_source_name_each_make_another_version(tmp_path: Path) 
     specs = [make_spec(tmp_path / "store", [parquet(path)]) for path in paths]
     specs.append(make_spec(tmp_path / "store", [parquet(paths[0], "another-name")]))
     assert len({version_of(spec) for spec in specs}) == len(specs)
-
-
-def test_the_tokenizer_and_its_bos_each_make_another_version(tiktoken_cache: Path, tmp_path: Path) -> None:
-    source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS[:20]))
-    tokenizers: list[dict[str, Any]] = [
-        {"kind": "byte"},
-        {"kind": "tiktoken", "name": "gpt2"},
-        {"kind": "tiktoken", "name": "cl100k_base"},
-        {"kind": "tiktoken", "name": "gpt2", "bos": "<|endoftext|>"},
-    ]
-    versions = [version_of(make_spec(tmp_path / "store", [source], tokenizer=item)) for item in tokenizers]
-    assert len(set(versions)) == len(versions)
 
 
 def test_the_order_in_which_splits_are_written_decides_their_documents(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -120,20 +119,6 @@ def test_keys_with_duplicates_fold_file_and_row(
     assert keys.tolist() == expected
 
 
-@PROPERTY
-@given(st.one_of(SEEDS, st.integers(0, 16)), CONTENTS)
-def test_order_keys_differ_from_other_hashes_of_the_same_document(seed: int, content: list[tuple[int, int]]) -> None:
-    columns = array(content)
-    hashes: list[NDArray[Any]] = [
-        order_keys(columns, seed),
-        mix64(Purpose.SPLIT, 0, (columns[:, 0], columns[:, 1])),
-        check_hashes(columns[:, 0], columns[:, 1]),
-    ]
-    for i, first in enumerate(hashes):
-        for second in hashes[i + 1 :]:
-            assert not np.any(first == second)
-
-
 def test_small_seeds_do_not_turn_one_purpose_into_another() -> None:
     # A start of purpose XOR seed would: seed 3 turned ORDER (1) into SPLIT (2).
     columns = array([(0, 0), (1, 2), (KEY_SPACE - 1, KEY_SPACE - 1)])
@@ -193,28 +178,6 @@ def test_a_train_share_that_rounds_to_zero_gets_no_documents(shares: list[tuple[
     assert names == {name for name, share in shares if share > 0.1}
 
 
-@PROPERTY
-@given(shares(), CONTENTS, st.data())
-def test_split_never_depends_on_other_documents_or_their_order(
-    shares: list[tuple[str, float]], content: list[tuple[int, int]], data: st.DataObject
-) -> None:
-    order = data.draw(st.permutations(range(len(content))))
-    together = split_indices(array(content), shares)
-    shuffled = split_indices(array(content)[order], shares)
-    assert shuffled.tolist() == together[order].tolist()
-    for i, pair in enumerate(content):
-        assert split_indices(array([pair]), shares).tolist() == [together[i]]
-
-
-def test_split_never_depends_on_the_seed_while_the_order_does() -> None:
-    # split_indices takes no seed at all; the value it uses is that of seed 0, whatever the order's seed is.
-    content = np.arange(2000, dtype=np.uint64).reshape(-1, 2)
-    shares = [("train", 0.5), ("test", 0.5)]
-    expected = [0 if reference_mix(2, 0, pair) >= KEY_SPACE // 2 else 1 for pair in content.tolist()]
-    assert split_indices(content, shares).tolist() == expected
-    assert not np.any(order_keys(content, 0) == order_keys(content, 1))
-
-
 def test_splits_get_about_their_shares_of_documents() -> None:
     content = np.arange(200_000, dtype=np.uint64).reshape(-1, 2)
     counts = np.bincount(split_indices(content, [("train", 0.9), ("test", 0.1)]), minlength=2)
@@ -233,7 +196,3 @@ def test_equal_parts_cover_the_range_without_gap_or_overlap(data: st.DataObject)
     assert [part_end for _, part_end in parts[:-1]] == [part_start for part_start, _ in parts[1:]]
     widths = [part_end - part_start for part_start, part_end in parts]
     assert max(widths) - min(widths) <= 1
-
-
-def test_equal_parts_cover_the_key_space_by_default() -> None:
-    assert [equal_part(i, 2) for i in range(2)] == [(0, 2**63), (2**63, 2**64)]

@@ -87,12 +87,6 @@ def test_documents_round_trip_whatever_the_appends(tmp_path: Path, vocab_size: i
     assert whole.read_bytes() == path.read_bytes()
 
 
-def test_a_shard_without_documents_is_readable(tmp_path: Path) -> None:
-    path = write(tmp_path / "none.tok", [], 256, INFO)
-    shard = open_shard(path, verify="full")
-    assert (len(shard.tokens), shard.document_offsets.tolist(), shard.header.num_documents) == (0, [0], 0)
-
-
 @pytest.mark.parametrize("info_bytes", [0, 3000, 3983, 3984, 3985, 4096, 20_000])
 def test_tokens_start_at_a_multiple_of_4096(tmp_path: Path, info_bytes: int) -> None:
     # {"pad":"..."} has 10 bytes besides its value: 96 + 3984 + 16 = 4096 just fits.

@@ -158,13 +158,10 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"dataset": "News"}, "String should match pattern"),
         ({"dataset": "0123456789abcdef"}, "String should match pattern"),
         ({"dataset": "a123456789abcdef"}, "16 hexadecimal digits name a version"),
         ({"dataset": "../up"}, "String should match pattern"),
-        ({"dataset": "a" * 65}, "String should match pattern"),
         ({"dataset": "news\n"}, "String should match pattern"),
-        ({"store": ""}, "at least 1 character"),
         ({"sources": []}, "at least 1 item"),
         (
             {"sources": [SOURCE | {"kind": "xlsx"}]},
@@ -183,29 +180,17 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
         ({"limit": 0}, "greater than or equal to 1"),
         ({"sources": [SOURCE | {"id": ""}]}, "at least 1 character"),
         ({"sources": [SOURCE, SOURCE | {"name": "parquet-0"}]}, "two sources are named 'parquet-0'"),
-        ({"tokenizer": {"kind": "tiktoken"}}, "give the name of a tiktoken encoding"),
         ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "require ranks"),
         ({"tokenizer": {"kind": "tiktoken", "ranks": "a"}}, "needs a pattern"),
-        ({"tokenizer": {"kind": "tiktoken", "name": "llama3"}}, "llama3 is read from a file: give ranks: tokenizer.m"),
         ({"tokenizer": {"kind": "tiktoken", "name": "tekken", "ranks": "a", "special_tokens": {"x": 1}}}, "a pattern"),
-        ({"tokenizer": {"kind": "byte", "eot": "x"}}, "Extra inputs are not permitted"),
-        ({"splits": {"train": 0.5, "test": 0.4}}, "shares must add up to 1, not 0.9"),
         ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is required"),
         ({"splits": {"train": 1.0, "test": 0.0}}, "greater than 0"),
         ({"splits": {"train": 0.5, "../test": 0.5}}, "String should match pattern"),
         ({"splits": {}}, "shares must add up to 1"),
         ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
-        ({"seed": -1}, "greater than or equal to 0"),
-        ({"seed": MAX_SEED + 1}, "less than or equal to 9007199254740991"),
-        ({"seed": True}, "valid integer"),
-        ({"seed": "1"}, "valid integer"),
         ({"shard_tokens": 0}, "greater than or equal to 1"),
-        ({"documents": {"min_chars": -1}}, "greater than or equal to 0"),
         ({"documents": {"max_bytes": 2**31}}, "less than or equal to 2147483647"),
-        ({"documents": {"deduplicate": "yes"}}, "valid boolean"),
-        ({"unknown": 1}, "Extra inputs are not permitted"),
         ({"packs": [{"packing": "greedy", "seq_len": 8}]}, "'concat', 'document', 'document_padded' or 'best_fit'"),
-        ({"packs": [{"packing": "best_fit"}]}, "Field required"),
         ({"packs": [{"packing": "best_fit", "seq_len": 0}]}, "greater than or equal to 1"),
         ({"packs": [{"packing": "best_fit", "seq_len": 2**31}]}, "less than or equal to 2147483647"),
         ({"packs": [{"packing": "best_fit", "seq_len": 8}] * 2}, "best_fit with seq_len 8 is listed twice"),
@@ -213,14 +198,6 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
 )
 def test_an_invalid_value_is_refused(fields: dict[str, Any], message: str) -> None:
     assert message in refusal(**fields)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"store": "s3://me:hush@bucket/x"}, {"sources": [SOURCE | {"path": "https://me:hush@example.org/a.parquet"}]}],
-)
-def test_a_password_in_a_url_is_refused(fields: dict[str, Any]) -> None:
-    assert "must not contain a password" in refusal(**fields)
 
 
 @pytest.mark.parametrize(
