@@ -8,61 +8,36 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from tokenloom import __version__
-from tokenloom.wording import did_you_mean, near_miss
 
-
-class _Command(NamedTuple):
-    name: str
-    help: str
-    module: str  # has add_arguments(parser) and run(**arguments, out)
-
-
-_COMMANDS = (
-    _Command("init", "write a commented starter spec", "tokenloom.cli.commands.init"),
-    _Command("plan", "show what a build would read, make and reuse", "tokenloom.cli.commands.plan"),
-    _Command("build", "build and publish a version", "tokenloom.cli.commands.build"),
-    _Command(
-        "tokenizer", "show a spec's tokenizer, what encodes with it and how fast", "tokenloom.cli.commands.tokenizer"
-    ),
-    _Command("publish", "publish a version whose checks failed, with a reason", "tokenloom.cli.commands.publish"),
-    _Command("ls", "list the datasets of a store, or the versions of a dataset", "tokenloom.cli.commands.ls"),
-    _Command("inspect", "show what a version contains", "tokenloom.cli.commands.inspect_version"),
-    _Command("peek", "show decoded documents and where they come from", "tokenloom.cli.commands.peek"),
-    _Command("report", "write a page with the figures of a version", "tokenloom.cli.commands.report"),
-    _Command("trace", "show the documents in a batch or a sample", "tokenloom.cli.commands.trace"),
-    _Command("where", "find a document, and the training steps that see it", "tokenloom.cli.commands.where"),
-    _Command("diff", "compare two versions document by document", "tokenloom.cli.commands.diff"),
-    _Command("tag", "let a tag name a version", "tokenloom.cli.commands.tag"),
-    _Command("rollback", "let a tag name the version again that it named before", "tokenloom.cli.commands.rollback"),
-    _Command("log", "show which versions a tag named, since when and why", "tokenloom.cli.commands.log"),
-    _Command("du", "show what uses the space of a store or a dataset", "tokenloom.cli.commands.du"),
-    _Command(
-        "gc",
-        "retire and delete versions that no rule, tag or lease keeps, and leftovers",
-        "tokenloom.cli.commands.collect",
-    ),
-    _Command("up", "start a Prefect server with the deployments and a worker", "tokenloom.cli.commands.up"),
-    _Command("deploy", "create the deployments on a running Prefect server", "tokenloom.cli.commands.deploy"),
-    _Command(
-        "verify",
-        "read every byte of a version and list the damaged files; exit code 3 if there are any",
-        "tokenloom.cli.commands.verify",
-    ),
-    _Command(
-        "pack",
-        "count a version's samples before its readers do, and show the cost of each packing",
-        "tokenloom.cli.commands.pack",
-    ),
-    _Command(
-        "demo", "build a dataset from Python's own sources and train a model on it", "tokenloom.cli.commands.demo"
-    ),
-)
-_BENCHMARKS = (
-    _Command("read", "measure how simulated training processes get their batches", "tokenloom.cli.bench.read"),
-)
+_COMMANDS = {  # each is a module of cli/commands with add_arguments(parser) and run(**arguments, out)
+    "init": "write a commented starter spec",
+    "plan": "show what a build would read, make and reuse",
+    "build": "build and publish a version",
+    "tokenizer": "show a spec's tokenizer, what encodes with it and how fast",
+    "publish": "publish a version whose checks failed, with a reason",
+    "ls": "list the datasets of a store, or the versions of a dataset",
+    "inspect": "show what a version contains",
+    "peek": "show decoded documents and where they come from",
+    "report": "write a page with the figures of a version",
+    "trace": "show the documents in a batch or a sample",
+    "where": "find a document, and the training steps that see it",
+    "diff": "compare two versions document by document",
+    "tag": "let a tag name a version",
+    "rollback": "let a tag name the version again that it named before",
+    "log": "show which versions a tag named, since when and why",
+    "du": "show what uses the space of a store or a dataset",
+    "gc": "retire and delete versions that no rule, tag or lease keeps, and leftovers",
+    "up": "start a Prefect server with the deployments and a worker",
+    "deploy": "create the deployments on a running Prefect server",
+    "verify": "read every byte of a version and list the damaged files; exit code 3 if there are any",
+    "pack": "count a version's samples before its readers do, and show the cost of each packing",
+    "demo": "build a dataset from Python's own sources and train a model on it",
+}
+_BENCHMARKS = {"read": "measure how simulated training processes get their batches"}
+_MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
 
 class UsageError(Exception):
@@ -96,20 +71,12 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         arguments, unknown = super().parse_known_args(*args, **kwargs)
         if unknown:
-            options = [name for name in self._option_string_actions if name.startswith("--")]
-            hint = near_miss(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and f'. {hint}'}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
         for action in self._actions:
             if action.nargs == argparse.PARSER and getattr(arguments, action.dest) is None:
                 missing = f"the following arguments are required: {action.metavar}"
                 raise UsageError(missing, f"{self.format_help()}\n{self.prog}: error: ")
         return arguments, unknown
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise ArgumentError, with the closest of the choices, for a value that is none of them."""
-        if action.choices is not None and value not in action.choices:
-            choices = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}. {did_you_mean(str(value), choices)}")
 
 
 class _CommandParser(_Parser):
@@ -134,16 +101,15 @@ def make_parser() -> argparse.ArgumentParser:
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
-    for command in _COMMANDS:
-        _add_parser(commands, command, shared)
+    for name, text in _COMMANDS.items():
+        _add_parser(commands, name, text, f"tokenloom.cli.commands.{_MODULES.get(name, name)}", shared)
     bench = commands.add_parser("bench", help="run a benchmark")
     benchmarks = bench.add_subparsers(dest="benchmark", metavar="BENCHMARK", parser_class=_CommandParser)
-    for benchmark in _BENCHMARKS:
-        _add_parser(benchmarks, benchmark, shared)
+    for name, text in _BENCHMARKS.items():
+        _add_parser(benchmarks, name, text, f"tokenloom.cli.bench.{name}", shared)
     return parser
 
 
-def _add_parser(parsers: Any, command: _Command, shared: argparse.ArgumentParser) -> None:
-    description = f"{command.help[0].upper()}{command.help[1:]}."
-    parser = parsers.add_parser(command.name, parents=[shared], help=command.help, description=description)
-    parser.set_defaults(module=command.module)
+def _add_parser(parsers: Any, name: str, text: str, module: str, shared: argparse.ArgumentParser) -> None:
+    parser = parsers.add_parser(name, parents=[shared], help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(module=module)
