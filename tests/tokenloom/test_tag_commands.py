@@ -6,7 +6,6 @@ import json
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
-from tokenloom.cli.commands import ls, tag
-from tokenloom.cli.commands.ls import ListedVersion
+from tokenloom.cli.commands import tag
 from tokenloom.cli.main import main
 from tokenloom.cli.output import Output
 from tokenloom.errors import StoreError
@@ -299,40 +297,13 @@ def test_ls_says_when_by_whom_and_why_each_version_was_published(
     assert lines[4].split()[1] == "-"
 
 
-def test_ls_fits_a_hundred_columns_and_shows_the_reason_of_a_version_that_a_person_published(project: Project) -> None:
+def test_ls_shortens_the_reason_of_a_version_that_a_person_published(project: Project) -> None:
     version = project.build(3)
     for entry in project.store.names("tags/latest"):
         project.store.remove(f"tags/latest/{entry}")
-    for name in ("latest", "production", "evaluation-of-november", "best"):
-        project.json("tag", f"{project.dataset}@{version}", name, "--reason", "published by hand " * 9)
-    row = project.json("ls", project.dataset)["versions"][0]
-    assert row["reason"] == "published by hand " * 9
-    shown = project.shown("ls", project.dataset).splitlines()
-    assert max(map(len, shown)) <= 100
-    assert shown[1].endswith("...")
-
-
-def test_ls_fits_a_hundred_columns_whatever_it_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ListedVersion("0" * 16, [], 640, 50, 1234, None, "2026-11-23T10:11:12+00:00", "ada", "build")
-    large = ListedVersion(
-        "f" * 16, ["latest"] * 9, 10**13, 10**11, 2 * 10**13, None, small.at, "name.of.a.person@an.example", "why " * 40
-    )
-    damaged = replace(large, tokens=None, documents=None, bytes=None, damage="damaged")
-    ls._print_versions(Output(), [small, large, damaged])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 100
-    assert [line[38:78].rstrip() for line in lines] == [
-        "documents      tokens  size         by",
-        "       50         640  1,234 bytes  ada",
-        "  100.0 G  10,000.0 G  20,000.0 GB  name",
-        "  damaged     damaged  damaged      name",
-    ]
-    assert lines[2].endswith("name....  late...  why ...")
-    ls._print_versions(Output(), [small])
-    assert capsys.readouterr().out.splitlines() == [
-        "  version           published (UTC)   documents  tokens  size         by   tags  reason",
-        "  0000000000000000  2026-11-23 10:11         50     640  1,234 bytes  ada        build",
-    ]
+    project.json("tag", f"{project.dataset}@{version}", "latest", "--reason", "published by hand " * 9)
+    assert project.json("ls", project.dataset)["versions"][0]["reason"] == "published by hand " * 9
+    assert project.shown("ls", project.dataset).splitlines()[1].endswith("  latest  published by hand...")
 
 
 def test_ls_shows_the_readable_entries_of_a_damaged_log(project: Project) -> None:

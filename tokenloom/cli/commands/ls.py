@@ -21,11 +21,7 @@ from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import shortened, shown_bytes, shown_time
 
-_WIDTH = 100  # of a line
-_NUM_FLEXIBLE = 3  # columns at the end that are shortened: by, tags, reason
-_MIN_WIDTH = 9  # of these, with the space before the next one
-_MAX_NAME = 20
-_COUNTS = (2, 3)  # columns of integers, which are right-aligned
+_MAX_TEXT = 20  # characters of a name, of tags or of a reason in a table
 
 
 class _Publication(NamedTuple):
@@ -162,32 +158,20 @@ def _built(data: bytes | None) -> _Publication:
 
 def _print_versions(out: Output, versions: list[ListedVersion]) -> None:
     header = ["version", "published (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
-    rows = [header, *[_cells(version) for version in versions]]
-    widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
-    left = _WIDTH - sum(widths[:-_NUM_FLEXIBLE])
-    for i in range(len(header) - _NUM_FLEXIBLE, len(header)):
-        widths[i] = max(_MIN_WIDTH, min(widths[i], left - sum(min(width, _MIN_WIDTH) for width in widths[i + 1 :])))
-        left -= widths[i]
-        for row in rows:
-            row[i] = shortened(row[i], widths[i] - 2)
-    for row in rows:
-        for i in _COUNTS:
-            row[i] = row[i].rjust(widths[i] - 2)
-    out.table(rows[0], rows[1:])
+    out.table(header, [_cells(version) for version in versions])
 
 
-def _cells(version: ListedVersion) -> list[str]:
-    counts = ["damaged"] * 3
+def _cells(version: ListedVersion) -> list[str | int]:
+    counts: list[str | int] = ["damaged"] * 3
     if version.damage is None:
-        counts = [_shown(version.documents or 0), _shown(version.tokens or 0), shown_bytes(version.bytes or 0)]
-    texts = shown_time(version.at or "-"), version.by or "-", ", ".join(version.tags), version.reason or "-"
-    at, who, names, why = map(printable_line, texts)  # before they are shortened
-    return [version.version, at, *counts, shortened(who, _MAX_NAME), names, why]
-
-
-def _shown(count: int) -> str:
-    """Return a count in at most eleven characters: 12,345,678 or 1,234.5 G."""
-    return f"{count:,}" if count < 10**9 else f"{count / 1e9:,.1f} G"
+        counts = [version.documents or 0, version.tokens or 0, shown_bytes(version.bytes or 0)]
+    texts = version.by or "-", ", ".join(version.tags), version.reason or "-"
+    return [
+        version.version,
+        shown_time(version.at or "-"),
+        *counts,
+        *(shortened(printable_line(text), _MAX_TEXT) for text in texts),
+    ]
 
 
 def _newest(store: Store, tag: str) -> tuple[TagEntry | None, str | None]:
