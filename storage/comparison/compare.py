@@ -60,7 +60,7 @@ class Tally:
         self._sources_a, self._sources_b = (_numbers_of(side.input_sources, self.sources) for side in (a, b))
         self._splits_a, self._splits_b = (_numbers_of(side.splits, self.splits) for side in (a, b))
         self.by_source = np.zeros((len(FATES), len(self.sources), 2), np.int64)  # documents and tokens
-        self.moves = np.zeros((len(self.splits), len(self.splits), 2), np.int64)  # from split, to split
+        self.moves = np.zeros((len(self.splits), len(self.splits), 2), np.int64)  # [split before, split after]
 
     def add(self, fates: Fates) -> None:
         """Count documents."""
@@ -83,7 +83,7 @@ def _numbers_of(names: Sequence[str], all_names: Sequence[str]) -> UInt64s:
 def _sums(labels: UInt64s, rows: Rows, count: int) -> Int64s:
     """Return (count, 2): the documents and the tokens of each label in [0, count)."""
     labels = labels.astype(np.intp)
-    tokens = np.bincount(labels, rows["num_tokens"], count)  # exact: below 2**53
+    tokens = np.bincount(labels, rows["num_tokens"], count)  # exact, since sums stay below 2**53
     return np.stack([np.bincount(labels, minlength=count), tokens.astype(np.int64)], axis=1)
 
 
@@ -123,7 +123,7 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
     order = np.lexsort(words)  # stable: of equal items, those of A come first
     if not len(order):
         return order, order
-    is_first = np.zeros(len(order), dtype=bool)  # of its group of equal items
+    is_first = np.zeros(len(order), dtype=bool)  # whether an item is the first of its equals
     is_first[0] = True
     for word in words:
         ordered = word[order]

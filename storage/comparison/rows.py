@@ -16,17 +16,17 @@ from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.versions.document_tables import VersionTables
 
-_READ_BYTES = 4 * 2**20  # in one request: a batch of a table has 3 MB
+_READ_BYTES = 4 * 2**20  # one request reads this much; a batch of a table has 3 MB
 
 Rows = NDArray[np.void]
 ROW = np.dtype(
     [
         ("content", "<u8", (2,)),  # high and low half
         ("key", "<u8"),
-        ("row", "<u8"),  # in the input file
+        ("row", "<u8"),  # counted in the input file
         ("num_tokens", "<u4"),
         ("input", "<u4"),  # index into the version's inputs
-        ("shard", "<u4"),  # in its split
+        ("shard", "<u4"),  # counted in its split
         ("split", "<u4"),  # index into the version's splits
     ]
 )

@@ -22,8 +22,8 @@ from tokenloom.storage.comparison.rows import ROW, Documents, Rows
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import shown_bytes
 
-_PART_ROWS = 2**19  # of both versions together; about 25 MB
-_CHUNK_ROWS = 2**19  # sorted and written at once
+_PART_ROWS = 2**19  # rows of both versions in a part, about 25 MB
+_CHUNK_ROWS = 2**19  # rows that are sorted and written at once
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

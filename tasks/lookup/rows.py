@@ -20,7 +20,7 @@ from tokenloom.tasks.rows.quarantine import quarantine_reason
 from tokenloom.tasks.sources.base import REASONS
 from tokenloom.wording import did_you_mean, first_of, near_miss
 
-_MAX_COMPARED = 2000  # paths, to find one that is close
+_MAX_COMPARED = 2000  # paths among which one that is close is looked for
 
 
 def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, known: SpecOfVersion) -> Lookup:

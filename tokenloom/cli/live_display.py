@@ -34,7 +34,7 @@ class LiveDisplay(Progress):
         ascii_only = console.options.ascii_only
         self._marks = ("ok", "failed") if ascii_only else ("✓", "✗")
         self._meter = Meter()
-        self._bars: tuple[TaskID, TaskID] | None = None  # of the step and the whole build; rich draws before they exist
+        self._bars: tuple[TaskID, TaskID] | None = None  # step and whole build; rich draws before they exist
         super().__init__(
             TextColumn("  {task.description}", markup=False),
             BarColumn(bar_width=24),

@@ -31,7 +31,7 @@ def _checked(value: str) -> str:
 
 
 Location = Annotated[str, Field(min_length=1), AfterValidator(_checked)]  # a local path or a URL
-Glob = Annotated[Location, AfterValidator(check_ranges)]  # in which wildcards are a pattern
+Glob = Annotated[Location, AfterValidator(check_ranges)]  # wildcards in it are a pattern
 
 
 def kind_field(kind: str) -> Any:

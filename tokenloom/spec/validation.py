@@ -101,7 +101,8 @@ def with_rules_in_words(text: str) -> str:
 
 
 def _given_value(item: Any) -> str:
-    is_whole_part = item["type"] == "value_error" and isinstance(item["input"], dict)  # a source, say: too long
+    """Return the value that was given, "" for an error of a whole part, such as a source: that is too long."""
+    is_whole_part = item["type"] == "value_error" and isinstance(item["input"], dict)
     return "" if is_whole_part else f"; got {_short(item['input'])}"
 
 

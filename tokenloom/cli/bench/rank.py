@@ -49,8 +49,8 @@ class Task:
     workers: int | None = None
     rank: int = 0
     world_size: int = 1
-    cache_folder: str = ""  # for the shards of a remote store
-    start_method: str = ""  # of DataLoader workers: that of the main process, since the rank itself was spawned
+    cache_folder: str = ""  # shards of a remote store are downloaded into it
+    start_method: str = ""  # the main process's, for DataLoader workers: the rank itself was spawned
 
     def open(self) -> TokenDataset:
         """Open the dataset with the cache of this rank's node."""

@@ -196,7 +196,7 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
         if not is_device:
             partial.replace(path)
     except OSError as error:
-        if isinstance(error, TokenloomError):  # of a store
+        if isinstance(error, TokenloomError):  # the store failed, not the file
             raise
         raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
     finally:

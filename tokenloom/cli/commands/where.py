@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
 _MAX_EPOCHS = 10_000
-_MAX_SHOWN = 20  # documents, and steps
+_MAX_SHOWN = 20  # at most this many documents, and steps, are printed
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _sightings(
     """Return the steps that see the documents, and a note that says why there are none."""
     from tokenloom.reader.tracing.sightings import ShardTokens, check_epochs, datasets_of, find_sightings
 
-    split = documents[0]["split"]  # of all: a content determines it
+    split = documents[0]["split"]  # all have this one: a content determines it
     try:
         if arguments.state is None:
             stream, taken = open_stream(tables.reference, replace(arguments, split=split))

@@ -28,7 +28,7 @@ from tokenloom.wording import counted
 
 MAX_POSITION = 2**62  # as in a state
 _READERS = 8  # shards of a remote store that are read at the same time
-_TOKENS_OF_CHAR = 4  # tokens decoded for a character of text, at most
+_TOKENS_OF_CHAR = 4  # at most this many tokens are decoded for a character of text
 
 
 def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[TracedSample]:
