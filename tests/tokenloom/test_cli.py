@@ -453,19 +453,6 @@ def test_build_through_prefect_prints_one_json_object_and_says_which_server(proj
 
 
 @pytest.mark.slow
-@full_only
-def test_a_build_through_prefect_fails_with_one_message(project: Path, migrated: Path) -> None:
-    """In the reduced run, tests of the flow and of --direct have failures without a traceback."""
-    use_migrated(migrated, project / "prefect")
-    (project / "input" / "b.jsonl").write_text("no json\n")
-    failed = _spawn(project, "build", "spec.yaml", "--workers", "1", PREFECT_HOME=str(project / "prefect"))
-    assert failed.returncode == 1
-    assert "b.jsonl" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    assert not _visible(project)
-
-
-@pytest.mark.slow
 def test_demo_builds_and_trains(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     num_batches, bound = count(20, 250), count(340, 280) / 100  # the exercise: validation below 2.8 after 250 batches

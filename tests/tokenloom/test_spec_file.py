@@ -65,36 +65,22 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, max",
         ),
         ("seed: yes\n", "spec.yaml:7: seed: must be an integer; got True"),
-        ("seed: 1.5\n", "spec.yaml:7: seed: must be an integer; got 1.5"),
         ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: must be an integer; got '5'"),
         ("seed: -1\n", "spec.yaml:7: seed: must be at least 0; got -1"),
-        ("seed: 2026-01-01\n", "spec.yaml:7: seed: must be an integer; got datetime.date(2026, 1, 1)"),
         ("documents:\n", "spec.yaml:7: documents: must be a mapping of keys"),
         (
             "tokenizer: {kind: tiktoken, name: gpt3}\n",
             "spec.yaml:7: tokenizer: tiktoken has no encoding 'gpt3'. Did you mean gpt2? Allowed: cl100k_base, gpt2,",
         ),
-        ("tokenizer: {kind: tiktoken, name: tekkn}\n", "'tekkn'. Did you mean tekken? Allowed: cl100k_base, gpt2, "),
-        (
-            "tokenizer: {kind: tiktoken, name: tekkn, ranks: tekken.json}\n",
-            "tekken (for a tekken.json). Did you mean tekken?",
-        ),
         ("tokenizer: {kind: tiktoken, name: Llama3, ranks: x}\n", "'_' or '-'; got 'Llama3'"),
+        ("tokenizer: meta-llama/Llama-3\n", "kind: huggingface, name: org/model"),
         ("tokenizer: llama3\n", "read from a file: write {kind: tiktoken, name: llama3, ranks: tokenizer.model}; got"),
         ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: must be more than 0; got 0"),
         ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5"),
         (
-            "tokenizer: {kind: magic}\n",
-            "spec.yaml:7: tokenizer.kind: unknown kind 'magic'. Allowed: byte, tiktoken, huggingface, sentencepiece",
-        ),
-        (
             "tokenizer:\n  name: gpt2\n  kind: tiktokn\n",
             "spec.yaml:9: tokenizer.kind: unknown kind 'tiktokn'. Did you mean tiktoken? Allowed: byte, tiktoken,",
-        ),
-        (
-            "  - {kind: Parquet, path: x}\n",
-            "spec.yaml:7: sources.2.kind: unknown kind 'Parquet'. Did you mean parquet? Allowed: parquet, jsonl, csv,",
         ),
         (
             "  - {path: x}\n",
@@ -115,24 +101,16 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
-        ("    pth: x\n", "spec.yaml:7: sources.1.pth: unknown key (value 'x'). Did you mean path?"),
         ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is required and is missing"),
-        (
-            "packs:\n  - {packing: concat, seq_length: 8}\n",
-            "packs.0.seq_length: unknown key (value 8). Did you mean seq_len?",
-        ),
         ("documents: {on_error: ignore}\n", "documents.on_error: must be 'fail' or 'skip'; got 'ignore'"),
         ("5: 6\n", "keys must be text; got 5"),
         ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: must be an integer; got '1e6'"),
-        ("shard_tokens: .nan\n", "spec.yaml:7: shard_tokens: must be an integer; got nan"),
         ("seed: 9007199254740992\n", "spec.yaml:7: seed: must be at most 9007199254740991; got 9007199254740992"),
         ("documents: {exclude: ''}\n", "spec.yaml:7: documents.exclude: must not be empty; got ''"),
         ("documents: {exclude: 5}\n", "spec.yaml:7: documents.exclude: must be text; got 5"),
         ("documents: {deduplicate: 1}\n", "spec.yaml:7: documents.deduplicate: must be true or false; got 1"),
-        ("splits: {train: many}\n", "spec.yaml:7: splits.train: must be a number; got 'many'"),
         ("splits: [{name: train, share: 2}]\n", "spec.yaml:7: splits.0.share: must be at most 1; got 2"),
         ("splits: 5\n", "spec.yaml:7: splits: must be a list; got 5"),
-        ("runner: 5\n", "spec.yaml:7: runner: must be a mapping of keys; got 5"),
         ("  - {kind: csv, path: x, delimiter: ab}\n", "spec.yaml:7: sources.2.delimiter: must be one character"),
     ],
 )
@@ -197,27 +175,14 @@ def test_pydantic_errors_that_prefect_quotes_are_stated_in_words() -> None:
     assert "seed: must be at least 0" in text
 
 
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("$DATA/*.txt", "spec.yaml:6"),
-        ("${DATA}/*.txt", "spec.yaml:6"),
-        ("/mnt/$DATA/*.txt", "spec.yaml:6"),
-        ("s3://$BUCKET/*.txt", "spec.yaml:6"),
-    ],
-)
-def test_a_variable_in_a_path_is_refused_as_unexpanded(path: str, place: str, tmp_path: Path) -> None:
-    message = refusal(tmp_path, BASE.replace("a.txt", path))
-    assert message.startswith(f"{place}: sources.1.path: variables such as $")
-    assert message.endswith(f'are not expanded in a spec; let the shell expand it: --set sources.1.path="{path}"')
-
-
-def test_a_variable_in_the_store_or_in_an_override_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "spec.yaml:2: store: variables such as $S" in refusal(tmp_path, BASE.replace("./store", "$S/store"))
-    override = refusal(tmp_path, BASE, "sources.1.path=$DATA/x")
-    assert override.startswith("--set sources.1.path=$DATA/x: sources.1.path: variables such as $DATA")
-    assert override.endswith('--set sources.1.path="$DATA/x"')
+@pytest.mark.parametrize("path", ["$DATA/*.txt", "${DATA}/*.txt", "/mnt/$DATA/*.txt", "s3://$BUCKET/*.txt"])
+def test_a_variable_in_a_path_is_refused_as_unexpanded(path: str, tmp_path: Path) -> None:
+    for message, place in (
+        (refusal(tmp_path, BASE.replace("a.txt", path)), "spec.yaml:6"),
+        (refusal(tmp_path, BASE, f"sources.1.path={path}"), f"--set sources.1.path={path}"),
+    ):
+        assert message.startswith(f"{place}: sources.1.path: variables such as $")
+        assert message.endswith(f'are not expanded in a spec; let the shell expand it: --set sources.1.path="{path}"')
 
 
 def test_a_path_whose_name_contains_a_dollar_is_accepted(tmp_path: Path) -> None:
@@ -239,7 +204,7 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given twice; remove one"),
         (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars is given twice"),
         (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given twice"),
-        (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']'"),
+        (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']', but got '<stream end>'; quote values that contain"),
         (BASE + "\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t'"),
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
         (BASE + "---\nseed: 1\n", "not valid YAML"),
@@ -268,6 +233,9 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
+    assert (caught.value.__suppress_context__, caught.value.__cause__) == (True, None)  # they hold the value
     store = refusal(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
     assert "spec.yaml:2: store: a URL must not contain a password" in store
     path = refusal(tmp_path, BASE.replace("a.txt", "https://me:hush@example.org/a.txt"))
@@ -275,13 +243,6 @@ def test_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
     override = refusal(tmp_path, BASE, "store=s3://me:hush@bucket/x")
     long = refusal(tmp_path, BASE + f"x: s3://me:hush{'h' * 200}@bucket\n")
     assert "hush" not in store + path + override + long
-
-
-def test_a_password_is_not_in_the_chain_of_exceptions(tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        load(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
-    assert caught.value.__suppress_context__
-    assert caught.value.__cause__ is None
 
 
 # Overrides
@@ -437,27 +398,6 @@ def test_the_starter_spec_is_valid_and_lists_the_defaults(tmp_path: Path) -> Non
         plain.seed,
         plain.shard_tokens,
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "overrides", "message"),
-    [
-        (BASE + "tokenizer: meta-llama/Llama-3\n", [], r"name of a tokenizer.*byte, gpt2.*kind: huggingface, name: "),
-        (
-            "sources: [{kind: parquet, path: a[0-2].parquet}]\n",
-            [],
-            r":1: not valid YAML: .*; quote values that contain",
-        ),
-        ("", [], "not an empty file"),
-        (WHOLE, ["tokenizer.eot=x"], r"--set tokenizer\.eot=x: tokenizer\.eot: unknown key .*Allowed: kind, name$"),
-        (BASE + "tokenizer: gtp2\n", ["tokenizer.eot=x"], r"eot=x: tokenizer: not the name .* Did you mean gpt2\?"),
-    ],
-)
-def test_a_mistake_is_explained_in_terms_of_the_spec(
-    text: str, overrides: list[str], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SpecError, match=message):
-        load(tmp_path, text, *overrides)
 
 
 # A folder is no pattern, whatever its name.

@@ -97,12 +97,6 @@ def test_a_terminal_shows_each_finished_step_with_its_time_and_no_bar_is_left(pr
     assert _finished(again) == ["plan"] and again[1].startswith("up to date")
 
 
-def test_no_color_is_obeyed(project: Path) -> None:
-    _, written = _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "0", NO_COLOR="1")
-    assert _finished(_screen(written)) == _STEPS
-    assert not re.search(r"\x1b\[[0-9;]*3\dm", written)
-
-
 def test_the_step_that_failed_is_marked(project: Path) -> None:
     (project / "input" / "a.jsonl").write_text('{"text": 3}\n')
     code, written = _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "0")
@@ -178,14 +172,6 @@ def test_the_whole_build_shows_the_time_left(no_time_passes: SimpleNamespace) ->
     console.print(*display.get_renderables())
     assert isinstance(console.file, io.StringIO)
     assert "1:00 elapsed, about 2 min left" in console.file.getvalue()
-
-
-@pytest.mark.usefixtures("no_time_passes")
-def test_a_narrow_terminal_leaves_room_for_the_echo_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "50")
-    lines = _drawn(_WORK, StepStarted("tokenize", 2700, "partitions", 27), Reused(12, 1350))
-    assert len(lines) >= 2
-    assert max(map(len, lines)) <= 50 - len("^C^C")
 
 
 @pytest.mark.usefixtures("no_time_passes")

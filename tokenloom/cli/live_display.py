@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console, RenderableType
-from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
@@ -23,14 +22,13 @@ from tokenloom.tasks.running.progress import Event, Message
 from tokenloom.wording import clock, percent
 
 _LABEL_WIDTH = 20
-_ECHO_WIDTH = 5  # kept free: a terminal echoes Ctrl-C as ^C, and rich does not remove a line that wraps because of it
 
 
 class LiveDisplay(Progress):
     """What a build reports, live on stderr; the bars are gone once the block has ended."""
 
     def __init__(self) -> None:
-        self._console = console = Console(stderr=True)  # rich asks for the bars before it sets `console`
+        console = Console(stderr=True)
         ascii_only = console.options.ascii_only
         self._marks = ("ok", "failed") if ascii_only else ("✓", "✗")
         self._meter = Meter()
@@ -68,8 +66,7 @@ class LiveDisplay(Progress):
         """Return the bars as the meter has them now; rich asks for them ten times a second."""
         if self._bars:
             self._draw(self._meter.read(), *self._bars)
-        width = max(1, self._console.width - _ECHO_WIDTH)
-        return [Constrain(bars, width) for bars in super().get_renderables()]
+        return super().get_renderables()
 
     def _draw(self, reading: Reading, step_bar: TaskID, overall_bar: TaskID) -> None:
         step, share = reading.step, reading.share

@@ -26,7 +26,7 @@ from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted
 
-MAX_POSITION = 2**62  # as in a state
+MAX_POSITION = 2**62  # a state has the same limit
 _READERS = 8  # shards of a remote store that are read at the same time
 _TOKENS_OF_CHAR = 4  # at most this many tokens are decoded for a character of text
 
