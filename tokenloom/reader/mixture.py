@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import DatasetOptions, TokenDataset
 from tokenloom.reader.order import Schedule
-from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint, decode_state, is_mixture
+from tokenloom.reader.state import DatasetFingerprint, decode_state, decode_stream
 from tokenloom.reader.streams import DatasetStream, MixtureStream, OrderOptions
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.wording import described_tokenizer
@@ -97,41 +96,25 @@ def open_source(
     Returns:
         The dataset or mixture, and the order, seed and lanes for its loader.
     """
-    stream = decode_state(state)["stream"]
-    if is_mixture(stream):
-        return _open_mixture(store, stream, options)
-    named = cast(DatasetFingerprint, stream)
-    return _open_dataset(str(store), named, options), _order_options(named, named["lanes"])
-
-
-def _open_mixture(
-    store: str | Mapping[str, str], stream: MixtureFingerprint, options: DatasetOptions
-) -> tuple[Mixture, OrderOptions]:
-    stores = {name: store if isinstance(store, str) else store[name] for name in stream["names"]}
-    members = {name: _open_dataset(stores[name], stream["members"][name], options) for name in stream["names"]}
-    (_, first), *later = _stages(stream)
+    stream = decode_stream(decode_state(state)["stream"])
+    if isinstance(stream, DatasetFingerprint):
+        return _open_dataset(str(store), stream, options), _order_options(stream, stream.lanes)
+    stores = {name: store if isinstance(store, str) else store[name] for name in stream.names}
+    members = {name: _open_dataset(stores[name], stream.members[name], options) for name in stream.names}
+    (_, first), *later = ((start, dict(zip(stream.names, weights, strict=True))) for start, weights in stream.weights)
     mixture = Mixture({name: (members[name], first[name]) for name in members}, later)
-    return mixture, _order_options(stream["members"][stream["names"][0]], stream["lanes"])
-
-
-def _stages(stream: MixtureFingerprint) -> list[tuple[int, dict[str, int]]]:
-    stages = []
-    for start, weights in stream["weights"]:
-        assert isinstance(start, int) and isinstance(weights, list)  # decoded
-        stages.append((start, dict(zip(stream["names"], weights, strict=True))))
-    return stages
+    return mixture, _order_options(stream.members[stream.names[0]], stream.lanes)
 
 
 def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOptions) -> TokenDataset:
     named: DatasetOptions = {
-        "packing": stream["packing"],
-        "labels": stream["labels"],
-        "mask_documents": stream["mask_documents"],
+        "packing": stream.packing,
+        "labels": stream.labels,
+        "mask_documents": stream.mask_documents,
     }
-    reference = f"{store}/{stream['dataset']}@{stream['version']}"
     merged: DatasetOptions = {**named, **options}
-    return TokenDataset(reference, stream["split"], stream["seq_len"], **merged)
+    return TokenDataset(f"{store}/{stream.dataset}@{stream.version}", stream.split, stream.seq_len, **merged)
 
 
 def _order_options(stream: DatasetFingerprint, lanes: int | None) -> OrderOptions:
-    return {"order": stream["order"], "seed": stream["seed"], "lanes": lanes}
+    return {"order": stream.order, "seed": stream.seed, "lanes": lanes}

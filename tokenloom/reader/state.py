@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import UnionType
-from typing import TypedDict, TypeGuard, cast, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeAlias, TypedDict, cast
 
 from tokenloom.errors import TokenloomError
+from tokenloom.storage.formats.records import Mismatch, decode_record
 
 STATE_VERSION = 1
 _VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
+#: a fingerprint as JSON; users know its fields
+Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
 
 
-class SamplesFingerprint(TypedDict):
-    """Everything that determines the samples of a split, their indices, and what a model learns from them."""
+@dataclass(frozen=True, slots=True)
+class DatasetFingerprint:
+    """What determines the sample at a position of the stream of a dataset, and what a model learns from it."""
 
     dataset: str
     version: str
@@ -22,57 +26,54 @@ class SamplesFingerprint(TypedDict):
     packing: str
     labels: str
     mask_documents: bool
-
-
-class DatasetFingerprint(SamplesFingerprint):
-    """Everything that determines the sample at a position of the stream of a dataset."""
-
     order: str
     order_version: int
     lanes: int | None  # None unless the order is "block"
     seed: int
 
 
-class MixtureFingerprint(TypedDict):
-    """Everything that determines the sample at a position of the stream of a mixture."""
+class FingerprintStage(NamedTuple):
+    """The weights of a mixture from a sample on."""
+
+    from_sample: int
+    weights: list[int]  # of the members, in order
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureFingerprint:
+    """What determines the sample at a position of the stream of a mixture."""
 
     members: dict[str, DatasetFingerprint]
     names: list[str]  # of the members, in order
-    weights: list[list[int | list[int]]]  # [from_sample, weights] of each stage
+    weights: list[FingerprintStage]
     lanes: int | None  # as given for all members
+
+
+Fingerprint: TypeAlias = DatasetFingerprint | MixtureFingerprint
 
 
 class LoaderState(TypedDict):
     """Where a loader is."""
 
     tokenloom_state: int
-    stream: DatasetFingerprint | MixtureFingerprint
+    stream: Json
     samples: int  # taken by all ranks together
 
 
-def _field_types(kind: type) -> dict[str, tuple[type, ...]]:
-    """Return the types that the JSON of each field of a TypedDict may have, in the order of the fields."""
-    return {name: _json_types(hint) for name, hint in get_type_hints(kind).items()}
-
-
-def _json_types(hint: object) -> tuple[type, ...]:
-    """Return the types of a value's JSON: `list[str]` -> (list,), `int | None` -> (int, NoneType)."""
-    if isinstance(hint, UnionType):
-        return get_args(hint)
-    return (get_origin(hint) or cast(type, hint),)
-
-
-_FIELDS = _field_types(DatasetFingerprint)
-_MIXTURE_FIELDS = _field_types(MixtureFingerprint)
-
-
-def make_state(fingerprint: DatasetFingerprint | MixtureFingerprint, samples: int) -> LoaderState:
+def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
     """Return the state of a stream of which all ranks together have taken `samples` samples."""
-    return {"tokenloom_state": STATE_VERSION, "stream": fingerprint, "samples": samples}
+    return {"tokenloom_state": STATE_VERSION, "stream": _to_json(fingerprint), "samples": samples}
 
 
-def is_mixture(stream: DatasetFingerprint | MixtureFingerprint) -> TypeGuard[MixtureFingerprint]:
-    """Return whether a fingerprint is that of a mixture."""
+def _to_json(fingerprint: Fingerprint) -> Json:
+    fields = asdict(fingerprint)
+    if isinstance(fingerprint, MixtureFingerprint):
+        fields["weights"] = [list(stage) for stage in fingerprint.weights]
+    return fields
+
+
+def is_mixture(stream: Mapping[str, object]) -> bool:
+    """Return whether the stream of a state is that of a mixture."""
     return "members" in stream
 
 
@@ -94,50 +95,29 @@ def decode_state(state: object) -> LoaderState:
         raise TokenloomError(
             f"not a loader state: {_STREAM!r} must be an object, and {_SAMPLES!r} an integer in [0, 2**62)"
         )
-    _check_stream(stream)
+    try:
+        decode_stream(stream)
+    except Mismatch as error:
+        raise TokenloomError(f"not a loader state: {error.inside(_STREAM)}") from None
     return cast(LoaderState, state)
 
 
-def _check_stream(stream: dict[str, object]) -> None:
-    if "members" not in stream:
-        return _check_fields(stream, _FIELDS, _STREAM)
-    _check_fields(stream, _MIXTURE_FIELDS, _STREAM)
-    members, names = stream["members"], stream["names"]
-    assert isinstance(members, dict) and isinstance(names, list)  # just checked
-    if not names or sorted(map(repr, members)) != sorted(map(repr, names)):
-        raise TokenloomError(f"not a loader state: 'names' of its {_STREAM!r} must be those of its 'members'")
-    weights = stream["weights"]
-    assert isinstance(weights, list)  # just checked
-    if not weights or not all(_is_stage(stage, len(names)) for stage in weights):
-        raise TokenloomError(
-            f"not a loader state: 'weights' of its {_STREAM!r} must be a list of [from_sample, weights of all members]"
-        )
-    for name, member in members.items():
-        _check_fields(member, _FIELDS, f"{_STREAM}.members.{name}")
-    return None
+def decode_stream(stream: Json) -> Fingerprint:
+    """Return the fingerprint that the stream of a state is; raise Mismatch, which names the field, if it is none."""
+    if not is_mixture(stream):
+        return decode_record(DatasetFingerprint, stream)
+    mixture = decode_record(MixtureFingerprint, stream)
+    if not mixture.names or sorted(mixture.members) != sorted(mixture.names):
+        raise Mismatch("names", "those of its members")
+    if not mixture.weights or any(len(stage.weights) != len(mixture.names) for stage in mixture.weights):
+        raise Mismatch("weights", "[from_sample, weights of all members] of each stage")
+    return mixture
 
 
-def _is_stage(stage: object, num_members: int) -> bool:
-    if not isinstance(stage, list) or len(stage) != 2 or not isinstance(stage[1], list):
-        return False
-    return len(stage[1]) == num_members and all(type(number) is int for number in (stage[0], *stage[1]))
-
-
-def _check_fields(record: object, fields: Mapping[str, tuple[type, ...]], place: str) -> None:
-    if not isinstance(record, dict):
-        raise TokenloomError(f"not a loader state: its {place!r} must be an object, not {record!r}")
-    for name, types in fields.items():
-        if name not in record:
-            raise TokenloomError(f"not a loader state: its {place!r} has no {name!r}")
-        if type(record[name]) not in types:
-            names = " or ".join("null" if each is type(None) else each.__name__ for each in types)
-            raise TokenloomError(f"not a loader state: {name!r} of its {place!r} must be {names}, not {record[name]!r}")
-
-
-def check_state(state: object, fingerprint: DatasetFingerprint | MixtureFingerprint) -> int:
+def check_state(state: object, fingerprint: Fingerprint) -> int:
     """Return the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
     decoded = decode_state(state)
-    if differences := _differences(decoded["stream"], fingerprint):
+    if differences := _differences(decoded["stream"], _to_json(fingerprint)):
         raise TokenloomError("the state belongs to a different stream: " + "; ".join(differences))
     return decoded["samples"]
 

@@ -18,7 +18,7 @@ from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.disk_reads import block_bytes
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import TokenWindow, WindowPart
-from tokenloom.reader.state import DatasetFingerprint, MixtureFingerprint
+from tokenloom.reader.state import DatasetFingerprint, Fingerprint, FingerprintStage, MixtureFingerprint
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
 
@@ -90,8 +90,8 @@ class Stream(ABC):
         """Return what is read, in which order, as lines of text."""
 
     @abstractmethod
-    def fingerprint(self) -> DatasetFingerprint | MixtureFingerprint:
-        """Return everything that determines the sample at a position, as JSON."""
+    def fingerprint(self) -> Fingerprint:
+        """Return what determines the sample at a position, and what a model learns from it."""
 
     @abstractmethod
     def turns(self, positions: Int64s) -> Iterator[Turns]:
@@ -158,13 +158,20 @@ class DatasetStream(Stream):
 
     def fingerprint(self) -> DatasetFingerprint:
         """See Stream."""
-        return {
-            **self.dataset.fingerprint(),
-            "order": self.order.name,
-            "order_version": ORDER_VERSION,
-            "lanes": self.order.lanes if self.order.name == "block" else None,
-            "seed": self.order.seed,
-        }
+        data, order = self.dataset, self.order
+        return DatasetFingerprint(
+            dataset=data.files.manifest.dataset,
+            version=data.files.manifest.version,
+            split=data.split,
+            seq_len=data.seq_len,
+            packing=data.packing,
+            labels=data.format.labels,
+            mask_documents=data.format.mask_documents,
+            order=order.name,
+            order_version=ORDER_VERSION,
+            lanes=order.lanes if order.name == "block" else None,
+            seed=order.seed,
+        )
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
         """See Stream."""
@@ -221,12 +228,12 @@ class MixtureStream(Stream):
 
     def fingerprint(self) -> MixtureFingerprint:
         """See Stream."""
-        return {
-            "members": {name: member.fingerprint() for name, member in self.members.items()},
-            "names": list(self.members),
-            "weights": self.schedule.to_json(),
-            "lanes": self._lanes,
-        }
+        return MixtureFingerprint(
+            members={name: member.fingerprint() for name, member in self.members.items()},
+            names=list(self.members),
+            weights=[FingerprintStage(stage.start, stage.weights) for stage in self.schedule.stages],
+            lanes=self._lanes,
+        )
 
     def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
         """See Stream."""

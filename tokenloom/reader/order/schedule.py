@@ -131,7 +131,3 @@ class Schedule:
                 there = stage_of == index
                 found[there] = self.stages[index].positions(member, ordinals[there])
         return found
-
-    def to_json(self) -> list[list[int | list[int]]]:
-        """Return [[from_sample, weights], ...], the weights as integers."""
-        return [[stage.start, stage.weights] for stage in self.stages]

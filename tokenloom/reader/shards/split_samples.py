@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from tokenloom.reader.decoding import Decoder
     from tokenloom.reader.shards.one_shard import OpenShard
-    from tokenloom.reader.state import SamplesFingerprint
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.shares import PackingShares
 
@@ -75,18 +74,6 @@ class SplitSamples:
     def reference(self) -> str:
         """STORE/DATASET@VERSION, which always names this version, whatever its tags."""
         return f"{self.files.store.root}@{self.files.manifest.version}"
-
-    def fingerprint(self) -> SamplesFingerprint:
-        """Return everything that determines the samples, their indices, and what a model learns from them, as JSON."""
-        return {
-            "dataset": self.files.manifest.dataset,
-            "version": self.files.manifest.version,
-            "split": self.split,
-            "seq_len": self.seq_len,
-            "packing": self.packing,
-            "labels": self.format.labels,
-            "mask_documents": self.format.mask_documents,
-        }
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
