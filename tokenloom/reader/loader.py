@@ -111,8 +111,11 @@ class TokenLoader:
             raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
         self.ranks = find_ranks(rank, world_size, mesh)
         self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
+        self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
         self.prefetch = default if prefetch is None else checked_int("prefetch", prefetch)
+        most = min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes)
+        self._chunk_batches = max(1, most)  # made at a time
         self.steps.check_from(0)
         self._io_threads = checked_int("io_threads", io_threads)
         self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
@@ -185,29 +188,21 @@ class TokenLoader:
             if self._producer is not None and self._producer.is_mine:
                 return
             self._ready = []  # a forked child makes them again
-            chunk_batches = self._chunk_batches()
-            self._feed = self._make_feed(chunk_batches)
+            self._feed, position, chunk_batches = self._make_feed(), self._position, self._chunk_batches
             producer = Producer(
-                self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
+                self.stream, self.steps, self._feed, position, chunk_batches, self._io_threads, self._times
             )
             # Before the producer is set: an interrupt may come in between, and `close` needs both.
             self._abandon_producer = weakref.finalize(self, producer.abandon)
             self._producer = producer
             self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
-    def _make_feed(self, chunk_batches: int) -> Feed:
+    def _make_feed(self) -> Feed:
         form, batch_size = self.stream.format, self.steps.batch_size
         if self.device.type == "cuda":
             return CudaFeed(form, batch_size, self.device, self._times)
-        num_chunks = -(-self.prefetch // chunk_batches) + 3  # and one that is being made, one taken and one in use
-        return HostFeed(form, batch_size, chunk_batches, num_chunks, self.device, self._times)
-
-    def _chunk_batches(self) -> int:
-        return max(1, min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes))
-
-    @property
-    def _batch_bytes(self) -> int:
-        return self.steps.batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
+        num_chunks = -(-self.prefetch // self._chunk_batches) + 3  # and one being made, one taken and one in use
+        return HostFeed(form, batch_size, self._chunk_batches, num_chunks, self.device, self._times)
 
     def _check_ranks(self) -> None:
         if not self._checked_ranks:
