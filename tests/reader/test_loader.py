@@ -621,21 +621,6 @@ def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to
         find_ranks(None, None)
 
 
-def test_ranks_of_torch_distributed_take_precedence_over_the_environment(
-    reference: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    ranks = find_ranks(None, None)
-    assert (ranks.rank, ranks.world_size, ranks.origin) == (3, 4, "torch.distributed")
-    assert ranks.is_process_group()
-    assert not find_ranks(1, 4).is_process_group()
-    assert not find_ranks(3, 5).is_process_group()
-
-
 _REAL_MESH = """
 import sys
 import torch.distributed

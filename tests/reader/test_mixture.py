@@ -192,22 +192,6 @@ def test_a_mixture_is_endless(sets: dict[str, TokenDataset]) -> None:
         len(TokenLoader(mixture, 2))
 
 
-def test_a_mixture_of_one_member_reads_like_the_dataset_itself(sets: dict[str, TokenDataset]) -> None:
-    mixed = TokenLoader(Mixture({"one": (sets["third"], 0.3)}), 4)
-    alone = TokenLoader(sets["third"], 4)
-    for _ in range(30):
-        assert_same(next(mixed), next(alone))
-    mixed.close()
-    alone.close()
-
-
-def test_a_member_of_weight_0_has_no_turns_until_a_stage_gives_it_weight(sets: dict[str, TokenDataset]) -> None:
-    mixture = Mixture({"a": (sets["large"], 1), "b": (sets["small"], 0)}, [(50, {"a": 0, "b": 1})])
-    turns, ordinals = mixture.schedule.turns(np.arange(80))
-    assert turns.tolist() == [0] * 50 + [1] * 30
-    assert ordinals.tolist() == [*range(50), *range(30)]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reader.oracle import make_store
-from tokenloom.reader import TokenDataset, producer
+from tokenloom.reader import TokenDataset
 from tokenloom.reader.feeding import read_ahead
-from tokenloom.reader.feeding.read_ahead import ReadAhead
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.shards import disk_reads
@@ -92,55 +90,6 @@ def test_blocks_are_read_again_once_the_system_has_evicted_them(
     assert sum(1 for _ in loader) == len(loader)
     reads = [event for event in events if event[0] == "read"]
     assert len(reads) > len(set(reads))
-
-
-class _NoThreads:
-    """An executor that runs nothing."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def submit(self, *_: object) -> None:
-        """See Executor."""
-
-    def shutdown(self, **_: object) -> None:
-        """See Executor."""
-
-
-class _LazyReadAhead(ReadAhead):
-    """Makes a read when it is waited for, as a slow disk would."""
-
-    def _wait_for_first(self) -> None:
-        while self._planned and self._ended.empty():
-            read_ahead._read_one(self._planned, self._ended)
-        super()._wait_for_first()
-
-
-@pytest.mark.parametrize("order", ["block", "full"])
-def test_blocks_that_were_evicted_are_read_again_before_their_rows_are_copied(
-    reference: str, events: list[tuple[Any, ...]], order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = itertools.count(0, 10_000)  # at every measurement, the system has evicted what was read
-    monkeypatch.setattr(read_ahead, "disk_waits", lambda: (next(waits), 0))
-    monkeypatch.setattr(read_ahead, "_CHUNKS_PER_MEASUREMENT", 2)
-    monkeypatch.setattr(OpenShards, "forget_blocks", _noted(OpenShards.forget_blocks, events))
-    monkeypatch.setattr(producer, "ThreadPoolExecutor", _NoThreads)
-    monkeypatch.setattr(producer, "ReadAhead", _LazyReadAhead)
-    data = TokenDataset(reference, seq_len=500)
-    loader = TokenLoader(data, 2, rank=0, world_size=1, order=order, prefetch=0, num_epochs=1)
-    assert sum(1 for _ in loader) == len(loader)
-    first = 0
-    for place in [*(i for i, event in enumerate(events) if event[0] == "forget"), len(events)]:
-        check_reads_precede_copies(events[first:place])
-        first = place + 1
-    assert sum(event[0] == "forget" for event in events) > 10
-
-
-def _noted(forget: Callable[[OpenShards], None], events: list[tuple[Any, ...]]) -> Callable[[OpenShards], None]:
-    def forget_noted(self: OpenShards) -> None:
-        events.append(("forget", 0, 0, 0))
-        forget(self)
-
-    return forget_noted
 
 
 @pytest.mark.parametrize("is_cold", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -311,15 +310,3 @@ def test_the_fast_stable_order_is_numpys(values: list[int]) -> None:
 def test_shards_of_over_two_to_the_32_tokens_are_planned_by_the_same_definition() -> None:
     lengths = [2**31 + 7, 3, 2**30 + 1, 2**32, 2**29, 1, 2**30 - 5]
     assert plan("best_fit", 2**30, lengths) == expected("best_fit", 2**30, lengths)
-
-
-def test_a_plan_reads_offsets_from_a_read_only_map(tmp_path: Path) -> None:
-    lengths = [5, 18, 3, 1, 9, 2, 5]
-    (tmp_path / "offsets").write_bytes(offsets_of(lengths).tobytes())
-    offsets = np.memmap(tmp_path / "offsets", np.uint64, "r")
-    for packing in GOLDEN:
-        made = plan_shard(packing, 8, 43, offsets)
-        _, starts, sizes = made.pieces(np.arange(len(made)))
-        assert list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)) == [
-            piece for sample in GOLDEN[packing] for piece in sample
-        ]

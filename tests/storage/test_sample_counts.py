@@ -216,19 +216,6 @@ def test_an_unknown_packing_is_refused(plain: _Built, tmp_path: Path) -> None:
         sample_counts(plain.store, plain.manifest, "train", "concat", 0, tmp_path)
 
 
-def test_a_range_past_the_end_is_an_error(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    (tmp_path / "a").write_bytes(b"0123456789")
-    assert store.read_range("a", 2, 5) == b"234"
-    assert store.read_range("a", 5, 5) == b""
-    with pytest.raises(FormatError, match=r"a: 10 bytes, but bytes \[8, 11\) were read: it was cut short; restore it"):
-        store.read_range("a", 8, 11)
-    with pytest.raises(FileNotFoundError):
-        store.read_range("b", 0, 1)
-    with pytest.raises(StoreError, match="can't be read: Is a directory"):
-        store.read_range("", 0, 1)
-
-
 def test_the_cache_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
     assert default_cache_folder() == tmp_path
