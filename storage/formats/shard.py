@@ -81,7 +81,13 @@ def header_length(info: JsonObject) -> int:
     return -(-used // ALIGNMENT) * ALIGNMENT
 
 
-def _unpack_header(data: memoryview, place: str) -> ShardHeader:
+def unpack_header(data: memoryview, place: str) -> ShardHeader:
+    """Return the header that a shard begins with; raises FormatError if it is damaged, or of a newer format.
+
+    Args:
+        data: the first bytes of the shard, with the whole header.
+        place: the shard's path, for messages.
+    """
     if len(data) < ALIGNMENT or bytes(data[:8]) != MAGIC:
         raise FormatError(f"{place}: not a shard: it does not start with {MAGIC!r}")
     _, version, header_bytes, token_bytes, json_bytes, *rest = _FIXED.unpack_from(data)
@@ -123,7 +129,7 @@ def read_header(store: Store, path: str) -> ShardHeader:
     header_bytes = int.from_bytes(data[12:16], "little")
     if ALIGNMENT < header_bytes <= _MAX_HEADER_BYTES and data.startswith(MAGIC):
         data += store.read_range(path, ALIGNMENT, header_bytes)
-    return _unpack_header(memoryview(data), store.place(path))
+    return unpack_header(memoryview(data), store.place(path))
 
 
 def _fits(header: ShardHeader) -> bool:
@@ -176,7 +182,7 @@ class Shard:
                 self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except ValueError as error:
                 raise FormatError(f"{path}: the file is empty: it was cut short; restore it") from error
-        self.header = header = _unpack_header(self._map, str(path))
+        self.header = header = unpack_header(self._map, str(path))
         if header.file_bytes != len(self._map):
             raise FormatError(
                 f"{path}: {len(self._map):,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"

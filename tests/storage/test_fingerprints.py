@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,6 @@ def test_fingerprint_is_the_hash_of_the_content(store: LocalStore, tmp_path: Pat
     assert take(store, path) == [f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"]
 
 
-def test_the_fingerprint_does_not_depend_on_the_path(store: LocalStore, tmp_path: Path) -> None:
-    paths = [write(tmp_path / name, b"same") for name in ("a.txt", "b/c.jsonl")]
-    other = write(tmp_path / "d.txt", b"other")
-    first, second, third = take(store, *paths, other)
-    assert first == second != third
-
-
 @pytest.mark.usefixtures("later")
 def test_unchanged_file_is_not_read_again(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
@@ -79,34 +73,28 @@ def test_unchanged_file_is_not_read_again(store: LocalStore, tmp_path: Path, has
     assert hashed == [path]
 
 
-@pytest.mark.usefixtures("later")
-def test_changed_file_is_read_again(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
-    path = write(tmp_path / "a.txt", b"text")
-    first = take(store, path)
-    write(tmp_path / "a.txt", b"text, longer")
-    assert take(store, path) != first
-    assert hashed == [path, path]
-
-
-@pytest.mark.usefixtures("later")
-def test_a_change_that_keeps_length_and_mtime_is_noticed(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
-    # cp -p and rsync can leave both; ctime and inode show it.
-    path = write(tmp_path / "a.txt", b"text")
-    status = os.stat(path)
-    first = take(store, path)
+def keep_length_and_mtime(path: Path) -> None:
+    """Change a file as cp -p and rsync can: ctime and inode show it."""
+    status = path.stat()
     time.sleep(0.02)  # above the step of the file system's clock
-    write(tmp_path / "a.txt", b"TEXT")
+    path.write_bytes(b"TEXT")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert (os.stat(path).st_size, os.stat(path).st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    assert take(store, path) != first
-    assert hashed == [path, path]
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "longer": lambda path: path.write_bytes(b"text, longer"),
+    "same length and mtime": keep_length_and_mtime,
+    "replaced": lambda path: os.replace(write(path.with_name("b.txt"), b"TEXT"), path),
+}
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_that_replaces_another_is_read(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_file_is_read_again(change: str, store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
-    os.replace(write(tmp_path / "b.txt", b"TEXT"), path)
+    CHANGES[change](tmp_path / "a.txt")
     assert take(store, path) != first
     assert hashed == [path, path]
 
@@ -120,21 +108,15 @@ def test_moved_file_is_read_and_keeps_its_fingerprint(store: LocalStore, tmp_pat
     assert hashed == [path, str(tmp_path / "b.txt")]
 
 
-def test_racy_file_is_not_remembered(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
+@pytest.mark.parametrize("seconds", [0, 86_400])
+def test_a_file_of_this_moment_or_of_the_future_is_not_remembered(
+    seconds: int, store: LocalStore, tmp_path: Path, hashed: list[str]
+) -> None:
     path = write(tmp_path / "a.txt", b"text")
+    os.utime(path, (time.time() + seconds,) * 2)
     assert take(store, path) == take(store, path)
     assert hashed == [path, path]
     assert not store.exists(PATH)
-
-
-def test_a_file_with_a_time_in_the_future_is_not_remembered(
-    store: LocalStore, tmp_path: Path, hashed: list[str]
-) -> None:
-    path = write(tmp_path / "a.txt", b"text")
-    os.utime(path, (time.time() + 86400,) * 2)
-    take(store, path)
-    take(store, path)
-    assert hashed == [path, path]
 
 
 def test_file_that_changes_while_it_is_read_is_refused(
