@@ -61,7 +61,10 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class Rule(Generic[Value]):
-    """What the values of a type must be: `holds` is falsy for others, and `text` completes "it must be"."""
+    """What the values of a type must be: `holds` is falsy for others, and `text` completes "it must be".
+
+    Give an annotation a name at the level of its module if `holds` uses names of the module.
+    """
 
     holds: Callable[[Value], object]
     text: str
@@ -153,8 +156,8 @@ def _ruled(decoder: Decoder, rule: Rule[object]) -> Decoder:
     def decode(value: object) -> object:
         try:
             decoded = decoder(value)
-        except Mismatch:
-            raise Mismatch("", rule.text) from None
+        except Mismatch as error:
+            raise (error if error.field else Mismatch("", rule.text)) from None
         if not rule.holds(decoded):
             raise Mismatch("", rule.text)
         return decoded

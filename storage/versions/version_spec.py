@@ -6,12 +6,12 @@ A store may hold a manifest that no build wrote: values are checked here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.keys import SEED_SPACE
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
-from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.storage.formats.records import Mismatch, Rule, decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
@@ -20,7 +20,11 @@ class SplitShare(NamedTuple):
     """A split, and its share of the documents."""
 
     name: str
-    share: float
+    share: Annotated[float, Rule(lambda share: 0 <= share <= 1, "in [0, 1]")]
+
+
+_Seed = Annotated[int, Rule(lambda seed: 0 <= seed < SEED_SPACE, "in [0, 2**56)")]
+_Splits = Annotated[tuple[SplitShare, ...], Rule(lambda splits: "train" in dict(splits), "shares with that of train")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,8 @@ class DocumentOptions:
 class VersionSpec:
     """What lookups, comparisons and moves of tags read of a spec; `limit` is that of a try-out."""
 
-    seed: int
-    splits: tuple[SplitShare, ...]
+    seed: _Seed
+    splits: _Splits
     documents: DocumentOptions
     limit: int | None = None
 
@@ -47,12 +51,7 @@ class VersionSpec:
 def version_spec(store: Store, manifest: Manifest) -> VersionSpec:
     """Return the spec in a version's manifest; raises FormatError for values that no build writes."""
     try:
-        found = decode_record(VersionSpec, manifest.spec)
-        if not 0 <= found.seed < SEED_SPACE:
-            raise Mismatch("seed", "in [0, 2**56)")
-        if "train" not in dict(found.splits) or not all(0 <= split.share <= 1 for split in found.splits):
-            raise Mismatch("splits", "shares in [0, 1], among them that of train")
+        return decode_record(VersionSpec, manifest.spec)
     except Mismatch as error:
         place = store.place(version_path(manifest.version, MANIFEST))
         raise FormatError(f"{place}: {error.inside('spec')}; restore it") from error
-    return found

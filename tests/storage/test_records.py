@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.storage.formats.records import Mismatch, Rule, decode_record
 
 
 class Point(NamedTuple):
@@ -30,6 +30,8 @@ class Drawing:
     layers: dict[str, int]
     pairs: list[tuple[int, ...]]
     note: object
+    width: Annotated[int, Rule(lambda value: value > 0, "a width above 0")] = 1
+    colors: dict[Annotated[str, Rule(str.islower, "names in lower case")], int] | None = None
 
 
 VALUE: dict[str, Any] = {
@@ -46,7 +48,7 @@ def test_a_record_is_decoded_from_its_own_bytes() -> None:
         [Line(None, [Point(1, 2), Point(3, 4)]), Line("b", [])], 2, {"top": 1}, [(1, 2), ()], VALUE["note"]
     )
     assert decode_record(Drawing, VALUE) == drawing
-    assert canonical_json(drawing) == canonical_json(VALUE)
+    assert canonical_json(drawing) == canonical_json(VALUE | {"width": 1, "colors": None})
     assert decode_record(Drawing, json.loads(canonical_json(drawing))) == drawing
 
 
@@ -72,6 +74,10 @@ def test_keys_that_the_record_does_not_have_are_ignored() -> None:
         ({"layers": {"top": 1.5}}, "layers.top must be an integer"),
         ({"layers": {"top": True}}, "layers.top must be an integer"),
         ({"pairs": [[1, None]]}, "pairs[][] must be an integer"),
+        ({"width": 0}, "width must be a width above 0"),
+        ({"width": "1"}, "width must be a width above 0"),
+        ({"colors": {"Red": 1}}, "colors must be names in lower case, not 'Red'"),
+        ({"colors": {"red": "1"}}, "colors.red must be an integer"),
     ],
 )
 def test_a_field_of_another_type_is_named_with_its_place(change: dict[str, Any], message: str) -> None:
