@@ -16,8 +16,8 @@ from tokenloom.storage.packing.base import Packing, ShardPlan
 from tokenloom.storage.packing.bins import fill_bins
 from tokenloom.storage.packing.chunks import cut_lengths, length_blocks
 
-_COUNTED_BLOCK = 2**16  # sizes at a time; np.bincount converts them
-_COUNTED_SIZE = 2**20  # the largest size whose items are counted in an array of all sizes
+_COUNTED_BLOCK = 2**16  # sizes counted at a time; np.bincount copies them as int64
+_COUNTED_SIZE = 2**20  # larger sizes are not counted in an array of all sizes
 
 
 class BestFit(Packing):

@@ -1,7 +1,7 @@
 """Exact best-fit-decreasing bin packing over integers, a group of equal items and a range of equal bins at a time.
 
 Items are packed in decreasing order of size, ties in the order given. Each goes into the fullest bin that has room for
-it, among equally full bins into the one that has been so full the longest, else into a new bin. The bin just filled
+it, among equally full bins into the one that reached that level first, else into a new bin. The bin just filled
 remains the fullest with room for the next item of the same size, so a bin with room r takes r // size of them in a row,
 and a range of bins with equal room remains a range. Nothing loops over items: 1,000,000 of them take 0.01 to 0.6 s.
 """
@@ -22,7 +22,7 @@ class Filling:
 
     num_bins: int
     first_bins: Int64s  # (num_runs,)
-    items_per_bin: Int64s  # (num_runs,) of each bin of the run; the last may have fewer
+    items_per_bin: Int64s  # (num_runs,) items in each bin of the run; the last may have fewer
     num_items: Int64s  # (num_runs,)
 
     def bins(self, dtype: AnyDtype) -> AnyArray:
@@ -53,7 +53,7 @@ def fill_bins(sizes: Int64s, counts: Int64s, capacity: int) -> Filling:
             room, first, num_bins = free.take(size, count)
             per_bin = room // size
             full = min(num_bins, count // per_bin)
-            over = count - full * per_bin if full < num_bins else 0  # items of one more bin, which has room for more
+            over = count - full * per_bin if full < num_bins else 0  # one more bin gets these and has room for more
             used = full + (over > 0)
             free.put(room - per_bin * size, first, full)
             free.put(room - over * size, first + full, used - full)

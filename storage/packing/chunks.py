@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
 from tokenloom.storage.packing.base import Packing, ShardPlan
 
-_BLOCK = 2**20  # documents at a time, which bounds the memory
+_BLOCK = 2**20  # so many documents at a time bound the memory
 
 
 def length_blocks(offsets: UInt64s) -> Iterator[Int64s]:

@@ -28,7 +28,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 
-_READERS = 8  # shards whose offsets are read at the same time
+_READERS = 8  # the offsets of so many shards are read at the same time
 _LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
 _logger = logging.getLogger("tokenloom")
 

@@ -48,7 +48,7 @@ def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s) -> 
     _, starts, lengths = plan.pieces(np.arange(len(plan)))
     by_start = np.argsort(starts, kind="stable")
     starts, ends = starts[by_start], (starts + lengths)[by_start]
-    reach = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])  # of the pieces before each one
+    reach = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])  # by the pieces before
     kept_tokens = int(np.maximum(ends - np.maximum(starts, reach[:-1]), 0).sum())
     firsts, lasts = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     is_cut = (lasts > firsts) & (reach[np.searchsorted(starts, firsts, side="right")] < lasts)

@@ -161,7 +161,7 @@ class TokenDataset(SplitSamples):
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
         """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
-        requested, size = [operator.index(index) for index in indices], len(self)  # of any size
+        requested, size = [operator.index(index) for index in indices], len(self)  # int64 could overflow
         if outside := [number for number in requested if not -size <= number < size]:
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(size, 'sample')}")
         return np.array(requested, np.int64) % max(1, size)
@@ -208,7 +208,7 @@ def _open_split(
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
     held = None
-    if lease:  # before the manifest is read: from then on, gc deletes nothing
+    if lease:  # the lease comes before the manifest is read: from then on, gc deletes nothing
         held = _lease(reference)
         store, manifest = held.store, load_manifest(held.store, held.version)
     else:

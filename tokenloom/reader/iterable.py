@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,12 +13,15 @@ from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order.steps import Steps, stream_end
-from tokenloom.reader.ranks import Mesh, find_ranks
+from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.streams import SampleSource, make_stream
 from tokenloom.storage.formats.arrays import Int64s
 
-_WINDOW_ROWS = 1024  # at most
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_WINDOW_ROWS = 1024  # a window has at most so many rows
 
 
 class SampleStream(IterableDataset[Batch]):
@@ -45,7 +49,7 @@ class SampleStream(IterableDataset[Batch]):
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        mesh: Mesh | None = None,
+        mesh: DeviceMesh | None = None,
         drop_last: bool = True,
         num_epochs: int | None = None,
     ) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 
@@ -22,11 +22,14 @@ from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name
 from tokenloom.reader.mixture import open_source
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.producer import Feed, Made, Producer
-from tokenloom.reader.ranks import Mesh, check_same_on_all_ranks, find_ranks
+from tokenloom.reader.ranks import check_same_on_all_ranks, find_ranks
 from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _CHUNK_BATCHES = 16
 _CHUNK_BYTES = 2**23
@@ -37,7 +40,7 @@ _AHEAD_BYTES = 2**27
 class _RankOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
-    mesh: Mesh | None
+    mesh: DeviceMesh | None
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
@@ -94,7 +97,7 @@ class TokenLoader:
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
-        mesh: Mesh | None = None,
+        mesh: DeviceMesh | None = None,
         device: str | int | torch.device | None = None,
         order: str = "block",
         lanes: int | None = None,
@@ -115,7 +118,7 @@ class TokenLoader:
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
         self.prefetch = default if prefetch is None else checked_int("prefetch", prefetch)
         most = min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes)
-        self._chunk_batches = max(1, most)  # made at a time
+        self._chunk_batches = max(1, most)  # batches that are made at a time
         self.steps.check_from(0)
         self._io_threads = checked_int("io_threads", io_threads)
         self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
@@ -125,7 +128,7 @@ class TokenLoader:
         self._producer: Producer | None = None
         self._prefetcher: Prefetcher[Made] | None = None
         self._feed: Feed | None = None
-        self._ready: list[Made] = []  # made, and taken from the thread
+        self._ready: list[Made] = []  # batches taken from the thread
         # Reentrant: a handler of a signal may close the loader, or save its state, in the middle of `__next__`.
         self._lock = threading.RLock()
         _LOADERS.add(self)
@@ -215,7 +218,7 @@ class TokenLoader:
         """End the thread; the next batch continues from where the loader is, with a new thread."""
         with self._lock:
             producer, prefetcher = self._producer, self._prefetcher
-            self._producer, self._prefetcher, self._ready = None, None, []  # first: an interrupt may end the wait below
+            self._producer, self._prefetcher, self._ready = None, None, []  # now: an interrupt may end the wait below
             try:
                 if prefetcher is not None:
                     prefetcher.close()

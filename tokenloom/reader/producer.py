@@ -22,11 +22,11 @@ from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.reader.streams import Stream
 from tokenloom.storage.formats.arrays import Int64s
 
-_WINDOW_ROWS = 2**14  # at most
+_WINDOW_ROWS = 2**14  # a window has at most so many rows
+_WINDOW_TOKENS = 2**25  # and at most so many tokens
 _GROWTH = 64  # each window is this many times as long as the one before
 _GROWTH_OPENING = 8  # the same where opening shards is slow: a window waits for its shards
-_WINDOW_TOKENS = 2**25  # at most
-_LOOK_AHEAD = 2**14  # samples of this rank, after a window, whose shards are opened ahead
+_LOOK_AHEAD = 2**14  # the shards of so many samples of this rank after a window are opened ahead
 #: what only the feed that made it can finish
 Made: TypeAlias = Any  # type: ignore[explicit-any]
 
@@ -133,7 +133,7 @@ class Producer:
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
-        self._open_ahead()  # only now: the window's own shards come first
+        self._open_ahead()  # the window's own shards came first
 
     def _open_ahead(self) -> None:
         """Begin to open the shards of the samples after the window, if opening shards is slow."""

@@ -6,32 +6,15 @@ import logging
 import os
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import checked_int
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 _log = logging.getLogger("tokenloom")
-
-
-class Mesh(Protocol):
-    """What this module needs of torch's DeviceMesh."""
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-
-    @property
-    def mesh_dim_names(self) -> tuple[str, ...] | None:
-        """The names of the dimensions."""
-
-    def __getitem__(self, name: str, /) -> Self: ...
-
-    def get_local_rank(self) -> int:
-        """Return the rank of this process in a mesh of one dimension."""
-
-    def size(self) -> int:
-        """Return the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +33,7 @@ class DataRank:
         return (self.rank, self.world_size) == (distributed.get_rank(), distributed.get_world_size())
 
 
-def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = None) -> DataRank:
+def find_ranks(rank: int | None, world_size: int | None, mesh: DeviceMesh | None = None) -> DataRank:
     """Return the rank and the world size: of mesh, the arguments, torch.distributed, RANK and WORLD_SIZE, or 0 of 1.
 
     Args:
@@ -67,7 +50,7 @@ def find_ranks(rank: int | None, world_size: int | None, mesh: Mesh | None = Non
     return found
 
 
-def _of_mesh(mesh: Mesh | None, rank: int | None, world_size: int | None) -> DataRank | None:
+def _of_mesh(mesh: DeviceMesh | None, rank: int | None, world_size: int | None) -> DataRank | None:
     if mesh is None:
         return None
     if rank is not None or world_size is not None:

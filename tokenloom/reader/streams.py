@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
-from tokenloom.reader.ranks import Mesh
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.disk_reads import block_bytes
 from tokenloom.reader.shards.split_samples import SplitSamples
@@ -21,6 +20,9 @@ from tokenloom.reader.shards.window import TokenWindow, WindowPart
 from tokenloom.reader.state import DatasetFingerprint, Fingerprint, FingerprintStage, MixtureFingerprint
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class OrderOptions(TypedDict, total=False):
@@ -38,7 +40,7 @@ class StreamOptions(OrderOptions, total=False):
     start: int
     rank: int | None
     world_size: int | None
-    mesh: Mesh | None
+    mesh: DeviceMesh | None
     drop_last: bool
     num_epochs: int | None
 
@@ -46,11 +48,11 @@ class StreamOptions(OrderOptions, total=False):
 class Turns(NamedTuple):
     """Some positions of a stream that one dataset takes."""
 
-    member: str | None  # of a mixture; None in the stream of a dataset
-    number: int  # of the member in the mixture, from 0; 0 in the stream of a dataset
+    member: str | None  # its name in a mixture; None in the stream of a dataset
+    number: int  # its number in the mixture, from 0; 0 in the stream of a dataset
     stream: DatasetStream
-    places: Int64s  # (n,) which of the positions these are
-    positions: Int64s  # (n,) in the dataset's own stream
+    places: Int64s  # (n,) indices of these positions among all
+    positions: Int64s  # (n,) the positions in the dataset's own stream
 
 
 class Stream(ABC):

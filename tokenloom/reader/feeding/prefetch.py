@@ -25,11 +25,11 @@ from typing import Generic, TypeAlias, TypeVar
 Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0
 _TIGHT_SECONDS = 50e-6  # a consumer that takes less time for an item does not compute in between
-_KEPT_SHARE = 0.5  # of the lock's switch interval
+_KEPT_SHARE = 0.5  # a nap of more than this share of the lock's switch interval found the lock kept
 _KEPT_TIMES = 2  # a busy machine may be slow once in a while
 _NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
 REST_SECONDS = 20.0  # then the thread is tried again
-_STOP = 0  # sent instead of a number of items
+_STOP = 0  # ends the thread, in place of a number of items
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Prefetcher(Generic[Item]):
         self._make, self._ahead = make, ahead
         self._made: _Queue[Item] = SimpleQueue()
         self._room: SimpleQueue[int] = SimpleQueue()
-        self._num_requested = ahead  # requested of the thread and not taken yet; the thread rests at 0
-        self._num_taken, self._returned_at = 0, 0.0  # of the last call: how many items it returned, and when
+        self._num_requested = ahead  # items requested of the thread and not taken yet; the thread rests at 0
+        self._num_taken, self._returned_at = 0, 0.0  # how many items the last call returned, and when
         self._num_kept = 0  # how many times in a row the thread found the lock kept
         self._rests_until = 0.0
         self._room.put(ahead)

@@ -22,10 +22,10 @@ from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import ranges
 from tokenloom.reader.shards.window import TokenWindow, WindowPart
 
-_MAX_BLOCKS = 2**40  # in a shard
-_EVICTED_SHARE = 1 / 4  # of the rows of a chunk; some always wait if the system reclaims idle pages
-_TASK_SECONDS = 0.1  # then the pool may open a shard
-_CHUNKS_PER_MEASUREMENT = 8  # a system call takes 2 us
+_MAX_BLOCKS = 2**40  # a shard has fewer blocks
+_EVICTED_SHARE = 1 / 4  # if more rows of a chunk wait, blocks were evicted; some always wait for idle pages
+_TASK_SECONDS = 0.1  # a task that reads ends after this time, so that the pool may open a shard
+_CHUNKS_PER_MEASUREMENT = 8  # measuring each chunk would cost 2 us, a system call
 
 
 class _Read(NamedTuple):
@@ -61,8 +61,8 @@ class ReadAhead:
         self._pool, self._block, self._io_threads, self._times = pool, block, io_threads, times
         self._planned: _Planned = deque()
         self._ended: _Ended = SimpleQueue()
-        self._results: dict[int, _Result] = {}  # of the reads that ended, by their numbers
-        self._rows: deque[int] = deque()  # of the reads from number `_first_read` on
+        self._results: dict[int, _Result] = {}  # what the reads that ended gave, by their numbers
+        self._rows: deque[int] = deque()  # the rows that need the reads from number `_first_read` on
         self._first_read = 0  # the number of the first read that was not waited for
         self._chunks, self._before = 0, 0
 
@@ -94,7 +94,7 @@ class ReadAhead:
         if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:
             for part in window.parts:
                 part.shards.forget_blocks()
-            self.cancel()  # those of later rows would come first
+            self.cancel()  # reads for later rows would come first
             while self._rows:
                 self._wait_for_first()
             self.plan(window, end)
@@ -150,7 +150,7 @@ def _read_one(planned: _Planned, ended: _Ended) -> None:
 def _num_waits() -> int:
     """Return how many rows this thread has waited for, about."""
     faults, disk_blocks = disk_waits()
-    return max(faults, disk_blocks // 64)  # without a map no faults, but 64 blocks with what is read around a row
+    return max(faults, disk_blocks // 64)  # without a map there are no faults, but about 64 blocks a row
 
 
 def _reads_of(part: WindowPart, first: int, width: int, block: int) -> list[_Read]:

@@ -85,7 +85,7 @@ class LoaderStats:
     idle_ratio: float  # waiting time divided by all time
     phases: dict[str, float]  # seconds in each phase of making batches
     memory: dict[str, int]  # bytes of mapped shards, and of batches made ahead
-    bytes_read_ahead: int  # in whole blocks, from the disk
+    bytes_read_ahead: int  # whole blocks that came from the disk
     bottleneck: str
 
     def to_json(self) -> dict[str, object]:

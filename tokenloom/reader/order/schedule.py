@@ -36,7 +36,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     rounded = [max(1, int(share * MAX_PERIOD)) if share else 0 for share in shares]
     rounded[int(np.argmax(rounded))] -= max(0, sum(rounded) - MAX_PERIOD)
     lacking = sorted(range(len(shares)), key=lambda member: rounded[member] - shares[member] * MAX_PERIOD)
-    for member in lacking[: max(0, MAX_PERIOD - sum(rounded))]:  # largest remainders first
+    for member in lacking[: max(0, MAX_PERIOD - sum(rounded))]:  # the largest remainders come first
         rounded[member] += 1
     return [weight // gcd(*rounded) for weight in rounded]
 
@@ -70,7 +70,7 @@ class _Stage:
     def __init__(self, start: int, weights: list[int], before: Int64s) -> None:
         self.start, self.weights, self.before = start, weights, before  # before: (members,) turns before `start`
         self.table = turn_table(weights)
-        self._ordinals = np.empty(len(self.table), dtype=np.int64)  # of the member's turns, from 0
+        self._ordinals = np.empty(len(self.table), dtype=np.int64)  # how many turns the member had before
         for member in range(len(weights)):
             places = np.flatnonzero(self.table == member)
             self._ordinals[places] = np.arange(len(places))

@@ -54,7 +54,7 @@ class _Pieces(NamedTuple):
 
     sources: list[PieceSource]
     shards: list[int]
-    starts: list[int]  # bytes
+    starts: list[int]  # in bytes, as `ends`
     ends: list[int]
     row_starts: Int64s  # (num_rows + 1,)
 
@@ -102,7 +102,7 @@ class TokenWindow:
             place, start = np.repeat(part.places, np.diff(rows.row_offsets)), rows.starts * width
             columns.append([place, np.full(len(start), index), rows.shards, start, start + rows.lengths * width])
         if self.has_padding:
-            columns.append(self._padding())  # last: the sort is stable, and padding follows the tokens of its row
+            columns.append(self._padding())  # the sort is stable, so padding follows the tokens of its row
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
         # np.array would treat an OpenShards as a sequence.

@@ -22,7 +22,7 @@ class TracedDocument(TypedDict):
     path: str
     row: int
     content: str
-    id: NotRequired[str | None]  # if a source of the version names ids
+    id: NotRequired[str | None]  # given if a source of the version names ids
     text: str | None
 
 
@@ -34,9 +34,9 @@ class TracedSample(TypedDict):
     shard: str
     index: int
     documents: list[TracedDocument]
-    rank: NotRequired[int]  # only in a batch
-    member: NotRequired[str]  # only in a mixture
-    dataset: NotRequired[str]  # only in a mixture: STORE/DATASET@VERSION
+    rank: NotRequired[int]  # given in a batch
+    member: NotRequired[str]  # given in a mixture
+    dataset: NotRequired[str]  # given in a mixture: STORE/DATASET@VERSION
 
 
 class Trace(TypedDict):
@@ -58,5 +58,5 @@ class Sighting(TypedDict):
     index: int
     position: int
     sample: int
-    member: NotRequired[str]  # only in a mixture
-    seen: NotRequired[bool]  # only with a state: whether the run had taken it by then
+    member: NotRequired[str]  # given in a mixture
+    seen: NotRequired[bool]  # given with a state: whether the run had taken it by then
