@@ -16,7 +16,6 @@ from tokenloom.storage.packing.base import Packing, ShardPlan
 from tokenloom.storage.packing.bins import fill_bins
 from tokenloom.storage.packing.chunks import cut_lengths, length_blocks
 
-_COUNTED_BLOCK = 2**16  # sizes counted at a time; np.bincount copies them as int64
 _COUNTED_SIZE = 2**20  # larger sizes are not counted in an array of all sizes
 
 
@@ -128,12 +127,9 @@ def _bins_of(seq_len: int, lengths: AnyArray) -> tuple[AnyArray, int]:
 
 def _count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
     """Return the different sizes of (n,) sizes, ascending, and how many there are of each."""
-    largest = int(sizes.max(initial=0))
-    if largest > _COUNTED_SIZE:
+    if sizes.max(initial=0) > _COUNTED_SIZE:
         return np.unique(sizes, return_counts=True)
-    counts = np.zeros(largest + 1, np.int64)
-    for start in range(0, len(sizes), _COUNTED_BLOCK):
-        counts += np.bincount(sizes[start : start + _COUNTED_BLOCK], minlength=largest + 1)
+    counts = np.bincount(sizes)
     different = np.flatnonzero(counts)
     return different, counts[different]
 

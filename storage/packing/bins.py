@@ -8,6 +8,7 @@ and a range of bins with equal room remains a range. Nothing loops over items: 1
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 
@@ -71,20 +72,19 @@ class _FreeBins:
         self.num_bins = 0
         self._capacity = capacity
         self._ranges: dict[int, deque[tuple[int, int]]] = {}
-        self._rooms = _IntegerSet(capacity)
+        self._rooms: list[int] = []  # ascending; as fast as a set of bits, as far as T = 1,048,576
 
     def take(self, size: int, count: int) -> tuple[int, int, int]:
         """Remove a range of the fullest bins with room for `size`, or make bins for `count` items: (room, first, n)."""
-        room = self._rooms.least_from(size)
-        if not room:
+        at = bisect_left(self._rooms, size)
+        if at == len(self._rooms):
             num_new = -(-count // (self._capacity // size))
             self.num_bins += num_new
             return self._capacity, self.num_bins - num_new, num_new
-        ranges = self._ranges[room]
-        first, num_bins = ranges.popleft()
-        if not ranges:
-            del self._ranges[room]
-            self._rooms.remove(room)
+        room = self._rooms[at]
+        first, num_bins = self._ranges[room].popleft()
+        if not self._ranges[room]:
+            del self._ranges[room], self._rooms[at]
         return room, first, num_bins
 
     def put(self, room: int, first: int, num_bins: int) -> None:
@@ -98,45 +98,7 @@ class _FreeBins:
             self._of(room).appendleft((first, num_bins))
 
     def _of(self, room: int) -> deque[tuple[int, int]]:
-        ranges = self._ranges.get(room)
-        if ranges is None:
-            ranges = self._ranges[room] = deque()
-            self._rooms.add(room)
-        return ranges
-
-
-class _IntegerSet:
-    """A set of integers in [1, largest] that finds the next member: words of sqrt(largest) bits, and a bit for each."""
-
-    def __init__(self, largest: int) -> None:
-        self._shift = (largest.bit_length() + 1) // 2
-        self._mask = (1 << self._shift) - 1
-        self._words = [0] * ((largest >> self._shift) + 1)
-        self._filled = 0
-
-    def add(self, value: int) -> None:
-        """Add an integer."""
-        word = value >> self._shift
-        self._words[word] |= 1 << (value & self._mask)
-        self._filled |= 1 << word
-
-    def remove(self, value: int) -> None:
-        """Remove a member."""
-        word = value >> self._shift
-        self._words[word] ^= 1 << (value & self._mask)
-        if not self._words[word]:
-            self._filled ^= 1 << word
-
-    def least_from(self, value: int) -> int:
-        """Return the least member that is at least `value`, 0 if there is none."""
-        word = value >> self._shift
-        if bits := self._words[word] >> (value & self._mask):
-            return value + _lowest(bits)
-        if not (words := self._filled >> (word + 1)):
-            return 0
-        word += 1 + _lowest(words)
-        return (word << self._shift) + _lowest(self._words[word])
-
-
-def _lowest(bits: int) -> int:
-    return (bits & -bits).bit_length() - 1
+        if room not in self._ranges:
+            self._ranges[room] = deque()
+            insort(self._rooms, room)
+        return self._ranges[room]
