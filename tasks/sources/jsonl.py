@@ -8,18 +8,18 @@ stream; so is a file whose encoding has other newlines (rows/text_files.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.opening import announce, input_bytes
+from tokenloom.tasks.sources.files.opening import input_bytes
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, starts_array
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
-_READ_BYTES = 2**22
+_OTHER_BYTES = 2**22  # of a line, beside twice the size of a document
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -34,7 +34,7 @@ class Reader(TextFileReader):
         super().__init__(options, Fields(options))
         self._forms: dict[str, str] = {}
         # A line holds its document, perhaps with escapes, and other keys. Far more than that is not a line.
-        self._max_line_bytes = 2 * int(options["max_bytes"]) + _READ_BYTES
+        self._max_line_bytes = 2 * int(options["max_bytes"]) + _OTHER_BYTES
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count bytes of the file."""
@@ -66,53 +66,14 @@ class Reader(TextFileReader):
             if form == "other" and (bad := self.contradiction(url, file)):
                 yield RawRow(0, bad, 0)
                 return
-            for raw in self._lines(url, file, start, end):
-                if isinstance(raw.value, BadRow) or not (raw.value.isspace() or not raw.value):  # a blank line
+            last = end if self._is_cut(url) else None
+            for raw in self.pieces(url, file, "\n", self._max_line_bytes, start, last):
+                if raw.row == 0 and isinstance(raw.value, bytes):
+                    raw = raw._replace(value=raw.value.removeprefix(_BOM))
+                if isinstance(raw.value, BadRow) or (
+                    raw.value and not raw.value.isspace()
+                ):  # a blank line is not a row
                     yield raw
-
-    def _lines(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[RawRow]:
-        """Return the lines of a partition, as UTF-8."""
-        if not self.keeps_bytes(url):
-            return self._split(url, self.as_utf8(url, file), 0, None)
-        lines = self._range(url, file, start, end) if self._is_cut(url) else self._split(url, file, 0, None)
-        return self.rows_as_utf8(url, lines)
-
-    def _range(self, url: str, file: IO[bytes], start: int, end: int) -> Iterator[RawRow]:
-        offset = start
-        announce(file, [(max(0, start - 1), end)])
-        if start > 0:  # a line that begins before `start` belongs to the previous range
-            offset = start - 1
-            file.seek(offset)
-            while offset < end and (piece := file.readline(_READ_BYTES)):
-                offset += len(piece)
-                if piece.endswith(b"\n"):
-                    break
-            else:
-                return  # the line continues after this range
-        yield from self._split(url, file, offset, end)
-
-    def _read_line(self, url: str, file: IO[bytes], offset: int) -> tuple[bytes | BadRow, int]:
-        """Return the line at `offset` and its length; a line that is far too long is skipped and becomes a BadRow."""
-        line = file.readline(self._max_line_bytes + 1)
-        num_bytes = len(line)
-        if num_bytes <= self._max_line_bytes:
-            return line, num_bytes
-        bad = self.too_large(url, offset, self._max_line_bytes)
-        while self._skips and line and not line.endswith(b"\n"):
-            line = file.readline(_READ_BYTES)
-            num_bytes += len(line)
-        return bad, num_bytes
-
-    def _split(self, url: str, file: IO[bytes], offset: int, end: int | None) -> Iterator[RawRow]:
-        """Yield the lines that start in [offset, end)."""
-        while end is None or offset < end:
-            line, num_bytes = self._read_line(url, file, offset)
-            if not num_bytes:
-                return
-            if offset == 0 and isinstance(line, bytes):
-                line = line.removeprefix(_BOM)
-            yield RawRow(offset, line, num_bytes)
-            offset += num_bytes
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""

@@ -224,7 +224,7 @@ BAD_ROWS: Table = {
     ],
     "invalid JSON": _lines(
         "invalid_json",
-        (b'{"text": "open', "not valid JSON: Invalid control character at: character 15 of the row; repair it"),
+        (b'{"text": "open', "not valid JSON: Unterminated string starting at: character 10 of the row; repair it"),
         (b'{"text": "one"} {"text": "two"}', "not valid JSON"),
         (b"\x00\x00\x00", "not valid JSON"),
     ),

@@ -47,9 +47,10 @@ from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.encoding import tokenization
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.rows.quarantine import quarantine_reason, quarantine_reasons
-from tokenloom.tasks.sources import FileRange, jsonl, make_reader, text
+from tokenloom.tasks.sources import FileRange, jsonl, make_reader
 from tokenloom.tasks.sources.base import REASONS
 from tokenloom.tasks.sources.files import opening
+from tokenloom.tasks.sources.rows import text_files
 
 GOOD = [f"good text {i} " + "ab" * (i % 7) for i in range(20)]
 Bad = tuple[int, int, str]  # row, number of rows, reason
@@ -400,16 +401,17 @@ def test_overlong_lines_are_dropped_wherever_the_file_is_cut(
     lengths: list[int], cuts: list[int], ends_with_newline: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(jsonl, "_READ_BYTES", 40)
+        patch.setattr(jsonl, "_OTHER_BYTES", 40)
+        patch.setattr(text_files, "_READ_BYTES", 40)
         most, content, good, bad = 2 * 50 + 40, b"", {}, set()
         for length in lengths:
             line = b'{"text": "' + b"x" * length + b'"}\n'
-            if len(line) <= most:
+            if len(line) - 1 <= most:
                 good[len(content)] = length
             else:
                 bad.add(len(content))
             content += line
-        if not ends_with_newline and len(lengths) and len(line) != most + 1:
+        if not ends_with_newline:
             content = content[:-1]
         path = Path(folder, "a.jsonl")
         path.write_bytes(content)
@@ -436,7 +438,7 @@ def test_documents_between_separators_do_not_depend_on_cuts_or_blocks(
             good[row] = len(piece)
         row += len(piece) + len(separator)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(text, "_READ_BYTES", block_bytes)
+        patch.setattr(text_files, "_READ_BYTES", block_bytes)
         path = Path(folder, "a.txt")
         path.write_text(content)
         overlaps_itself = separator[0] == separator[-1] != separator  # such a file is not cut
