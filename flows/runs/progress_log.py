@@ -26,7 +26,7 @@ from tokenloom.flows.runs import report
 from tokenloom.flows.runs.progress_page import progress_page, summary_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
-from tokenloom.tasks.running.meter_reading import FinishedStep, Reading, step_label
+from tokenloom.tasks.running.meter_reading import Reading, StepReading, step_label
 from tokenloom.wording import clock
 
 _SECONDS = 5.0
@@ -91,11 +91,11 @@ def _show(logger: Any, pages: list[tuple[UUID, str]], reading: Reading, ended: s
             client.update_artifact(artifact, update)
 
 
-def _log_finished(logger: Any, steps: Iterable[FinishedStep]) -> None:
+def _log_finished(logger: Any, steps: Iterable[StepReading]) -> None:
     """Log a line for each step that has ended."""
     for step in steps:
         details = f": {', '.join(step.details)}" if step.details else ""
-        logger.info("%s", f"{step_label(step.step)} done in {clock(step.seconds)}{details}")
+        logger.info("%s", f"{step_label(step.name)} done in {clock(step.seconds)}{details}")
 
 
 @contextmanager

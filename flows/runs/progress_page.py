@@ -16,7 +16,7 @@ def progress_page(title: str, reading: Reading, ended: str = "") -> str:
         reading: the progress so far.
         ended: "done", or "stopped" if the build failed; "" while it runs.
     """
-    rows = [_row("✓", step_label(step.step), clock(step.seconds), ", ".join(step.details)) for step in reading.finished]
+    rows = [_row("✓", step_label(step.name), clock(step.seconds), ", ".join(step.details)) for step in reading.finished]
     if step := reading.step:
         reached = clock(step.seconds) if step.share is None else percent(step.share)
         mark = "✗" if ended == "stopped" else "▶"

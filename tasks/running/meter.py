@@ -11,8 +11,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from tokenloom.tasks.running.meter_reading import CurrentStep, FinishedStep, Reading
-from tokenloom.tasks.running.progress import Advanced, Event, Reused, StepStarted, WorkKnown
+from tokenloom.tasks.running.meter_reading import Reading, StepReading
+from tokenloom.tasks.running.progress import Advanced, Event, Reported, Reused, StepStarted, WorkKnown
 from tokenloom.wording import counted
 
 _MIN_SHARE = 0.02  # of a step or of the work; less says nothing about its pace
@@ -22,32 +22,21 @@ _LONG_SECONDS = 30.0  # of a step; its start no longer matters
 
 @dataclass
 class _Step:
-    """What is known about one step; `reused` is the part of `done` that this run did not do."""
+    """What is known about one step."""
 
-    name: str
-    total: int = 0
-    parts: str = ""
-    num_parts: int = 0
-    num_reused: int = 0
-    done: int = 0
-    reused: int = 0
-    num_documents: int = 0
-    num_bytes: int = 0
-    num_tokens: int = 0
+    began: StepStarted
+    reported: Reported = field(default_factory=Reported)
     start: float = field(default_factory=lambda: time.monotonic())
     first_advance: float | None = None
 
     def take(self, event: Reused | Advanced) -> None:
-        self.done += event.done
-        if isinstance(event, Reused):
-            self.reused += event.done
-            self.num_reused += event.num_parts
-        else:
-            if self.first_advance is None:
-                self.first_advance = time.monotonic()
-            self.num_documents += event.num_documents
-            self.num_bytes += event.num_bytes
-            self.num_tokens += event.num_tokens
+        self.reported.add(event)
+        if isinstance(event, Advanced) and self.first_advance is None:
+            self.first_advance = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        return self.began.step
 
     @property
     def seconds(self) -> float:
@@ -60,32 +49,37 @@ class _Step:
         return first is not None and (time.monotonic() - first >= _MIN_SECONDS or self.seconds >= _LONG_SECONDS)
 
     @property
+    def done(self) -> int:
+        return self.reported.reused.done + self.reported.advanced.done
+
+    @property
     def share(self) -> float:
         """How much is done, in [0, 1]; 0 if that is not known."""
-        return min(self.done / self.total, 1.0) if self.total else 0.0
+        return min(self.done / self.began.total, 1.0) if self.began.total else 0.0
 
     @property
     def reused_share(self) -> float:
         """How much was done before this run, in [0, share]."""
-        return min(self.reused / self.total, 1.0) if self.total else 0.0
+        return min(self.reported.reused.done / self.began.total, 1.0) if self.began.total else 0.0
 
     def details(self) -> tuple[str, ...]:
         """Return what went through, in words: reused parts, documents, rates."""
-        details = []
-        if self.num_reused:
-            details.append(f"{self.num_reused:,} of {self.num_parts:,} {self.parts} reused")
-        if self.num_documents:
-            details.append(counted(self.num_documents, "document"))
+        details, began, advanced = [], self.began, self.reported.advanced
+        if num_reused := self.reported.reused.num_parts:
+            details.append(f"{num_reused:,} of {began.num_parts:,} {began.parts} reused")
+        if advanced.num_documents:
+            details.append(counted(advanced.num_documents, "document"))
         seconds = max(self.seconds, 1e-3)
-        if (megabytes := self.num_bytes / seconds / 1e6) >= 0.05:
+        if (megabytes := advanced.num_bytes / seconds / 1e6) >= 0.05:
             details.append(f"{megabytes:,.1f} MB/s")
-        if (million_tokens := self.num_tokens / seconds / 1e6) >= 0.005:
+        if (million_tokens := advanced.num_tokens / seconds / 1e6) >= 0.005:
             details.append(f"{million_tokens:,.2f} M tokens/s")
         return tuple(details)
 
-    def read(self) -> CurrentStep:
-        share = self.share if self.total else None
-        return CurrentStep(self.name, share, self.seconds, self.details(), (self.done, self.num_bytes))
+    def read(self) -> StepReading:
+        share = self.share if self.began.total else None
+        position = self.done, self.reported.advanced.num_bytes
+        return StepReading(self.name, self.seconds, self.details(), share, position)
 
 
 class Meter:
@@ -94,27 +88,27 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._start = time.monotonic()
-        self._finished: list[FinishedStep] = []
+        self._finished: list[StepReading] = []
         self._step: _Step | None = None
         self._weights: dict[str, float] = {}
         self._share = 0.0
         self._work_seconds = self._worked = 0.0  # of the weighted steps that this run has ended
 
-    def take(self, event: Event) -> list[FinishedStep]:
+    def take(self, event: Event) -> list[StepReading]:
         """Count an event; return the step that it ended, if it did."""
         with self._lock:
-            ended: list[FinishedStep] = []
+            ended: list[StepReading] = []
             if isinstance(event, WorkKnown):
                 self._weights = dict(event.weights)
             elif isinstance(event, StepStarted):
                 ended = self._end_step()
-                self._step = _Step(event.step, event.total, event.parts, event.num_parts)
+                self._step = _Step(event)
             elif isinstance(event, Reused | Advanced) and self._step:
                 self._step.take(event)
             self._share = max(self._share, self._share_now())
             return ended
 
-    def finish(self) -> list[FinishedStep]:
+    def finish(self) -> list[StepReading]:
         """End the step in progress; return it, if there is one."""
         with self._lock:
             return self._end_step()
@@ -133,14 +127,14 @@ class Meter:
                 seconds_left=self._seconds_left(),
             )
 
-    def _end_step(self) -> list[FinishedStep]:
+    def _end_step(self) -> list[StepReading]:
         step, self._step = self._step, None
         if step is None:
             return []
         if step.name in self._weights:
             self._work_seconds += step.seconds
             self._worked += self._weights[step.name] * (1 - step.reused_share)
-        self._finished.append(FinishedStep(step.name, step.seconds, step.details()))
+        self._finished.append(step.read())
         return self._finished[-1:]
 
     def _next_steps(self) -> list[str]:

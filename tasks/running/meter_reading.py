@@ -31,25 +31,16 @@ def step_label(step: str) -> str:
 
 
 @dataclass(frozen=True)
-class FinishedStep:
-    """A step that has ended: how long it took, and what went through, in words."""
+class StepReading:
+    """A step that has ended or is in progress: how long it has taken, and what went through, in words.
 
-    step: str
-    seconds: float
-    details: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class CurrentStep:
-    """The step in progress; `share` in [0, 1] is how much of it is done, None if that is not known.
-
-    `position` changes whenever work was done.
+    `share` in [0, 1] is how much of it is done, None if that is not known. `position` changes whenever work was done.
     """
 
     name: str
-    share: float | None
     seconds: float
     details: tuple[str, ...]
+    share: float | None
     position: tuple[int, int]
 
 
@@ -61,10 +52,10 @@ class Reading:
     `has_one_step`: the whole work is a single step, so that one share says all.
     """
 
-    step: CurrentStep | None
+    step: StepReading | None
     share: float | None
     has_one_step: bool
-    finished: tuple[FinishedStep, ...]
+    finished: tuple[StepReading, ...]
     next_steps: tuple[str, ...]
     elapsed: float
     seconds_left: float | None

@@ -114,22 +114,27 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 class Reported:
-    """What a call has reported, which is taken back if it fails and is made again."""
+    """The sums of what was reported; a call that fails and is made again takes them back.
+
+    Attributes:
+        reused: the sum of the events Reused.
+        advanced: the sum of the events Advanced.
+    """
 
     def __init__(self) -> None:
-        self._reused, self._advanced = Reused(), Advanced()
+        self.reused, self.advanced = Reused(), Advanced()
 
     def add(self, event: Event) -> None:
         """Add an event to the sums."""
         if isinstance(event, Reused):
-            self._reused = _sum(self._reused, event)
+            self.reused = _sum(self.reused, event)
         elif isinstance(event, Advanced):
-            self._advanced = _sum(self._advanced, event)
+            self.advanced = _sum(self.advanced, event)
 
     def take_back(self) -> None:
         """Report the opposite of the sums."""
-        report(_sum(Reused(), self._reused, -1))
-        report(_sum(Advanced(), self._advanced, -1))
+        report(_sum(Reused(), self.reused, -1))
+        report(_sum(Advanced(), self.advanced, -1))
 
 
 def _sum(before: Counted, event: Counted, sign: int = 1) -> Counted:

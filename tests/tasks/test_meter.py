@@ -91,7 +91,7 @@ def test_the_time_left_for_later_steps_follows_the_pace_of_finished_ones(time: _
     meter.take(Advanced(done=1000))
     meter.take(StepStarted("assign", 0))
     assert meter.read().seconds_left == pytest.approx(20)
-    assert [(step.step, step.seconds) for step in meter.read().finished] == [("tokenize", 80)]
+    assert [(step.name, step.seconds) for step in meter.read().finished] == [("tokenize", 80)]
     assert meter.read().next_steps == ("shuffle",)
 
 
@@ -141,6 +141,6 @@ def test_progress_of_a_second_attempt_starts_where_the_first_failed(
     assert "tokenize 100%, overall 85%, 1 of 1 partitions reused" in lines[known]
     assert any(f"2 of {num_shards} shards reused" in line for line in lines)
     assert shares == sorted(shares)
-    assert [step.step for step in meter.read().finished] == [
+    assert [step.name for step in meter.read().finished] == [
         "plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish"
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tokenloom.console import printable_line
 from tokenloom.tasks.running.meter import Meter
-from tokenloom.tasks.running.meter_reading import FinishedStep, Reading, step_label
+from tokenloom.tasks.running.meter_reading import Reading, StepReading, step_label
 from tokenloom.tasks.running.progress import Event, Message
 from tokenloom.wording import clock, percent
 
@@ -90,12 +90,12 @@ class LiveDisplay(Progress):
             visible=is_two_bars,
         )
 
-    def _line(self, step: FinishedStep, *, failed: bool = False) -> Text:
+    def _line(self, step: StepReading, *, failed: bool = False) -> Text:
         mark, style = (self._marks[1], "bold red") if failed else (self._marks[0], "green")
         details = printable_line(", ".join(step.details))
         return Text.assemble(
             (f"{mark} ", style),
-            _padded(step.step),
+            _padded(step.name),
             (f" {clock(step.seconds):>7}", "cyan"),
             f"  {details}" * bool(details),
         )
