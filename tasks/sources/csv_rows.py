@@ -14,10 +14,9 @@ from typing import IO, Any
 
 from tokenloom.errors import BadRow, InputError, message_of
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
+from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.csv_dialect import Dialect
-from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.shown_names import column_error
@@ -48,12 +47,6 @@ class Reader(TextFileReader):
         self._dialect = Dialect(options)
         self._has_header = bool(options.get("header", True))
         self._columns: list[str] = options.get("columns") or []
-
-    def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions: the whole file."""
-        compression(url)
-        size = input_bytes(url)
-        return [PartitionRange(0, size, size, None)]
 
     def header_warning(self, url: str) -> str | None:
         """Return a warning if the first row of a file names the columns but looks like data, else None.
@@ -139,10 +132,6 @@ class Reader(TextFileReader):
         else:
             message = f"{found}, unlike {'the header' if self._has_header else 'the first row'}; repair the row"
         raise BadRow(f"{place}: {message}", row, "fields")
-
-    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """See SourceReader.locate: the whole file."""
-        return [FileRange(0, input_bytes(url))]
 
 
 def _without_blank_start(rows: Iterator[list[str]]) -> Iterator[list[str]]:

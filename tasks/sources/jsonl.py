@@ -7,13 +7,12 @@ stream; so is a file whose encoding has other newlines (rows/text_files.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.opening import input_bytes
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, starts_array
 from tokenloom.tasks.sources.rows.records import RawRow
@@ -32,41 +31,32 @@ class Reader(TextFileReader):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options, Fields(options))
-        self._forms: dict[str, str] = {}
+        self._arrays: dict[str, bool] = {}
         # A line holds its document, perhaps with escapes, and other keys. Far more than that is not a line.
         self._max_line_bytes = 2 * int(options["max_bytes"]) + _OTHER_BYTES
 
-    def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions; `start` and `end` count bytes of the file."""
-        size = input_bytes(url)
-        return cut_evenly(size, size) if self._is_cut(url) else [PartitionRange(0, size, size, None)]
-
-    def _form(self, url: str) -> str:
-        """Return the form of a file: "array", "lines", or "other" if it is clearly in another encoding."""
-        if url not in self._forms:
+    def _is_array(self, url: str) -> bool:
+        if url not in self._arrays:
             with open_decompressed(url) as file:
-                if self.contradiction(url, file):
-                    self._forms[url] = "other"
-                else:
-                    self._forms[url] = "array" if starts_array(self.as_utf8(url, file)) else "lines"
-        return self._forms[url]
+                self._arrays[url] = starts_array(self.as_utf8(url, file))
+        return self._arrays[url]
 
-    def _is_cut(self, url: str) -> bool:
-        return compression(url) is None and self._form(url) == "lines" and self.keeps_bytes(url)
+    def is_cut(self, url: str) -> bool:
+        """See TextFileReader.is_cut."""
+        return compression(url) is None and not self._is_array(url) and self.keeps_bytes(url)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
-        form = self._form(url)
         with open_decompressed(url) as file:
-            if form == "array":
+            if bad := self.contradiction(url, file):
+                yield RawRow(0, bad, 0)
+                return
+            if self._is_array(url):
                 values = array_values(self.as_utf8(url, file), url, self._max_line_bytes)
                 for row, (value, num_chars) in enumerate(values):
                     yield RawRow(row, value, num_chars)
                 return
-            if form == "other" and (bad := self.contradiction(url, file)):
-                yield RawRow(0, bad, 0)
-                return
-            last = end if self._is_cut(url) else None
+            last = end if self.is_cut(url) else None
             for raw in self.pieces(url, file, "\n", self._max_line_bytes, start, last):
                 if raw.row == 0 and isinstance(raw.value, bytes):
                     raw = raw._replace(value=raw.value.removeprefix(_BOM))
@@ -77,14 +67,10 @@ class Reader(TextFileReader):
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
-        if self._form(url) == "array":
+        if self._is_array(url):
             return f"{url}, value {row} of its JSON array"
         return f"{url}, line at byte {row}" + ("" if self.keeps_bytes(url) else " of its UTF-8")
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse; the values of an array are parsed already."""
         return parse_json(place, row, self.decode(place, row, raw)) if isinstance(raw, bytes) else raw
-
-    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """See SourceReader.locate: one line for each row, or the whole file if it is one partition."""
-        return [FileRange(row, row + 1) for row in rows] if self._is_cut(url) else [FileRange(0, input_bytes(url))]

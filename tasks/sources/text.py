@@ -6,13 +6,13 @@ the text between two separators without the line ends around it; an empty one is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import Options, PartitionRange
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.opening import input_bytes
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
@@ -39,19 +39,13 @@ class Reader(TextFileReader):
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count bytes of the file."""
-        size = input_bytes(url)
-        if not self._is_cut(url):
-            return [PartitionRange(0, size, size, None if self._separator else 1)]
-        parts = cut_evenly(size, size)
-        return parts if len(parts) < 2 or self._is_readable(url) else [PartitionRange(0, size, size, None)]
+        parts = super().partitions(url)
+        return parts if self._separator else [replace(part, num_rows=1) for part in parts]
 
-    def _is_cut(self, url: str) -> bool:
+    def is_cut(self, url: str) -> bool:
+        """See TextFileReader.is_cut."""
         can_cut = bool(self._separator) and not self._overlaps_itself and compression(url) is None
         return can_cut and self.searches_bytes(url, self._separator)
-
-    def _is_readable(self, url: str) -> bool:
-        with open_decompressed(url) as file:
-            return self.contradiction(url, file) is None
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
@@ -59,7 +53,7 @@ class Reader(TextFileReader):
             if bad := self.contradiction(url, file):
                 yield RawRow(0, bad, 0)
             elif self._separator:
-                last = end if self._is_cut(url) else None
+                last = end if self.is_cut(url) else None
                 for raw in self.pieces(url, file, self._separator, self._max_bytes, start, last):
                     if isinstance(raw.value, BadRow):
                         yield raw
@@ -79,7 +73,3 @@ class Reader(TextFileReader):
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""
         return self.decode(place, row, raw)
-
-    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """See SourceReader.locate: one document for each row, or the whole file if it is not cut."""
-        return [FileRange(row, row + 1) for row in rows] if self._is_cut(url) else [FileRange(0, input_bytes(url))]

@@ -6,12 +6,13 @@ becomes a stream of UTF-8 and is one partition; offsets then count bytes of that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import IO, ClassVar
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.encodings import (
     UTF8,
     choose_encoding,
@@ -21,7 +22,7 @@ from tokenloom.tasks.sources.files.encodings import (
     to_utf8,
     utf8_stream,
 )
-from tokenloom.tasks.sources.files.opening import announce
+from tokenloom.tasks.sources.files.opening import announce, input_bytes
 from tokenloom.tasks.sources.rows.decoding import REPLACE
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
@@ -47,6 +48,24 @@ class TextFileReader(RecordReader):
         super().__init__(options, fields)
         self._encodings: list[str] = options.get("encoding") or []
         self._chosen: dict[str, str] = {}
+
+    def is_cut(self, url: str) -> bool:
+        """Return whether a file is cut into ranges of bytes; another one is one partition."""
+        return False
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See SourceReader.partitions; `start` and `end` count bytes of the file."""
+        compression(url)  # raises for one that is not supported
+        size = input_bytes(url)
+        if self.is_cut(url):
+            with open_decompressed(url) as file:
+                if not self.contradiction(url, file):  # such a file is one bad row
+                    return cut_evenly(size, size)
+        return [PartitionRange(0, size, size, None)]
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See SourceReader.locate: the byte at which each row begins, or the whole file if it is one partition."""
+        return [FileRange(row, row + 1) for row in rows] if self.is_cut(url) else [FileRange(0, input_bytes(url))]
 
     def encoding_of(self, url: str) -> str:
         """Return Python's name of the encoding to read a file in."""
