@@ -15,7 +15,7 @@ from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import proxied_s3, s3_server
-from tokenloom.server.prefect_home import ensure_prefect_home
+from tokenloom.server.prefect_server import ensure_prefect_home
 
 # A busy machine is slow, which is not a fault of a test: no example has a deadline.
 settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])

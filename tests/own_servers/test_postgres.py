@@ -105,12 +105,12 @@ def postgres() -> Iterator[Postgres]:
 @contextmanager
 def serving(folder: Path, database: str) -> Iterator[str]:
     """Run a Prefect server on a database; yield the URL of its API."""
-    with pytest.MonkeyPatch.context() as patch, (folder / "server.log").open("ab") as log:
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in PRIVATE.items():
             patch.setenv(name, value)
         patch.setenv("PREFECT_HOME", str(folder / "prefect"))
         patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", database)
-        server, url = start_server(log=log)
+        server, url = start_server(log=folder / "server.log")
         patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nothing else needs it
         patch.setenv("PREFECT_API_URL", url)
         try:

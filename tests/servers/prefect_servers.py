@@ -54,13 +54,12 @@ def serving_flows(migrated: Path, home: Path) -> Iterator[str]:
     """Run a server without pages and schedules; yield the URL of its API."""
     use_migrated(migrated, home)
     settings = PRIVATE | SOON | {"PREFECT_HOME": str(home), "PREFECT__SERVER_EPHEMERAL": "1"}
-    with (home / "server.log").open("wb") as log:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in settings.items():
-                patch.setenv(name, value)
-            server, url = start_server(log=log)
-        yield url
-        stop_server(server)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        server, url = start_server(log=home / "server.log")
+    yield url
+    stop_server(server)
 
 
 def recorded_text(home: Path) -> str:

@@ -511,7 +511,7 @@ def test_a_user_without_a_home_folder_and_a_name_can_use_prefect_and_read(projec
     built = _run(project, "build", "spec.yaml", "--direct")
     assert built.returncode == 0, built.stderr
     reading = """
-        from tokenloom.server.prefect_home import ensure_prefect_home
+        from tokenloom.server.prefect_server import ensure_prefect_home
         ensure_prefect_home()
         import os, prefect.settings
         assert os.path.isdir(os.environ["PREFECT_HOME"])

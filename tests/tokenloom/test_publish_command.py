@@ -13,7 +13,7 @@ import yaml
 from tests.builders.datasets import write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.errors import TokenloomError
-from tokenloom.server import publication_event
+from tokenloom.server import prefect_session
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_publication_needs_no_prefect_and_outlives_a_server_that_does_not_answ
         if os.environ["PREFECT_API_URL"]:
             raise TokenloomError("the server does not answer")
 
-    monkeypatch.setattr(publication_event, "known_url", fail)
+    monkeypatch.setattr(prefect_session, "known_url", fail)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
     for name in ("PREFECT_HOME", "TOKENLOOM_UP_HOME"):

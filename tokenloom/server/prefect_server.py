@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
-import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 from urllib.error import HTTPError
 
 from filelock import FileLock
@@ -23,8 +23,8 @@ from tokenloom.errors import TokenloomError, message_of, one_line
 
 _START_SECONDS = 120
 _STOP_SECONDS = 15
-_SHOWN = 400  # characters of an error in the server's log
-_ERROR_LINE = re.compile(r"[\w.]*(Error|Exception|SystemExit)\b")
+_SHOWN_CHARS = 400  # of the end of the server's log
+_HOME = "PREFECT_HOME"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NO_LOOPBACK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 #: settings of the server and its clients: no telemetry, and no second server
@@ -51,7 +51,8 @@ _servers: list[subprocess.Popen[bytes]] = []  # referenced here so that their st
 def prepare_environment() -> None:
     """Turn off Prefect's telemetry, and proxies for servers of this machine, here and in child processes.
 
-    Clients get the password that the environment gives to a server of ours. Call it before Prefect is imported.
+    Clients get the password that the environment gives to a server of ours; Prefect gets a folder. Call it before
+    Prefect is imported.
 
     Raises:
         TokenloomError: Prefect's clients can't use a proxy of the environment.
@@ -60,7 +61,37 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
     if "PREFECT_API_URL" not in os.environ and (password := os.environ.get("PREFECT_SERVER_API_AUTH_STRING")):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", password)
+    ensure_prefect_home()
     _bypass_proxies()
+
+
+def ensure_prefect_home() -> None:
+    """Set PREFECT_HOME to a temporary folder if ~/.prefect can't be written.
+
+    Prefect's server does not start without such a folder, for example in a container whose user has no home. The
+    temporary folder is removed when the program ends. A PREFECT_HOME that the user has set is not changed. Prefect
+    can't be imported without a home folder, so HOME names the same folder if the system knows none.
+    """
+    if _HOME not in os.environ and not _is_usable():
+        folder = os.environ[_HOME] = tempfile.mkdtemp(prefix="tokenloom-prefect-")
+        atexit.register(_remove, folder, os.getpid())
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = os.environ[_HOME]
+
+
+def _is_usable() -> bool:
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder
+        folder = Path.home() / ".prefect"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return os.access(folder, os.W_OK | os.X_OK)
+    return False
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a forked child
+        for server in _servers:  # a running one would write to the folder again
+            stop_server(server)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _bypass_proxies() -> None:
@@ -94,23 +125,22 @@ class StartingServer:
 
     Args:
         port: a port of 127.0.0.1; 0 for a free one.
-        log: the file for the server's output; None for one that is shown only if the server does not start.
+        log: where the server's output is appended; None for a file that is shown only if the server does not start.
         settings: environment variables of the server.
 
     Raises:
         TokenloomError: the port is taken.
     """
 
-    def __init__(self, port: int = 0, log: IO[bytes] | None = None, settings: Mapping[str, str] | None = None) -> None:
-        self._log = log or tempfile.TemporaryFile()  # noqa: SIM115  (closed when the server answers)
-        self._owns_log = log is None
-        self._log_start = os.fstat(self._log.fileno()).st_size
+    def __init__(self, port: int = 0, log: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._log = log.open("a+b") if log else tempfile.TemporaryFile()  # noqa: SIM115  (closed by `wait`)
+        self._log_start = self._log.seek(0, os.SEEK_END)
         self._lock = _start_lock()
         with suppress(OSError):  # the server says why its folder can't be written
             self._lock.acquire()
         with _listener(port) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-            self.process = _launch(listener.fileno(), self.url, self._log, settings or {})
+            self.process = _launch(listener.fileno(), self.url, self._log.fileno(), settings or {})
         _servers.append(self.process)
 
     def wait(self) -> tuple[subprocess.Popen[bytes], str]:
@@ -132,34 +162,26 @@ class StartingServer:
             raise
         finally:
             self._lock.release()
-            if self._owns_log:
-                self._log.close()
+            self._log.close()
         return self.process, self.url
 
     def _not_started(self, why: str) -> TokenloomError:
-        place = f" ({self._log.name})" if isinstance(self._log.name, str) else ""
-        log = os.dup(self._log.fileno()) if not place else os.open(self._log.name, os.O_RDONLY)
-        with os.fdopen(log, "rb") as file:
-            file.seek(self._log_start)
-            lines = file.read(2**20).decode(errors="replace").rstrip().splitlines()
-        errors = [number for number, line in enumerate(lines) if _ERROR_LINE.match(line)]
-        last = one_line(" ".join(lines[errors[-1] if errors else -1 :]))[:_SHOWN]
-        return TokenloomError(
-            f"the Prefect server did not start: {why}" + (f"; its log{place} ends: {last}" if last else "")
-        )
+        self._log.seek(self._log_start)
+        end = one_line(self._log.read(2**20).decode(errors="replace"))[-_SHOWN_CHARS:]
+        return TokenloomError(f"the Prefect server did not start: {why}" + (f"; its log ends: {end}" if end else ""))
 
 
 def _start_lock() -> FileLock:
     """Return the lock of a server's start: two that migrate one fresh database at once would both fail."""
-    return FileLock(Path(os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect")) / "tokenloom-start.lock")
+    return FileLock(Path(os.environ.get(_HOME) or os.path.expanduser("~/.prefect")) / "tokenloom-start.lock")
 
 
-def start_server(port: int = 0, log: IO[bytes] | None = None) -> tuple[subprocess.Popen[bytes], str]:
+def start_server(port: int = 0, log: Path | None = None) -> tuple[subprocess.Popen[bytes], str]:
     """Start a server, wait until it answers, and return its process and the URL of its API; see StartingServer."""
     return StartingServer(port, log).wait()
 
 
-def _launch(listener: int, url: str, output: IO[bytes], settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _launch(listener: int, url: str, output: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ours = {
         "PREFECT_SERVER_UI_API_URL": url,  # Prefect can't know the port of an inherited socket
         "PREFECT_SERVER_API_BASE_PATH": "/api",  # also if the user's own server has another
@@ -236,9 +258,3 @@ def stop_server(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
-
-
-def stop_servers() -> None:
-    """Stop all servers that start_server started in this process."""
-    for server in _servers:
-        stop_server(server)

@@ -1,11 +1,15 @@
-"""Run the flow from the command line: on the server in PREFECT_API_URL, of `tokenloom up`, or on a temporary one."""
+"""Run the flow from the command line: on the server in PREFECT_API_URL, of `tokenloom up`, or on a temporary one.
+
+A publication by hand emits its event on the same server. It is not a flow run, and most machines have no server, so
+Prefect, whose import takes a second, is imported only if a server may be configured.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -15,7 +19,6 @@ from typing import Any
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError, message_of
 from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
-from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.server.prefect_server import (
     HEARTBEAT_SECONDS,
     TEMPORARY,
@@ -24,7 +27,7 @@ from tokenloom.server.prefect_server import (
     page_of,
     prepare_environment,
 )
-from tokenloom.server.up_folder import default_home, running_url
+from tokenloom.server.up import default_home, running_url
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import DaskRunner, RayRunner
 from tokenloom.storage.stores.local_files import read_regular
@@ -45,7 +48,6 @@ def run_flow(spec: BuildSpec) -> dict[str, Any]:
     from tokenloom.flows.direct import find_published
 
     prepare_environment()
-    ensure_prefect_home()
     url = known_url() if may_have_server() else None
     if url:
         print_status(f"Prefect server {url}")
@@ -89,6 +91,28 @@ def _print_page(url: str, flow: Any, run: Any, state: Any) -> None:
     print_status(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
 
 
+def announce(dataset: str, result: Mapping[str, Any]) -> None:
+    """Emit `tokenloom.dataset.published` if there is a server; a failure is a line on stderr, as the version is there.
+
+    Args:
+        dataset: its name.
+        result: see tasks.publishing.candidates.described.
+    """
+    if not may_have_server():
+        return
+    import httpx
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    try:
+        if url := known_url():
+            with temporary_settings({PREFECT_API_URL: url}):
+                from tokenloom.flows.runs.events import send_published
+
+                send_published(dataset, result)
+    except (TokenloomError, httpx.HTTPError) as error:
+        print_status(f"the version is published, but Prefect got no event: {message_of(error)}")
+
+
 def may_have_server() -> bool:
     """Return whether Prefect's settings may name a server, or `tokenloom up` runs here, without importing Prefect."""
     if "prefect" in sys.modules:
@@ -118,7 +142,6 @@ def known_url() -> str | None:
     Raises TokenloomError if PREFECT_API_URL does not answer, or the server requires another password.
     """
     prepare_environment()
-    ensure_prefect_home()
     from prefect.settings import PREFECT_API_URL
 
     if url := PREFECT_API_URL.value():

@@ -21,12 +21,12 @@ from filelock import FileLock, Timeout
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
-from tokenloom.server.prefect_home import ensure_prefect_home
 from tokenloom.server.prefect_server import (
     HEARTBEAT_SECONDS,
     POOL,
     PRIVATE,
     WORKER,
+    how_ended,
     prepare_environment,
     start_server,
     stop_server,
@@ -39,8 +39,7 @@ from tokenloom.server.process_tree import (
     reap_children,
     terminate_children,
 )
-from tokenloom.server.supervised_process import SupervisedProcess
-from tokenloom.server.up_folder import forget_url, note_url
+from tokenloom.storage.stores.local_files import read_regular
 
 _SETTINGS = {
     "PREFECT_WORKER_QUERY_SECONDS": "2",
@@ -48,8 +47,60 @@ _SETTINGS = {
     # Leases in files survive a restart of the server. Prefect ends a run whose lease the server does not know.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
+_URL_FILE = "server.url"  # in the folder: the URL of the server's API, for `tokenloom build`
+_SHORT_SECONDS = 60.0
+_MAX_SHORT_LIVES = 3
 _ONLINE_SECONDS = 60
 _STOP_SECONDS = 20
+
+
+def default_home() -> Path:
+    """Return the folder named by TOKENLOOM_UP_HOME; ~/.tokenloom if it is not set."""
+    return Path(os.environ.get("TOKENLOOM_UP_HOME") or Path(os.path.expanduser("~")) / ".tokenloom")
+
+
+def running_url(home: Path) -> str | None:
+    """Return the URL of the API of the server that uses a folder; None if there is none, or it was killed."""
+    try:
+        return read_regular(home / _URL_FILE).decode()
+    except OSError:
+        return None
+
+
+class SupervisedProcess:
+    """A running process, and how to start it again.
+
+    Args:
+        name: for messages.
+        log: path of the file it writes to.
+        process: the running process.
+        start: starts another one.
+    """
+
+    def __init__(
+        self, name: str, log: Path, process: subprocess.Popen[bytes], start: Callable[[], subprocess.Popen[bytes]]
+    ) -> None:
+        self._name, self._log, self.process, self._start = name, log, process, start
+        self._started = time.monotonic()
+        self._num_short_lives = 0
+
+    def restart_if_ended(self) -> None:
+        """Start the process again if it ended.
+
+        Raises:
+            TokenloomError: it ended three times in a row, each within a minute of its start.
+        """
+        code = self.process.poll()
+        if code is None:
+            return
+        is_short = time.monotonic() - self._started < _SHORT_SECONDS
+        self._num_short_lives = self._num_short_lives + 1 if is_short else 0
+        how = how_ended(code)
+        if self._num_short_lives >= _MAX_SHORT_LIVES:
+            raise TokenloomError(f"the {self._name} keeps ending ({how}); {self._log} says why")
+        print_status(f"the {self._name} ended ({how}; {self._log} says why); restarting it")
+        self.process = self._start()
+        self._started = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -87,8 +138,8 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
             deploy_all(url, HEARTBEAT_SECONDS)
             pages = deployment_pages(url)
             worker = stack.enter_context(_running_worker(home, runs, server))
-            note_url(home, url)
-            stack.callback(forget_url, home)
+            (home / _URL_FILE).write_text(url, encoding="utf-8")
+            stack.callback((home / _URL_FILE).unlink, missing_ok=True)
             services = Services(url, pages)
             on_ready(services)
             _supervise(server, worker)
@@ -132,16 +183,16 @@ def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, 
     """Run the server, and set the environment that its clients need."""
     os.environ.pop("PREFECT_API_URL", None)  # of another server
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home), STORES: str(home / STORES_FOLDER)})
-    ensure_prefect_home()
     prepare_environment()
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
     print_status("starting the Prefect server; the first start takes half a minute")
     before = children()
-    with (home / "server.log").open("ab") as log, ExitStack() as stack:
+    log = home / "server.log"
+    with ExitStack() as stack:
         process, url = start_server(port, log)
         os.environ["PREFECT_API_URL"] = url
         known_port = int(url.removesuffix("/api").rpartition(":")[2])
-        server = SupervisedProcess("server", log.name, process, lambda: start_server(known_port, log)[0])
+        server = SupervisedProcess("server", log, process, lambda: start_server(known_port, log)[0])
         stack.callback(lambda: stop_server(server.process))
         stack.callback(lambda: kill_children(keep={server.process.pid} | before))  # flow runs that the worker left
         yield server, url
@@ -158,7 +209,7 @@ def _running_worker(home: Path, runs: int, server: SupervisedProcess) -> Iterato
             terminate_children({server.process.pid} | before)
             return _start_worker(runs, log.fileno())
 
-        worker = SupervisedProcess("worker", log.name, start(), start)
+        worker = SupervisedProcess("worker", home / "worker.log", start(), start)
         stack.callback(lambda: _stop_worker(worker.process))
         _wait_until_online(worker.process, home)
         yield worker

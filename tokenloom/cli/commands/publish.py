@@ -11,7 +11,7 @@ from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.flows.version_report import report_of_candidate
-from tokenloom.server.publication_event import announce
+from tokenloom.server.prefect_session import announce
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.stores.store import Store
