@@ -101,9 +101,10 @@ def crash_message(reason: str) -> str:
     """Return one line: why a run stopped early, and that its finished work is kept.
 
     Args:
-        reason: what stopped it; returned unchanged if it already says the rest.
+        reason: what stopped it; a message of this function is returned unchanged.
     """
-    return reason if CONTINUES in reason else "; ".join(filter(None, (joined_problems(reason).rstrip("."), CONTINUES)))
+    why = joined_problems(reason.removesuffix(CONTINUES)).rstrip(".; ")
+    return f"{why}; {CONTINUES}" if why else CONTINUES
 
 
 def joined_problems(text: str) -> str:
