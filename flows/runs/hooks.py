@@ -7,7 +7,6 @@ worker is gone too, `tokenloom up` (up_runs.py) or the server (automations.py) r
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from uuid import UUID
 
@@ -25,11 +24,6 @@ from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, writ
 from tokenloom.spec.validation import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.publishing.outcome import crash_message, joined_problems, outcome
-
-# The message of a Failed state, which names the exception.
-_FAILURE = re.compile(
-    r"^(?:Flow run encountered an exception|Validation of flow parameters failed with error):\s*(\w+): (.*)", re.DOTALL
-)
 
 
 def begin(dataset: str) -> None:
@@ -95,16 +89,23 @@ def _reason(
     missing = [name for name in flow.parameters.required or [] if name not in run.parameters]
     if missing:
         return "failed", ParameterBindError.__name__, f"invalid parameters: {', '.join(missing)} must be given"
-    message = redacted(state.message or "")
     if state.is_failed():
-        error, text = found.groups() if (found := _FAILURE.match(message)) else (None, message)
-        if error in log_filter.BAD_PARAMETERS:
-            text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
-        if not text.strip():
-            return "failed", error, f"{error} without a message"
-        is_plain = error is None or error in log_filter.MISTAKES
-        return "failed", error, joined_problems(text if is_plain else f"{error}: {text}")
+        return "failed", *_failure(state)
+    message = redacted(state.message or "")
     ending: Ending = "crashed" if state.is_crashed() else "cancelled"
     if is_resumable and message.startswith("Flow run was cancelled"):  # Prefect's default message, which adds nothing
         message = ""
     return ending, None, crash_message(message) if is_resumable else joined_problems(message)
+
+
+def _failure(state: State[Any]) -> tuple[str | None, str]:
+    """Return the name of the exception that failed a run, if it was one, and the reason in one line."""
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, BaseException):
+        return None, joined_problems(redacted(state.message or ""))
+    name, text = type(error).__name__, redacted(str(error))
+    if isinstance(error, log_filter.OF_PARAMETERS):
+        text = with_rules_in_words(text.replace("Flow run received invalid parameters:", "invalid parameters:"))
+    if not text.strip():
+        return name, f"{name} without a message"
+    return name, joined_problems(text if isinstance(error, log_filter.MISTAKES) else f"{name}: {text}")

@@ -19,12 +19,10 @@ from tokenloom.flows.runs.events import FLOWS
 from tokenloom.tasks.running.workers import STOPPED
 
 _OURS = tuple(kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TokenloomError))
-_OF_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
-_MISTAKES = (*_OURS, *_OF_PARAMETERS)  # errors that the user can fix
-MISTAKES = {kind.__name__ for kind in _MISTAKES}
-BAD_PARAMETERS = {kind.__name__ for kind in _OF_PARAMETERS}
-# Errors of a task after which its run can continue: their lines are kept.
-_SURVIVABLE = {kind.__name__ for kind in (WorkerLost, WorkError)}
+OF_PARAMETERS = (ParameterBindError, ParameterTypeError, SignatureMismatchError)
+MISTAKES = (*_OURS, *OF_PARAMETERS)  # errors that the user can fix
+# Errors of a task after which its run does not continue: their lines are left out.
+_FINAL = {kind.__name__ for kind in MISTAKES} - {kind.__name__ for kind in (WorkerLost, WorkError)}
 _FINISHED = re.compile(
     r"Finished in state (?:Completed\(|Running\(\)|Failed\(.Task run encountered an exception:? (\w+): (.*))", re.DOTALL
 )
@@ -41,7 +39,7 @@ def _is_shown(record: logging.LogRecord) -> bool:
         return True
     if getattr(record, "flow_run_id", None) in ended:
         return False
-    is_mistake = record.exc_info is not None and isinstance(record.exc_info[1], _MISTAKES)
+    is_mistake = record.exc_info is not None and isinstance(record.exc_info[1], MISTAKES)
     if record.name == _RUNS and (is_mistake or text.startswith("Running hook")):
         return False
     if is_mistake:
@@ -57,7 +55,7 @@ def _is_redundant_end(record: logging.LogRecord) -> bool:
     found = _FINISHED.match(text)
     if not found or found[1] is None:
         return found is not None
-    return STOPPED in found[2] or found[1] in MISTAKES - _SURVIVABLE
+    return STOPPED in found[2] or found[1] in _FINAL
 
 
 def _survive_broken_pipe(handler: PrefectConsoleHandler) -> None:
