@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from tokenloom.errors import TokenloomError, message_of, named_message_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import find_build_record, load_manifest, report_path
+from tokenloom.storage.versions.published import report_path
+from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import RunEach
 
@@ -44,20 +45,44 @@ def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None =
     """
     if not plan.spec.report:
         return result
-    collect = partial(_collect, plan.store, plan.version)
-    if run_each is not None:
-        collect = partial(_collect_in_worker, plan, run_each)
-    result = replace(result, report=_report(plan.store, plan.version, result.published, collect))
+    collect = partial(_collect_in_worker, plan, run_each) if run_each is not None else None
+    result = replace(result, report=_report(result, result.published, collect))
     if result.published or result.tag_moved:
         _write_catalogue(plan.store)
     return result
 
 
-def _write_catalogue(store: Store) -> None:
-    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+def report_of_candidate(store: Store, version: str, published: bool) -> str | None:
+    """Return the place of a candidate's report, written as by with_report; None with `report: false`."""
+    facts = facts_of(store, version)
+    if facts.build and facts.build.spec.get("report") is False:
+        return None
+    place = _report(facts, published)
+    _write_catalogue(store)
+    return place
 
-    if problem := try_to_write_catalogue(store):
-        progress.report(progress.Message(f"the version is published, but {problem}"))
+
+def _report(facts: VersionFacts, is_new: bool, collect: Callable[[], VersionFigures] | None = None) -> str | None:
+    """Return the place of the report, which is written unless it is there.
+
+    Returns None, and reports a message that says why, if it can't be written.
+    """
+    store, path = facts.store, report_path(facts.version)
+    if not is_new and store.exists(path):
+        return store.place(path)
+    try:
+        from tokenloom.tasks.report.collect import collect_figures
+        from tokenloom.tasks.report.page import render_page, write_report  # late: only this needs what draws
+
+        figures = collect() if collect else collect_figures(store, facts.manifest)
+        return write_report(store, facts.version, render_page(figures).encode())
+    except (TokenloomError, OSError) as error:
+        why = message_of(error)
+    except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)
+        why = named_message_of(error)
+    next_step = f"run `tokenloom report {facts.reference}` later, or set `report: false` in the spec"
+    progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
+    return None
 
 
 def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
@@ -69,38 +94,8 @@ def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
     return figures
 
 
-def _collect(store: Store, version: str) -> VersionFigures:
-    from tokenloom.tasks.report.collect import collect_figures
+def _write_catalogue(store: Store) -> None:
+    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 
-    return collect_figures(store, load_manifest(store, version))
-
-
-def report_of_candidate(store: Store, version: str, published: bool) -> str | None:
-    """Return the place of a candidate's report, written as by with_report; None with `report: false`."""
-    build = find_build_record(store, version)
-    if build and build.spec.get("report") is False:
-        return None
-    place = _report(store, version, published, partial(_collect, store, version))
-    _write_catalogue(store)
-    return place
-
-
-def _report(store: Store, version: str, is_new: bool, collect: Callable[[], VersionFigures]) -> str | None:
-    path = report_path(version)
-    return store.place(path) if not is_new and store.exists(path) else _write(store, version, collect)
-
-
-def _write(store: Store, version: str, collect: Callable[[], VersionFigures]) -> str | None:
-    """Write the report and return its place; None, with a message that says why, if that is not possible."""
-    try:
-        from tokenloom.tasks.report.page import render_page  # late: only this needs the packages that draw
-        from tokenloom.tasks.report.writing import write_report
-
-        return write_report(store, version, render_page(collect()).encode())
-    except (TokenloomError, OSError) as error:
-        why = message_of(error)
-    except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)
-        why = named_message_of(error)
-    next_step = f"run `tokenloom report {store.root}@{version}` later, or set `report: false` in the spec"
-    progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
-    return None
+    if problem := try_to_write_catalogue(store):
+        progress.report(progress.Message(f"the version is published, but {problem}"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from prefect.automations import CallWebhook, ChangeFlowRunState, EventTrigger, Posture, RunDeployment
@@ -49,6 +50,7 @@ _LAST_LINE = """
   "flow_run_id": "{{ flow_run.id }}"
 }]"""
 _CRASHED = "tokenloom: a run whose machine died is Crashed"
+_AT_ONCE: dict[str, Any] = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
 _FINAL = ("Completed", "Failed", "Cancelled", "Crashed")
 
 
@@ -69,14 +71,7 @@ def install_crash_automation(heartbeat_seconds: int) -> None:
         within=timedelta(seconds=3 * heartbeat_seconds),
     )
     message = crash_message(f"{_NO_HEARTBEAT} {3 * heartbeat_seconds} s: its process or its machine died")
-    _install(
-        AutomationCore(
-            name=_CRASHED,
-            description="Installed by tokenloom deploy",
-            trigger=trigger,
-            actions=[ChangeFlowRunState(state=StateType.CRASHED, message=message)],
-        )
-    )
+    _install(_CRASHED, trigger, ChangeFlowRunState(state=StateType.CRASHED, message=message))
 
 
 def install_crash_report(url: str) -> None:
@@ -90,16 +85,13 @@ def install_crash_report(url: str) -> None:
         match={"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": f"{_NO_HEARTBEAT} *"},
         match_related={"prefect.resource.role": "flow", "prefect.resource.name": list(BUILDS)},
         for_each={"prefect.resource.id"},
-        posture=Posture.Reactive,
-        threshold=1,
-        within=timedelta(0),
+        **_AT_ONCE,
     )
-    actions = [
+    _install(
+        _REPORTED,
+        trigger,
         CallWebhook(block_document_id=_webhook("tokenloom-events", f"{url}/events"), payload=_FAILED_EVENT),
         CallWebhook(block_document_id=_webhook("tokenloom-logs", f"{url}/logs/"), payload=_LAST_LINE),
-    ]
-    _install(
-        AutomationCore(name=_REPORTED, description="Installed by tokenloom deploy", trigger=trigger, actions=actions)
     )
 
 
@@ -130,14 +122,12 @@ def install_publication_automation(dataset: str, deployment: str, tag: str = "la
     trigger = EventTrigger(
         expect={"tokenloom.dataset.published"},
         match={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "tokenloom.tag": tag},
-        posture=Posture.Reactive,
-        threshold=1,
-        within=timedelta(0),
+        **_AT_ONCE,
     )
     start = RunDeployment(
         source="selected", deployment_id=deployment_id, parameters={"reference": "{{ event.payload.reference }}"}
     )
-    _install(AutomationCore(name=name, description="Installed by tokenloom", trigger=trigger, actions=[start]))
+    _install(name, trigger, start)
     return name
 
 
@@ -149,11 +139,12 @@ def _deployment_id(deployment: str) -> UUID:
             raise TokenloomError(f"{deployment}: no such deployment; `prefect deployment ls` lists them") from error
 
 
-def _install(automation: AutomationCore) -> None:
+def _install(name: str, trigger: EventTrigger, *actions: Any) -> None:
     """Create an automation, or update the one of that name, which stays enabled or disabled.
 
     An update drops the triggers that current runs wait under, so an unchanged automation is not updated.
     """
+    automation = AutomationCore(name=name, description="Installed by tokenloom", trigger=trigger, actions=list(actions))
     with get_client(sync_client=True) as client:
         found = client.read_automations_by_name(automation.name)
         if not found:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.publishing.outcome import reading_lines
 from tokenloom.tasks.report.build_sections import forced_line
+from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Page
 from tokenloom.tasks.report.sections import bytes_per_token, report_sections
@@ -12,6 +16,17 @@ from tokenloom.wording import counted, described_tokenizer, shown_time
 
 _MAX_BYTES = 10**6  # of a page
 _MAX_ROWS = (1000, 400, 100, 10)  # of a table: all that fit in a page are tried in this order
+
+
+def make_report(store: Store, manifest: Manifest) -> bytes:
+    """Return the page of a version's report as UTF-8; see collect_figures for errors."""
+    return render_page(collect_figures(store, manifest)).encode()
+
+
+def write_report(store: Store, version: str, page: bytes) -> str:
+    """Write the report of a version into its store, and return its place: a local path or a URL."""
+    store.replace(report_path(version), page, durable=False)
+    return store.place(report_path(version))
 
 
 def render_page(figures: VersionFigures) -> str:

@@ -54,10 +54,9 @@ from tokenloom.tasks.report.figures import (
     length_quantiles,
     tokens_by_length,
 )
-from tokenloom.tasks.report.page import render_page
+from tokenloom.tasks.report.page import make_report, render_page
 from tokenloom.tasks.report.samples import choose_rows, token_pieces
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
-from tokenloom.tasks.report.writing import make_report
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 

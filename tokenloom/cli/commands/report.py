@@ -53,7 +53,7 @@ def run(reference: str, output: Path | None, out: Output) -> ReportResult | Cata
     """Write the report of a version, or the catalogue of a store: into the store, or into a file."""
     if (folder := _store_of(reference)) is not None:
         return _write_catalogue(reference, folder, output, out)
-    from tokenloom.tasks.report.writing import make_report, write_report
+    from tokenloom.tasks.report.page import make_report, write_report
 
     store, manifest = resolve(parse_reference(reference))
     page = make_report(store, manifest)
