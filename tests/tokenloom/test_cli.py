@@ -167,12 +167,6 @@ def test_rebuild_with_nothing_new_takes_under_three_seconds(project: Path) -> No
     assert _processor_seconds(project, "build", "spec.yaml", "--direct") < 3
 
 
-def test_overrides_change_the_build(project: Path) -> None:
-    value = _json(project, "build", "spec.yaml", "--direct", "--set", "dataset=other", "--set", "shard_tokens=500")
-    assert "/store/other@" in value["reference"]
-    assert value["splits"]["train"]["shards"] > 1
-
-
 def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
     built = _json(project, "build", "spec.yaml", "--direct", "--workers", "0")
     version = built["version"]

@@ -262,9 +262,3 @@ def test_an_error_of_a_store_is_not_taken_for_one_of_the_output(
     assert main(["diff", reference, reference, "--list", "kept", "--output", str(tmp_path / "kept.jsonl")]) == 1
     assert capsys.readouterr().err == "tokenloom: train/000000.docs: Input/output error\n"
     assert not (tmp_path / "kept.jsonl").exists()
-
-
-def test_a_list_can_be_written_to_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reference = version_of(tmp_path, ["one", "two"])
-    assert run(capsys, reference, reference, "--list", "kept", "--output", "/dev/null")["listed"] == 2
-    assert Path("/dev/null").is_char_device()

@@ -6,21 +6,22 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from tokenloom.cli.output import json_text
 from tokenloom.cli.parser import UsageError
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
 
-_INTERRUPTED = 130
-_TERMINATED = 143
-_USAGE = 2
 _FAILED = 1
+_INTERRUPTED = 130
+_EXPECTED = (TokenloomError, UsageError, KeyboardInterrupt)  # their messages need neither a class nor a traceback
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM ended the command, which cleans up as after Ctrl-C."""
+
+    exit_code = 143
 
 
 def raise_terminated(number: int, frame: object) -> NoReturn:
@@ -51,8 +52,17 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     """
     if debug and not isinstance(error, KeyboardInterrupt):
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
-    message, code = _message(error, is_resumable), _exit_code(error)
-    sys.stderr.write(f"{_prefix(error)}{message}{_suffix(error)}\n")
+    message = _message(error, is_resumable)
+    prefix, suffix, code = "tokenloom: ", "", _FAILED
+    if isinstance(error, UsageError):
+        prefix, code = error.usage, error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        prefix, code = "", error.exit_code if isinstance(error, Terminated) else _INTERRUPTED
+    elif isinstance(error, TokenloomError):
+        code = error.exit_code
+    elif not _is_of_system(error):
+        suffix = " (--debug shows where)"
+    sys.stderr.write(f"{prefix}{message}{suffix}\n")
     if as_json:
         value: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": code}
         if isinstance(error, GateFailed):
@@ -62,37 +72,9 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     return code
 
 
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, KeyboardInterrupt):
-        return _TERMINATED if isinstance(error, Terminated) else _INTERRUPTED
-    if isinstance(error, UsageError):
-        return _USAGE
-    return error.exit_code if isinstance(error, TokenloomError) else _FAILED
-
-
-def _prefix(error: BaseException) -> str:
-    if isinstance(error, UsageError):
-        return error.usage
-    if isinstance(error, KeyboardInterrupt):
-        return ""
-    is_named = named_message_of(error) != message_of(error)
-    return f"tokenloom: {type(error).__name__}: " if is_named and not _is_plain(error) else "tokenloom: "
-
-
-def _suffix(error: BaseException) -> str:
-    return "" if _is_plain(error) or isinstance(error, UsageError | KeyboardInterrupt) else " (--debug shows where)"
-
-
-def _is_plain(error: BaseException) -> bool:
-    """Return whether the message needs no traceback: it is one of ours or the operating system's."""
-    return isinstance(error, TokenloomError) or _system_message(error) is not None
-
-
-def _system_message(error: BaseException) -> str | None:
-    """Return the operating system's message after the path it is about; None for any other error."""
-    if isinstance(error, TokenloomError) or not isinstance(error, OSError) or not error.strerror:
-        return None
-    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+def _is_of_system(error: BaseException) -> TypeGuard[OSError]:
+    """Return whether the operating system refused something, and says what."""
+    return isinstance(error, OSError) and not isinstance(error, TokenloomError) and bool(error.strerror)
 
 
 def _message(error: BaseException, is_resumable: bool) -> str:
@@ -103,7 +85,10 @@ def _message(error: BaseException, is_resumable: bool) -> str:
         next_step = ". Only complete versions are visible; run the same command again to continue where it stopped"
         what = "terminated (SIGTERM)" if isinstance(error, Terminated) else "interrupted"
         return f"{what}{next_step if is_resumable else ''}"
-    problems = str(error).strip().splitlines() if isinstance(error, SpecError) else []
-    problems = problems or [_system_message(error) or message_of(error)]
+    problems = [message_of(error) if isinstance(error, _EXPECTED) else named_message_of(error)]
+    if isinstance(error, SpecError):
+        problems = str(error).strip().splitlines() or problems
+    elif _is_of_system(error):
+        problems = [f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror]
     text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
     return f"{text}; {error.advice}" if isinstance(error, FormatError) else text

@@ -48,6 +48,8 @@ class UsageError(Exception):
         usage: the command's usage, or its help without a command, as argparse prints it; then the program's name.
     """
 
+    exit_code = 2
+
     def __init__(self, message: str, usage: str) -> None:
         super().__init__(message)
         self.usage = usage

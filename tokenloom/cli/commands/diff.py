@@ -187,21 +187,18 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
     if output is None:
         yield write_output
         return
-    is_device = Path(output).exists() and not Path(output).is_file()  # a pipe, /dev/null
-    path = Path(output) if is_device else Path(output).resolve()
-    partial = path if is_device else path.with_name(f".{path.name}.partial")
+    path = Path(output).resolve()
+    partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
             yield file.write
-        if not is_device:
-            partial.replace(path)
+        partial.replace(path)
     except OSError as error:
         if isinstance(error, TokenloomError):  # the store failed, not the file
             raise
         raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
     finally:
-        if not is_device:
-            partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _version(tables: VersionTables) -> ComparedVersion:

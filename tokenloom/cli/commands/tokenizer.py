@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,21 +107,8 @@ def _choose(reference: Tokenizer, backend: str, out: Output) -> Choice:
 
     check_cache()
     out.line(f"probing {choice.pending.NAME} (once per machine and tokenizer); this takes a minute or two")
-    run_probe(reference, choice.pending, _progress(out))
+    run_probe(reference, choice.pending, lambda what, num_texts: None)
     return _choose(reference, backend, out)
-
-
-def _progress(out: Output) -> Callable[[str, int], None]:
-    """Return a function that shows how far a probe is, at most every five seconds."""
-    shown = time.monotonic()
-
-    def report(what: str, num_texts: int) -> None:
-        nonlocal shown
-        if time.monotonic() > shown + 5:
-            shown = time.monotonic()
-            out.line(f"  {num_texts:,} texts compared, now {what}")
-
-    return report
 
 
 def _measured_texts() -> pa.Array:
