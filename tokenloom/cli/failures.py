@@ -89,6 +89,6 @@ def _message(error: BaseException, is_resumable: bool) -> str:
     if isinstance(error, SpecError):
         problems = str(error).strip().splitlines() or problems
     elif _is_of_system(error):
-        problems = [f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror]
+        problems = [f"{error.filename}: {error.strerror}" if error.filename is not None else str(error.strerror)]
     text = redacted("\n".join(printable(one_line(problem)) for problem in problems))
     return f"{text}; {error.advice}" if isinstance(error, FormatError) else text
