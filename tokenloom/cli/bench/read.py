@@ -18,8 +18,9 @@ from tokenloom.cli.argument_types import add_reference, integer_in, number_up_to
 from tokenloom.cli.bench.figures import BenchResult, WayFigures, way_figures
 from tokenloom.cli.bench.rank import Task, run_ranks
 from tokenloom.cli.bench.tables import show
+from tokenloom.cli.loader_arguments import as_usage_errors
 from tokenloom.cli.output import Output
-from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.errors import SpecError
 
 if TYPE_CHECKING:
     from tokenloom.reader import TokenDataset
@@ -129,14 +130,10 @@ def _opened(task: Task) -> TokenDataset:
     """Open the dataset; raise SpecError if the options do not fit it, before any process starts."""
     from tokenloom.reader.streams import make_stream
 
-    try:
+    with as_usage_errors():
         data = task.open()
         make_stream(data, task.order, 0, None)
-    except TokenloomError:
-        raise
-    except ValueError as error:
-        raise SpecError(str(error)) from error
-    return data
+        return data
 
 
 def feeding_ways(task: Task, workers: Sequence[int]) -> list[Task]:
