@@ -1,11 +1,11 @@
 """Measure reading from a cold object store: the first batch, waiting in the first steps, traffic of an epoch (Linux).
 
-    python benchmarks/read_object_store.py [--shards 16] [--megabytes 1000] [--block-kib 256] [--step-ms 5]
+    python benchmarks/read_object_store.py [--shards 16] [--megabytes 100] [--block-kib 256] [--step-ms 5]
                                            [--folder FOLDER] [--output FILE.json]
 
-S3 is moto's server behind a proxy of 100 MB/s and 30 ms a request (slow_s3.py). The first part reads sparse shards of
-zeros, which have the right block checksums and no right SHA-256: it ends before a shard is complete. The second part
-reads an epoch of shards of 25 MB by 4 processes that share a cache, and counts the bytes of all requests.
+S3 is moto's server behind a proxy of 100 MB/s and 30 ms a request (slow_s3.py). The first part reads
+shards of which nothing is cached. The second part reads an epoch of shards of 25 MB by 4 processes that share a cache,
+and counts the bytes of all requests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from figures import Figure, print_table, write_json
 from slow_s3 import slow_s3
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.builders.synthetic_store import random_documents, write_sparse_store, write_store
+from tests.builders.synthetic_store import random_documents, write_store
 from tests.servers.s3_server import BUCKET
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.formats import blocks as blocks_module
-from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, encode_blocks
 
 _RATE, _DELAY = 100, 30  # MB/s, ms
 _STEPS, _BATCH, _SEQ_LEN = 1000, 8, 2048
@@ -83,8 +82,7 @@ def _seen(url: str) -> dict[str, int]:
 
 def measure_start(folder: Path, num_shards: int, num_bytes: int, step_ms: float) -> list[Figure]:
     """Read the first steps of shards of which nothing is cached."""
-    tokens = num_bytes // 2 // _DOCUMENT_TOKENS * _DOCUMENT_TOKENS
-    _write_blocks(Path(write_sparse_store(folder / "store", num_shards, tokens, _DOCUMENT_TOKENS)))
+    write_store(folder / "store", [random_documents(num_bytes // 2, _DOCUMENT_TOKENS, 0)] * num_shards)
     with slow_s3(folder / "store", _RATE, _DELAY) as url:
         found = _result(_start(url, folder / "cache", _STEPS, step_ms))
         seen = _seen(url)
@@ -99,24 +97,10 @@ def measure_start(folder: Path, num_shards: int, num_bytes: int, step_ms: float)
     ]
 
 
-def _write_blocks(dataset: Path) -> None:
-    manifest = json.loads(next(dataset.glob("versions/*/manifest.json")).read_bytes())
-    for entry in manifest["splits"]["train"]["shards"]:
-        path = next(dataset.glob(f"versions/*/{entry['name']}"))
-        hasher = BlockHasher()
-        with path.open("rb") as file:
-            header = file.read(4096)
-            hasher.update(memoryview(header))
-            while data := file.read(2**20):
-                hasher.update(memoryview(data))
-        blocks = ShardBlocks(entry["sha256"], entry["bytes"], hasher.block_bytes, header, hasher.finish())
-        path.with_suffix(".blocks").write_bytes(encode_blocks(blocks))
-
-
 def measure_epoch(folder: Path) -> list[Figure]:
     """Read an epoch by several processes that share a cache."""
     shards = [random_documents(_EPOCH_TOKENS, 1000, seed) for seed in range(_EPOCH_SHARDS)]
-    reference = write_store(folder / "store", shards, with_blocks=True)
+    reference = write_store(folder / "store", shards)
     split = sum(path.stat().st_size for path in Path(reference).rglob("*.tok"))
     began = time.perf_counter()
     with slow_s3(folder / "store", _RATE, _DELAY) as url:
@@ -141,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark that the command line asks for."""
     parser = argparse.ArgumentParser(description="Measure reading from a cold object store.")
     parser.add_argument("--shards", type=int, default=16)
-    parser.add_argument("--megabytes", type=int, default=1000, help="megabytes of a shard")
+    parser.add_argument("--megabytes", type=int, default=100, help="megabytes of a shard")
     parser.add_argument("--block-kib", type=int, default=blocks_module.BLOCK_BYTES // 1024)
     parser.add_argument("--step-ms", type=float, default=5.0, help="milliseconds that the consumer takes for a step")
     parser.add_argument("--folder", type=Path, help="where to write (default: a temporary folder)")

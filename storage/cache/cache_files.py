@@ -1,20 +1,23 @@
 """The folder of a shard cache: its files, their locks, and the space they take.
 
-    <folder>/tokenloom-cache.json          the format of this folder
-             CACHEDIR.TAG                  so that backups leave it out
-             shards/<sha256>.tok           complete files; their modification time is the time of last use
-             partial/<sha256>.<pid>.<id>   a running download, already as long as the complete file: reserved space
-             partial/<sha256>.part, .map   a shard that is downloaded by blocks, see partial_file.py
-             locks/<sha256>.lock           held while that shard is downloaded; room.lock while space is freed
+    <folder>/tokenloom-cache.json   the format of this folder
+             CACHEDIR.TAG           so that backups leave it out
+             shards/<sha256>.tok    complete files
+             partial/<sha256>.part  a shard of which some blocks are here: sparse, and as long as the complete file
+                     <sha256>.claims  when the download of each of its blocks began, see partial_shard.py
+             locks/<sha256>.lock    held while that shard is completed; room.lock while space is freed
 
-Only files with these names in these folders are ever removed; all others belong to the user. Nothing is synced: after a
-power failure a file may be short or contain zeros, which its length and the shard's own checksums reveal.
+The modification time of a file is the time of its last use. Only files with these names in these folders are ever
+removed; all others belong to the user. Whoever maps or reads a file keeps its bytes when it is removed, so any file may
+go, except one that is being completed. A complete file is synced before it gets its name, a partial one is not: each
+process verifies its blocks.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -23,33 +26,30 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
 from tokenloom.errors import FormatError, StoreError, message_of
-from tokenloom.storage.cache.partial_file import (
-    COMPLETE,
-    DAMAGED,
-    PartialFile,
-    close_unused,
-    create_partial,
-    is_in_use,
-    map_path,
-    open_partial,
-)
-from tokenloom.storage.formats.blocks import ShardBlocks
 from tokenloom.storage.formats.names import SHA256_PATTERN
 from tokenloom.storage.stores.local_files import read_regular
 
 FORMAT_VERSION = 1
 MARKER = "tokenloom-cache.json"
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
-_SHARD = re.compile(r"([0-9a-f]{64})\.tok\Z")
-_PARTIAL = re.compile(r"[0-9a-f]{64}\.part\Z")
-_DOWNLOAD = re.compile(r"([0-9a-f]{64})\.\d+\.[0-9a-f]{32}\Z")
-_FOLDERS = ("shards", "partial", "locks")
-POLL_SECONDS = 0.02  # between attempts to take a lock
+# In this order: a file that is completed between the two listings is seen twice, not missed.
+_SUFFIXES = {"partial": ".part", "shards": ".tok"}
+_NAME = re.compile(r"([0-9a-f]{64})(\.part|\.tok)\Z")
+_ROOM_POLL_SECONDS = 0.005  # between attempts to take the lock for room, which is held for milliseconds
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _CachedFile(NamedTuple):
+    """A complete or partial file of the cache."""
+
+    path: Path
+    sha256: str
+    status: os.stat_result
 
 
 def is_full(error: OSError) -> bool:
@@ -77,12 +77,12 @@ class CacheFiles:
 
     Args:
         folder: the cache's folder; created with the first file.
-        limit_bytes: the limit of complete files and running downloads together; None for no limit.
+        limit_bytes: the limit of complete and partial files together; None for no limit.
     """
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
-        self.num_evicted = 0  # complete files that this object removed to free space
+        self.num_evicted = 0  # files that this object removed to free space
 
     def path(self, sha256: str) -> Path:
         """Return the path of the complete file; raises FormatError if `sha256` is not a SHA-256."""
@@ -90,21 +90,22 @@ class CacheFiles:
             raise FormatError(f"{sha256!r} is not a SHA-256 of 64 hexadecimal digits; the manifest is damaged")
         return self.folder / "shards" / f"{sha256}.tok"
 
+    def partial_path(self, sha256: str) -> Path:
+        """Return the path of the file that a shard is downloaded into."""
+        return self.folder / "partial" / f"{sha256}.part"
+
+    def claims_path(self, sha256: str) -> Path:
+        """Return the path of the file that says which blocks of a shard are being downloaded."""
+        return self.folder / "partial" / f"{sha256}.claims"
+
     def num_bytes(self, sha256: str) -> int | None:
         """Return the length of the complete file, None if it does not exist; raises StoreError for a link or folder."""
-        path = self.path(sha256)
-        try:
-            found = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if not stat.S_ISREG(found.st_mode):
-            raise StoreError(f"{path}: a link or folder, where the cache keeps a file; move it away")
-        return found.st_size
+        return _length(self.path(sha256))
 
     def prepare(self) -> None:
         """Create the folder; raises StoreError if that fails."""
         with translate_cache_errors(self.folder):
-            for name in _FOLDERS:
+            for name in (*_SUFFIXES, "locks"):
                 folder = self.folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 if folder.is_symlink():  # files behind it may be the user's and must not be removed
@@ -138,161 +139,101 @@ class CacheFiles:
         return FileLock(self.folder / "locks" / f"{sha256}.lock")
 
     def used(self) -> int:
-        """Return the bytes of all complete files and running downloads."""
-        # Downloads first, and by inode: a download that completes between the two listings is counted once.
-        states = [found for found, _, _ in self._downloads()]
-        states += [found for found, _ in self._partials()]
-        states += [found for found, _ in self._shards()]
-        return sum({state.st_ino: state.st_size for state in states}.values())
+        """Return the bytes of all complete and partial files."""
+        return sum({file.status.st_ino: file.status.st_size for file in self._files()}.values())
 
-    def reserve(self, sha256: str, num_bytes: int) -> Path | None:
-        """Return a new file of `num_bytes` to download into, None while other downloads take up the space.
+    def open_partial(self, sha256: str, num_bytes: int) -> int | None:
+        """Return a descriptor of the file that a shard of `num_bytes` is downloaded into; create it if necessary.
 
-        The caller holds the shard's lock. The least recently used files are removed until there is space.
+        The least recently used files are removed until there is space. None while other downloads take it up.
 
-        Raises StoreError if the file is larger than the limit.
+        Raises:
+            FileExistsError: somebody has completed the shard.
+            StoreError: the shard is larger than the limit.
         """
-        self._check_limit(num_bytes)
-        with self._room_lock():
-            self._remove_leftovers(sha256)
-            if not self._make_room(num_bytes):
-                return None
-            path = self.folder / "partial" / f"{sha256}.{os.getpid()}.{uuid.uuid4().hex}"
-            with path.open("xb") as file:
-                file.truncate(num_bytes)
-            return path
-
-    def _check_limit(self, num_bytes: int) -> None:
         if self.limit_bytes is not None and num_bytes > self.limit_bytes:
             raise StoreError(
                 f"{self.folder}: a shard of {num_bytes:,} bytes is over the cache's limit of {self.limit_bytes:,}; "
                 "raise it: TOKENLOOM_CACHE_LIMIT, or limit_bytes of the ShardCache"
             )
+        path = self.partial_path(sha256)
+        with self._room_lock():
+            if self.num_bytes(sha256) == num_bytes:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path(sha256)))
+            if _length(path) != num_bytes and not self._make_room(num_bytes):
+                return None
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            os.ftruncate(descriptor, num_bytes)
+            return descriptor
 
-    def partial(self, blocks: ShardBlocks, *, is_locked: bool) -> PartialFile | None:
-        """Return the file to download a shard into by blocks, which all processes of the machine share.
+    def complete(self, sha256: str, descriptor: int) -> None:
+        """Give a partial file whose SHA-256 is right its name; the caller holds the shard's lock.
 
-        None if the shard is complete by now, while somebody else downloads it as a whole, or while other downloads take
-        up the space. `is_locked` says whether the caller holds the shard's lock. Errors as `reserve`.
+        Raises FileNotFoundError if somebody has removed the file.
         """
-        self._check_limit(blocks.num_bytes)
-        path = self.folder / "partial" / f"{blocks.sha256}.part"
+        partial = self.partial_path(sha256)
+        os.fsync(descriptor)
         with self._room_lock():
-            if self.num_bytes(blocks.sha256) == blocks.num_bytes:
-                return None
-            if (found := open_partial(path, blocks)) is not None:
-                return found
-            self._remove_leftovers(blocks.sha256 if is_locked else None)
-            if self.downloader(blocks.sha256) or is_in_use(path) or not self._make_room(blocks.num_bytes):
-                return None
-            try:
-                create_partial(path, blocks)
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                self._remove_shards()
-                create_partial(path, blocks)
-            return open_partial(path, blocks)
-
-    def end_partial(self, partial: PartialFile, is_right: bool) -> None:
-        """Give a partial file that has all its blocks the name of a complete one; remove it if its SHA-256 is wrong."""
-        with self._room_lock():
-            if is_right:
-                partial.path.replace(self.path(partial.blocks.sha256))
-            else:
-                partial.path.unlink(missing_ok=True)
-            partial.end(COMPLETE if is_right else DAMAGED)
-
-    def close_unused(self) -> None:
-        """Close the partial files that no shard of this process uses, so that they can be removed."""
-        if self.folder.exists():
-            with translate_cache_errors(self.folder), self._room_lock():
-                pass  # it closes them
+            if not os.path.samestat(os.fstat(descriptor), partial.stat()):  # removed, and made again by another process
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(partial))
+            partial.replace(self.path(sha256))
+            self.claims_path(sha256).unlink(missing_ok=True)
 
     def remove(self, sha256: str) -> bool:
-        """Remove a complete file; return whether it existed."""
+        """Remove a complete file; return whether it existed. The caller holds the shard's lock."""
         if self.num_bytes(sha256) is None:
             return False
-        try:
-            self.path(sha256).unlink()
-        except FileNotFoundError:
-            return False
+        self.path(sha256).unlink(missing_ok=True)
         return True
 
     def remove_all(self) -> None:
-        """Remove all complete files."""
+        """Remove all files, because the disk is full."""
         with self._room_lock():
-            self._remove_shards()
-
-    def _remove_shards(self) -> None:
-        self.num_evicted += sum(self.remove(sha256) for _, sha256 in list(self._shards()))
+            self._evict(math.inf)
 
     @contextmanager
     def _room_lock(self) -> Iterator[None]:
-        with FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=POLL_SECONDS):
-            close_unused(self.folder / "partial")
+        with FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=_ROOM_POLL_SECONDS):
             yield
 
     def _make_room(self, num_bytes: int) -> bool:
         """Remove the least recently used files until `num_bytes` more fit into the limit; return whether they fit."""
-        if self.limit_bytes is None:
-            return True
-        excess = self.used() + num_bytes - self.limit_bytes
-        for found, path in list(self._partials()):
-            if excess > 0 and not is_in_use(path):
-                map_path(path).unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
-                excess -= found.st_size
-        for found, sha256 in sorted(self._shards(), key=lambda item: item[0].st_mtime_ns):
-            if excess <= 0:
+        excess = 0 if self.limit_bytes is None else self.used() + num_bytes - self.limit_bytes
+        return excess <= 0 or self._evict(excess) >= excess
+
+    def _evict(self, num_bytes: float) -> int:
+        """Remove the least recently used files until so many bytes are free; return how many are."""
+        num_freed = 0
+        for file in sorted(self._files(), key=lambda file: file.status.st_mtime_ns):
+            if num_freed >= num_bytes:
                 break
-            if self.remove(sha256):
-                excess -= found.st_size
+            with suppress(Timeout), self.shard_lock(file.sha256).acquire(timeout=0):  # else it is being completed
+                file.path.unlink(missing_ok=True)
+                self.claims_path(file.sha256).unlink(missing_ok=True)
+                num_freed += file.status.st_size
                 self.num_evicted += 1
-        return excess <= 0
+        return num_freed
 
-    def _remove_leftovers(self, own: str | None) -> None:
-        """Remove downloads of ended processes: the shard's lock is free, or the caller holds it, that of `own`."""
-        for _, sha256, path in list(self._downloads()):
-            if sha256 == own:
-                path.unlink(missing_ok=True)
-                continue
-            with suppress(Timeout), self.shard_lock(sha256).acquire(timeout=0):
-                path.unlink(missing_ok=True)
-
-    def downloader(self, sha256: str) -> int | None:
-        """Return the process that downloads a shard as a whole, None if nobody does."""
-        pids = [int(path.name.split(".")[1]) for _, found, path in self._downloads() if found == sha256]
-        return pids[0] if pids else None
-
-    def _shards(self) -> Iterator[tuple[os.stat_result, str]]:
-        for found, name in _files(self.folder / "shards"):
-            if match := _SHARD.match(name):
-                yield found, match[1]
-
-    def _partials(self) -> Iterator[tuple[os.stat_result, Path]]:
-        """Yield the status and path of each file that is downloaded by blocks."""
-        for found, name in _files(self.folder / "partial"):
-            if _PARTIAL.match(name):
-                yield found, self.folder / "partial" / name
-
-    def _downloads(self) -> Iterator[tuple[os.stat_result, str, Path]]:
-        for found, name in _files(self.folder / "partial"):
-            if match := _DOWNLOAD.match(name):
-                yield found, match[1], self.folder / "partial" / name
+    def _files(self) -> Iterator[_CachedFile]:
+        """Yield the regular files of the cache; skip links, folders, and files with other names."""
+        for name, suffix in _SUFFIXES.items():
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.folder / name) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        if (match := _NAME.match(entry.name)) and match[2] == suffix and stat.S_ISREG(status.st_mode):
+                            yield _CachedFile(Path(entry.path), match[1], status)
 
 
-def _files(folder: Path) -> Iterator[tuple[os.stat_result, str]]:
-    """Yield the status and name of each regular file in a folder; skip links and folders."""
+def _length(path: Path) -> int | None:
+    """Return the length of a file, None if it does not exist; raises StoreError for a link or folder."""
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode):
-                        yield found, entry.name
+        found = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path}: a link or folder, where the cache keeps a file; move it away")
+    return found.st_size
 
 
 def mark_used(path: Path) -> None:

@@ -1,65 +1,84 @@
-"""Shards that are downloaded by blocks: first those that the next rows need, then the rest.
+"""A shard of which this machine has some blocks: those that the next rows need are downloaded first, then the rest.
 
-Each block is verified by its own checksum before it can be read, and the whole shard by its SHA-256 before it gets its
-name in the cache. All processes of a machine share the blocks, so each is downloaded once.
+All processes of a machine share the file of a shard, and none trusts it: before a process first reads a block, it
+compares the bytes with the checksum in `.blocks`, downloads them if they differ, and remembers that it did. So it does
+not matter who wrote a block, whether two processes write it at once, or what a killed one left behind.
+
+To save traffic, a thread that begins to download a block claims it: it writes the time to the shard's file of claims, 8
+bytes a block, and others wait. Nothing is wrong if a claim is lost, or if two threads make one at once: they download
+the same bytes. A claim ends after a few seconds, because its process may have been killed.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
+from random import Random
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import CacheFiles, is_full, translate_cache_errors
-from tokenloom.storage.cache.partial_file import COMPLETE, DAMAGED, PartialFile
-from tokenloom.storage.cache.requests import Requests
-from tokenloom.storage.cache.shard_request import ShardRequest
-from tokenloom.storage.cache.wait_log import WaitLog, name_process
+from tokenloom.storage.cache.cache_files import is_full, translate_cache_errors
+from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
-from tokenloom.storage.formats.shard import OFFSETS_START
-from tokenloom.storage.stores.local_files import open_regular
+from tokenloom.storage.formats.shard import unpack_header
+from tokenloom.storage.stores.local_files import file_sha256
 
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
-_MAX_DOWNLOADS = 3  # of a block that arrives damaged
-_POLL_SECONDS = 0.005  # between looks whether another process has downloaded a block
-_PATIENCE_SECONDS = 60.0  # then a process that downloads a block is taken to be stopped
+_MAX_DOWNLOADS = 3  # attempts for a block, or a `.blocks` file, that keeps arriving damaged
+_CLAIM_NS = 5 * 10**9  # how long a claim holds
+_POLL_SECONDS = 0.01  # between looks whether another thread has downloaded a block
+_MAX_KNOWN = 512  # `.blocks` files that a process keeps in memory
+_logger = logging.getLogger("tokenloom")
 
 
+@lru_cache(_MAX_KNOWN)
 def read_blocks(request: ShardRequest) -> ShardBlocks:
     """Return the `.blocks` file of a shard.
 
     Raises:
-        FileNotFoundError: there is none.
         FormatError: it is damaged, or belongs to another shard.
-        StoreError: it can't be read.
+        StoreError: it is missing, or can't be read.
     """
     name = blocks_name(request.path)
     place = request.store.place(name)
-    blocks = decode_blocks(request.store.read(name), place)
+    for num_left in reversed(range(_MAX_DOWNLOADS)):
+        try:
+            blocks = decode_blocks(request.store.read(name), place)
+            break
+        except FileNotFoundError as error:
+            raise _missing(place) from error
+        except FormatError:
+            if not num_left:
+                raise
     if (blocks.sha256, blocks.num_bytes) != (request.sha256, request.num_bytes):
-        raise FormatError(f"{place}: it does not belong to the shard that the manifest lists")
+        raise FormatError(f"{place}: it does not belong to the shard that the manifest lists; restore it")
     return blocks
 
 
 class PartialShard:
-    """A shard of which this machine has some blocks; several threads may use it.
+    """A shard of which some blocks may be missing; several threads may use it. A slice of it is bytes of its tokens.
 
     Args:
-        files: the files of the cache.
-        count: adds to a counter of this process.
+        process: the files and counters of this process.
         request: the shard.
-        file: its blocks on this machine.
+        blocks: the checksums of its blocks.
+        descriptor: of its file in the cache; closed with this object.
     """
 
-    def __init__(
-        self, files: CacheFiles, count: Callable[[str, int], None], request: ShardRequest, file: PartialFile
-    ) -> None:
-        self._files, self._count, self._request, self._file = files, count, request, file
-        self.path, self._blocks = file.path, file.blocks
+    def __init__(self, process: CacheProcess, request: ShardRequest, blocks: ShardBlocks, descriptor: int) -> None:
+        self._process, self._request, self._blocks, self._file = process, request, blocks, descriptor
+        weakref.finalize(self, os.close, descriptor)
+        self._claims = os.open(process.files.claims_path(request.sha256), os.O_RDWR | os.O_CREAT, 0o666)
+        weakref.finalize(self, os.close, self._claims)
+        self._verified: set[int] = set()  # the blocks that this process may read
+        self.header = unpack_header(memoryview(blocks.header), request.store.place(blocks_name(request.path)))
 
     @property
     def place(self) -> str:
@@ -67,72 +86,100 @@ class PartialShard:
         return self._request.place
 
     @property
-    def only_blocks(self) -> bool:
-        """Whether nobody downloads the rest of it."""
-        return self._request.only_blocks
-
-    @property
-    def num_bytes(self) -> int:
-        """Its length, which its file reserves."""
-        return self._blocks.num_bytes
+    def path(self) -> Path:
+        """The path of its file."""
+        return self._process.files.partial_path(self._request.sha256)
 
     @property
     def complete_path(self) -> Path:
-        """Where the file is once it is complete."""
-        return self._files.path(self._blocks.sha256)
+        """The path of its file once it is complete."""
+        return self._process.files.path(self._request.sha256)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it still waits for blocks, and nobody has removed its file."""
-        return self._file.is_open
-
-    @property
     def is_complete(self) -> bool:
-        """Whether all bytes are here and the SHA-256 is that of the manifest."""
-        return self._file.status == COMPLETE
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether all bytes are here and the SHA-256 is another one."""
-        return self._file.status == DAMAGED
+        """Return whether the cache holds all of the shard; raises the FormatError that its download ended with."""
+        if error := self._process.damaged.get(self._request.sha256):
+            raise FormatError(str(error)) from error
+        return self._process.holds(self._request)
 
     def missing(self, start: int, end: int) -> list[int]:
-        """Return the blocks of the bytes [start, end) that can't be read yet."""
-        return self._file.missing(self._blocks.covering(start, end)) if start < end else []
+        """Return the blocks of the token bytes [start, end) that this process can't read yet."""
+        first = self.header.tokens_start
+        blocks = self._blocks.covering(first + start, first + end) if start < end else ()
+        return [block for block in blocks if block not in self._verified]
 
-    def still_missing(self, blocks: Iterable[int]) -> list[int]:
-        """Return which of these blocks can't be read yet."""
-        return self._file.missing(blocks)
+    def __getitem__(self, part: slice[int, int, None]) -> bytes:
+        """Return token bytes; download what is missing. Errors as `fetch_blocks`."""
+        if blocks := self.missing(part.start, part.stop):
+            fetch_blocks({self: blocks})
+        data = os.pread(self._file, part.stop - part.start, self.header.tokens_start + part.start)
+        if len(data) != part.stop - part.start:
+            raise FormatError(f"{self.path}: the file was cut short while it was read; remove it")
+        return data
 
-    def claim(self, blocks: Iterable[int]) -> list[range]:
-        """Return runs of blocks that the caller must download, then `release`; others download the rest."""
-        return self.runs(self._file.claim(blocks))
+    def offsets_bytes(self) -> bytes:
+        """Return the bytes of the document offsets, which follow the tokens; errors as `fetch_blocks`."""
+        first = self.header.tokens_start
+        return self[self.header.offsets_start - first : self.header.file_bytes - first]
 
-    def runs(self, blocks: list[int]) -> list[range]:
-        """Return ascending blocks as runs, each for one request."""
-        return list(_runs(blocks, max(1, _REQUEST_BYTES // self._blocks.block_bytes)))
+    def runs(self, blocks: Iterable[int]) -> Iterator[range]:
+        """Yield ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
+        longest = max(1, _REQUEST_BYTES // self._blocks.block_bytes)
+        run = range(0)
+        for block in blocks:
+            if run and (block != run.stop or len(run) == longest):
+                yield run
+                run = range(0)
+            run = range(run.start, block + 1) if run else range(block, block + 1)
+        if run:
+            yield run
 
-    def owner(self, block: int) -> int | None:
-        """Return the process that downloads a block, None if it is unknown."""
-        return self._file.owner(block)
+    def fetch(self, run: range) -> None:
+        """Return once this process can read a run of blocks; errors as `fetch_blocks`."""
+        while missing := [block for block in run if block not in self._verified]:
+            if claimed := self._claim(missing):
+                try:
+                    self._fill(claimed)
+                finally:
+                    self._write_claims(claimed, 0)
+            else:
+                time.sleep(_POLL_SECONDS)
 
-    def release(self, run: range) -> None:
-        """Give up the claim to a run of blocks."""
-        self._file.release(run)
+    def _claim(self, blocks: Iterable[int]) -> range | None:
+        """Return a run of ascending blocks that nobody downloads, and claim it; None if there is none."""
+        with self._process.lock:
+            now = time.time_ns()
+            claimed = next(self.runs(block for block in blocks if abs(now - self._claimed_at(block)) > _CLAIM_NS), None)
+            if claimed:
+                self._write_claims(claimed, now)
+            return claimed
 
-    def download(self, run: range) -> None:
-        """Download those of a run of claimed blocks that an earlier process has not left; errors as `fetch_blocks`."""
-        wrong = [block for block in run if not self._file.is_proven(block)]
+    def _claimed_at(self, block: int) -> int:
+        return int.from_bytes(os.pread(self._claims, 8, 8 * block), "little")
+
+    def _write_claims(self, run: range, time_ns: int) -> None:
+        with suppress(OSError):  # the disk is full, say
+            os.pwrite(self._claims, time_ns.to_bytes(8, "little") * len(run), 8 * run.start)
+
+    def _fill(self, run: range) -> None:
+        """Verify blocks, and download those that are not here, again if some arrive damaged."""
+        missing = [block for block in run if not self._is_here(block)]
         for _ in range(_MAX_DOWNLOADS):
-            if not wrong:
+            if not missing:
                 return
-            wrong = self._download(range(wrong[0], wrong[-1] + 1))
-            self._count("failed_checks", int(bool(wrong)))
-        if wrong:
+            missing = [block for part in self.runs(missing) for block in self._download(part)]
+            self._process.count("failed_checks", int(bool(missing)))
+        if missing:
             raise FormatError(
-                f"{self.place}: block {wrong[0]} does not have the checksum in {blocks_name(self._request.path)}, in "
-                f"{_MAX_DOWNLOADS} downloads; one of the files is damaged: `tokenloom verify` finds out which"
+                f"{self.place}: block {missing[0]} does not have the checksum in {blocks_name(self._request.path)}, in "
+                f"{_MAX_DOWNLOADS} downloads; the shard in the store is damaged; restore it"
             )
+
+    def _is_here(self, block: int) -> bool:
+        """Return whether the file holds a block, which this process may read then."""
+        start, end = self._blocks.bounds(block, block + 1)
+        if is_here := self._blocks.matches(block, os.pread(self._file, end - start, start)):
+            self._verified.add(block)
+        return is_here
 
     def _download(self, run: range) -> list[int]:
         """Download blocks in one request; return those that arrived damaged."""
@@ -140,100 +187,103 @@ class PartialShard:
         try:
             data = memoryview(self._request.store.read_range(self._request.path, start, end))
         except FileNotFoundError as error:
-            raise StoreError(f"{self.place}: missing from a published version; restore it") from error
-        self._count("bytes_downloaded", len(data))
-        length = self._blocks.block_bytes
-        return [block for i, block in enumerate(run) if not self._put(block, data[i * length : (i + 1) * length])]
+            raise _missing(self.place) from error
+        self._process.count("bytes_downloaded", len(data))
+        length, damaged = self._blocks.block_bytes, []
+        for place, block in enumerate(run):
+            part = data[place * length : (place + 1) * length]
+            if self._blocks.matches(block, part):
+                self._write(part, start + place * length)
+                self._verified.add(block)
+            else:
+                damaged.append(block)
+        return damaged
 
-    def _put(self, block: int, data: memoryview) -> bool:
-        try:
-            return self._file.put(block, data)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            self._files.remove_all()
-            with translate_cache_errors(self._files.folder):
-                return self._file.put(block, data)
+    def _write(self, data: memoryview, position: int) -> None:
+        files = self._process.files
+        with translate_cache_errors(files.folder):
+            try:
+                write_at(self._file, data, position)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                _logger.warning("%s: the disk is full; removing all cached shards", files.folder)
+                files.remove_all()
+                write_at(self._file, data, position)
 
-    def fetch_offsets(self) -> None:
-        """Download the document offsets; errors as fetch_blocks."""
-        num_bytes = self._blocks.num_bytes
-        start = int.from_bytes(self._blocks.header[OFFSETS_START : OFFSETS_START + 8], "little")
-        fetch_blocks([(self, self._blocks.covering(min(start, num_bytes - 1), num_bytes))])
-
-    def complete(self, check_running: Callable[[], None]) -> None:
+    def complete(self) -> None:
         """Download all missing blocks, and give the file its name; the caller holds the shard's lock.
 
         Raises FormatError if the SHA-256 of the shard is not the one listed.
         """
-        per_request = max(1, _REQUEST_BYTES // self._blocks.block_bytes)
-        everything = range(self._blocks.num_blocks)
-        for first in range(0, len(everything), per_request):
-            check_running()
-            fetch_blocks([(self, everything[first : first + per_request])])
-        with open_regular(self.path) as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        self._files.end_partial(self._file, sha256 == self._request.sha256)
-        if self.is_damaged:
-            raise FormatError(self.why_damaged)
-        self._count("downloads", 1)
-
-    @property
-    def why_damaged(self) -> str:
-        """What is wrong, and what to do."""
-        return (
-            f"{self.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
-            f"{blocks_name(self._request.path)}; restore both files"
-        )
+        runs = list(self.runs(range(self._blocks.num_blocks)))
+        for run in Random().sample(runs, len(runs)):
+            self.fetch(run)
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            sha256 = file_sha256(file)
+        if sha256 != self._request.sha256:
+            self.path.unlink(missing_ok=True)
+            raise FormatError(
+                f"{self.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
+                f"{blocks_name(self._request.path)}; restore both files"
+            )
+        self._process.files.complete(self._request.sha256, self._file)
+        self._process.count("downloads")
 
 
-def fetch_blocks(wanted: Iterable[tuple[PartialShard, Iterable[int]]]) -> None:
-    """Return once these blocks of shards can be read; download those that nobody downloads, several at a time.
+def _missing(place: str) -> StoreError:
+    return StoreError(f"{place}: missing from a published version; restore it")
 
-    Also those that another process claims and does not bring within a minute: it may be stopped. Their bytes are
-    verified, so it does not matter who writes them, or whether both do.
+
+def write_at(descriptor: int, data: memoryview, position: int) -> None:
+    """Write all of `data` to a file; raises OSError."""
+    while len(data):
+        num_written = os.pwrite(descriptor, data, position)
+        data, position = data[num_written:], position + num_written
+
+
+def fetch_blocks(wanted: Mapping[PartialShard, Collection[int]]) -> None:
+    """Return once this process can read these ascending blocks of shards; download what is missing, in parallel.
+
+    The requests are made in random order, so that processes that need the same blocks begin with different ones.
 
     Raises:
         FormatError: a block repeatedly has another checksum.
-        StoreError: the store can't be read.
+        StoreError: the store can't be read, or the cache can't be written.
     """
-    waiting, wait, num_missing = list(wanted), WaitLog(), -1
-    while waiting := [(shard, left) for shard, blocks in waiting if (left := shard.still_missing(blocks))]:
-        runs: list[tuple[PartialShard, range]] = []
-        if num_missing != (num_missing := sum(len(left) for _, left in waiting)):
-            wait = WaitLog()  # somebody makes progress
-        try:
-            for shard, blocks in waiting:
-                runs += [(shard, run) for run in shard.claim(blocks)]
-            if runs:
-                _download_all(runs)
-            elif wait.seconds < _PATIENCE_SECONDS:
-                _wait_for_others(waiting, wait)
-            else:
-                _download_all([(shard, run) for shard, blocks in waiting for run in shard.runs(blocks)])
-        finally:
-            for shard, run in runs:
-                shard.release(run)
-
-
-def _wait_for_others(waiting: list[tuple[PartialShard, list[int]]], wait: WaitLog) -> None:
-    if wait.is_due:
-        shard, blocks = waiting[0]
-        wait.write(shard.place, f"{name_process(shard.owner(blocks[0]))} to download block {blocks[0]}")
-    time.sleep(_POLL_SECONDS)
-
-
-def _download_all(runs: list[tuple[PartialShard, range]]) -> None:
-    if len(runs) == 1:
-        runs[0][0].download(runs[0][1])
+    calls = [partial(shard.fetch, run) for shard, blocks in wanted.items() for run in shard.runs(blocks)]
+    if len(calls) == 1:
+        calls[0]()
     else:
-        Requests([partial(shard.download, run) for shard, run in runs], _NUM_REQUESTS).wait()
+        start_calls(Random().sample(calls, len(calls)), _NUM_REQUESTS)()
 
 
-def _runs(blocks: list[int], most: int) -> Iterator[range]:
-    """Yield ascending blocks as runs of neighbours, each of at most `most`: [1, 2, 3, 7], 2 -> [1, 2], [3], [7]."""
-    first = 0
-    for i in range(1, len(blocks) + 1):
-        if i == len(blocks) or blocks[i] != blocks[i - 1] + 1 or i - first == most:
-            yield range(blocks[first], blocks[i - 1] + 1)
-            first = i
+def start_calls(calls: Iterable[Callable[[], object]], num_threads: int) -> Callable[[], None]:
+    """Make calls in threads that a program's exit does not wait for; return a function that waits for all of them.
+
+    It raises the first error, after which no further call begins. (The threads of an executor would be joined at exit
+    before anything can tell them that the program ends.)
+    """
+    calls, errors = list(calls), []
+    left = iter(calls)  # the next of a list's iterator is one step of the interpreter
+
+    def work() -> None:
+        for call in left:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001  (`wait` raises it)
+                errors.append(error)
+            if errors:
+                return
+
+    def wait() -> None:
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    count = min(num_threads, len(calls))
+    threads = [threading.Thread(target=work, daemon=True, name="tokenloom-blocks") for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return wait

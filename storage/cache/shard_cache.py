@@ -11,23 +11,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
-from tokenloom.storage.cache.cache_process import CacheProcess
+from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest, polls
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
-from tokenloom.storage.cache.download import Caller, Download, NoRoom, RoomWait
-from tokenloom.storage.cache.partial_file import Holder, add_holder, max_partial_files
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
-from tokenloom.storage.cache.shard_request import ShardRequest
-from tokenloom.storage.stores.time_limit import is_ending
 
-_STATISTICS = ("hits", "downloads", "bytes_downloaded", "evictions", "failed_checks")
-
-
-class _ProgramEnding(Exception):
-    """The program ends, so a download ahead of use is abandoned."""
+_STATISTICS = ("hits", "downloads", "bytes_downloaded", "failed_checks")
+_ROOM_POLL_SECONDS = 0.05  # between attempts to find space
 
 
 class ShardCache:
@@ -35,7 +29,7 @@ class ShardCache:
 
     Args:
         folder: the cache's folder; other files in it are never touched.
-        limit_bytes: the limit of shards and running downloads together, at least one shard; None for no limit. Each of
+        limit_bytes: the limit of complete and partial shards together, at least one shard; None for no limit. Each of
             several jobs with different limits keeps to its own when it downloads.
         io_threads: concurrent downloads ahead of use, at least 1.
     """
@@ -70,100 +64,66 @@ class ShardCache:
         return {name: process.counters[name] for name in _STATISTICS} | {"evictions": process.files.num_evicted}
 
     def fetch(self, request: ShardRequest) -> Path:
-        """Return the local path of a file of a store; download it first if it is not in the cache.
+        """Return the local path of a shard; download all of it first if it is not in the cache.
 
         Open it at once: another process may remove it to free space. A memory map of it stays valid after that.
 
         Raises:
-            StoreError: the store cannot be read, the cache cannot be written, or the file exceeds the limit.
-            FormatError: the store's file differs from the one listed.
-        """
-        return self._fetch(request, _FOREGROUND)
-
-    def begin(self, request: ShardRequest, *, waits: bool = True) -> PartialShard | None:
-        """Return a shard whose blocks can be read before all of it is here, and begin to download the rest,
-        unless the request wants only blocks.
-
-        None if the cache holds all of it, or it can only be downloaded as a whole, or if the cache is full now and the
-        caller does not want to wait. Errors as `fetch`.
+            StoreError: the store cannot be read, the cache cannot be written, or the shard exceeds the limit.
+            FormatError: the store's shard differs from the one listed.
         """
         process = self._process()
-        if not request.by_blocks or process.holds(request) or request.sha256 in process.whole:
-            return None
-        if waits:
-            self.ahead(process.take_failed())
-        with translate_cache_errors(self.folder):
+        path = process.files.path(request.sha256)
+        if not process.holds(request):
             process.files.prepare()
-            try:
-                partial = self._partial(process, request, _FOREGROUND if waits else _NOT_WAITING, is_locked=False)
-            except NoRoom:
-                return None
-        if partial is not None and not request.only_blocks:
-            self.ahead([request])
-        elif waits:
-            process.partials.pop(request.sha256, None)  # the caller keeps it open, as long as it likes
-        return partial
+            with translate_cache_errors(self.folder), process.locked(request.sha256):
+                if not process.holds(request):
+                    if process.files.remove(request.sha256):  # its length is wrong
+                        process.count("failed_checks")
+                    self._open_partial(process, request, waits=True).complete()
+                    return path
+        mark_used(path)
+        process.count("hits")
+        return path
 
-    def has_begun(self, request: ShardRequest) -> bool:
-        """Return whether this process can read single blocks of a shard."""
-        return request.sha256 in self._process().partials
+    def open(
+        self, request: ShardRequest, *, completes: bool = True, waits: bool = True
+    ) -> tuple[Path, PartialShard | None]:
+        """Return the local path of a shard, and if it is not complete, its blocks, which are downloaded when read.
 
-    def max_partial(self, num_bytes: int) -> int:
-        """Return how many shards of `num_bytes` a reader may use whose rest is never downloaded, at least 1.
+        Args:
+            request: the shard.
+            completes: whether to begin to download the rest of it.
+            waits: whether to wait while other downloads take up the cache; else that is a StoreError.
 
-        Only closing them frees their space, so they take at most a quarter of the limit.
+        Raises as `fetch`; a FormatError also if an earlier download found the shard damaged.
         """
-        room = 2**63 if self.limit_bytes is None else self.limit_bytes // 4
-        return max(1, min(max_partial_files(), room // max(1, num_bytes)))
+        process = self._process()
+        if not process.holds(request):
+            if error := process.damaged.pop(request.sha256, None):
+                raise error
+            with translate_cache_errors(self.folder), suppress(FileExistsError):
+                blocks = self._open_partial(process, request, waits=waits)
+                if completes:
+                    self.ahead([request], first=True)
+                return blocks.path, blocks
+        return self.fetch(request), None
 
-    def add_holder(self, holder: Holder) -> None:
-        """Close what a reader of single blocks holds open whenever this process needs the space for another shard."""
-        add_holder(holder)
+    def ahead(self, requests: Iterable[ShardRequest], *, first: bool = False) -> None:
+        """Start to download shards in the given order on `io_threads` threads; return at once.
 
-    def close_blocks(self) -> None:
-        """Close the shards whose rest is never downloaded and that no reader keeps open: others may use the space."""
-        self._process().close_all()
-        self._process().files.close_unused()
-
-    def _partial(
-        self, process: CacheProcess, request: ShardRequest, caller: Caller, *, is_locked: bool
-    ) -> PartialShard | None:
-        """Return a shard that is downloaded by blocks; None if it is complete, or can only be downloaded as a whole."""
-        if (found := process.partial(request.sha256)) is not None:
-            return found
-        if not request.by_blocks or request.sha256 in process.whole:
-            return None
-        if not request.only_blocks and len(process.partials) >= max_partial_files():
-            return None
-        try:
-            blocks = read_blocks(request)
-        except (FileNotFoundError, FormatError, StoreError) as error:
-            process.read_whole(request, error)
-            return None
-        room = RoomWait(process, caller)
-        while (file := process.files.partial(blocks, is_locked=is_locked)) is None:
-            if process.holds(request):
-                return None
-            room.wait(request.num_bytes)
-        partial = process.partials.setdefault(request.sha256, PartialShard(process.files, process.count, request, file))
-        if request.only_blocks:
-            process.forget_oldest(max_partial_files())
-        return partial
-
-    def ahead(self, requests: Iterable[ShardRequest]) -> None:
-        """Start to download files in the given order on `io_threads` threads; return at once.
-
-        Failures are logged; a later `fetch` retries and raises. Queued downloads are dropped when the program ends.
+        Failures are logged; a later `fetch` retries and raises. `first` puts them before those that are queued. The
+        program's end does not wait for them.
         """
         process = self._process()
         with process.lock:
             new = {request.sha256: request for request in requests if request.sha256 not in process.running}
-            process.queue |= new
+            process.queue = new | process.queue if first else process.queue | new
             num_new = max(0, min(self.io_threads - process.num_threads, len(process.queue)))
             process.num_threads += num_new
         for _ in range(num_new):
             try:
-                threading.Thread(target=self._work, args=(process,), name="tokenloom-cache").start()
+                threading.Thread(target=self._work, args=(process,), name="tokenloom-cache", daemon=True).start()
             except RuntimeError:  # the program ends, or has reached its limit of threads: fetch() downloads
                 with process.lock:
                     process.num_threads -= 1
@@ -173,14 +133,13 @@ class ShardCache:
         return self._process().holds(request)
 
     def discard(self, sha256: str) -> None:
-        """Remove a file that its reader found damaged; the next fetch() downloads it again."""
+        """Remove a file that its reader found damaged; the next use downloads it again."""
         process = self._process()
         process.files.path(sha256)
-        with translate_cache_errors(self.folder):
-            process.files.prepare()
-            with process.locked(sha256, lambda: None):
-                if process.files.remove(sha256):
-                    process.count("failed_checks")
+        process.files.prepare()
+        with translate_cache_errors(self.folder), process.locked(sha256):
+            if process.files.remove(sha256):
+                process.count("failed_checks")
 
     def _process(self) -> CacheProcess:
         pid = os.getpid()
@@ -190,56 +149,27 @@ class ShardCache:
             self._processes.setdefault(pid, process)
         return self._processes[pid]
 
-    def _fetch(self, request: ShardRequest, caller: Caller) -> Path:
-        process = self._process()
-        path = process.files.path(request.sha256)
-        if not process.holds(request):
-            if caller.needs_it_now:
-                self.ahead(process.take_failed())
-            with translate_cache_errors(self.folder):
-                process.files.prepare()
-                with process.locked(request.sha256, caller.check_running):
-                    if not process.holds(request):
-                        self._download(process, request, caller)
-                        return path
-        mark_used(path)
-        process.count("hits")
-        return path
-
-    def _download(self, process: CacheProcess, request: ShardRequest, caller: Caller) -> None:
-        """Put a shard into the cache; the caller holds its lock."""
-        partial = self._partial(process, request, caller, is_locked=True)
-        if partial is not None:
-            partial.complete(caller.check_running)
-            process.partials.pop(request.sha256, None)
-        elif not process.holds(request):
-            Download(process, request, caller).run()
+    def _open_partial(self, process: CacheProcess, request: ShardRequest, *, waits: bool) -> PartialShard:
+        """Return a shard that is downloaded by blocks; errors as `open`, FileExistsError if it is complete by now."""
+        process.files.prepare()
+        blocks = read_blocks(request)
+        need = f"{request.num_bytes:,} bytes of space, which other downloads into this cache take up"
+        advice = "raise its limit: TOKENLOOM_CACHE_LIMIT"
+        for _ in polls(_ROOM_POLL_SECONDS, f"{self.folder}: waiting for {need}; {advice}"):
+            descriptor = process.files.open_partial(request.sha256, request.num_bytes)
+            if descriptor is not None or not waits:
+                break
+        if descriptor is None:
+            raise StoreError(f"{self.folder}: no room for {need}; {advice}")
+        return PartialShard(process, request, blocks, descriptor)
 
     def _work(self, process: CacheProcess) -> None:
-        """Download the queued files, then end: an idle thread would delay the program's exit."""
+        """Download the queued shards, then end."""
         while (request := process.next_request()) is not None:
             try:
-                if process.holds(request):
-                    mark_used(process.files.path(request.sha256))  # it will be
-                else:
-                    self._fetch(request, _AHEAD)
-            except NoRoom:
-                continue
-            except Exception as error:  # noqa: BLE001  (fetch() raises it where the file is needed)
+                process.damaged.pop(request.sha256, None)
+                self.fetch(request)
+            except Exception as error:  # noqa: BLE001  (it is raised where the shard is needed)
                 process.add_failed(request, error)
             finally:
                 process.running.discard(request.sha256)
-
-
-def _unless_ending() -> None:
-    if is_ending():
-        raise _ProgramEnding
-
-
-def _refuse_to_wait() -> None:
-    raise NoRoom
-
-
-_NOT_WAITING = Caller(_refuse_to_wait, needs_it_now=False)
-_FOREGROUND = Caller(lambda: None, needs_it_now=True)
-_AHEAD = Caller(_unless_ending, needs_it_now=False)

@@ -53,7 +53,7 @@ def write_store(
     shards: Sequence[tuple[Any, Any]],
     split: str = "train",
     vocab_size: int = 50_257,
-    with_blocks: bool = False,
+    with_blocks: bool = True,
 ) -> str:
     """Write a version with these shards, (tokens, lengths) each, with or without `.blocks`; return its reference."""
     entries = []

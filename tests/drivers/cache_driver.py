@@ -12,9 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tokenloom.storage.cache import partial_shard
+from tokenloom.storage.cache.cache_process import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
-from tokenloom.storage.cache.shard_request import ShardRequest
-from tokenloom.storage.stores import remote, remote_retries
+from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 
 BLOCK_BYTES = 20_000
@@ -22,7 +23,7 @@ BLOCK_BYTES = 20_000
 
 def start(folder: Path, limit_bytes: int, requests: list[ShardRequest]) -> subprocess.Popen[str]:
     """Start a process that fetches from one store."""
-    words = [str(word) for request in requests for word in request[1:4]]
+    words = [str(word) for request in requests for word in request[1:]]
     command = [sys.executable, "-m", "tests.drivers.cache_driver", str(folder), str(limit_bytes)]
     return subprocess.Popen([*command, requests[0].store.root, *words], stdout=subprocess.PIPE, text=True)
 
@@ -36,7 +37,7 @@ def statistics(process: subprocess.Popen[str]) -> dict[str, int]:
 
 
 def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
-    remote.BLOCK_BYTES = BLOCK_BYTES
+    partial_shard._REQUEST_BYTES = BLOCK_BYTES
     remote_retries.FIRST_WAIT_SECONDS = 0.01
     cache, store = ShardCache(Path(folder), int(limit_bytes)), RemoteStore(url)
     for path, sha256, num_bytes in zip(words[::3], words[1::3], words[2::3], strict=True):

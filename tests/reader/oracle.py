@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def make_store(
-    folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0, with_blocks: bool = False
+    folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0, with_blocks: bool = True
 ) -> str:
     """Write a version of short documents, with shards of about these numbers of tokens; return its reference."""
     shards = [random_documents(tokens, mean_tokens, seed * 1000 + i, 5000) for i, tokens in enumerate(shard_tokens)]

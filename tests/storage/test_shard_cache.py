@@ -14,49 +14,55 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from tests.builders.datasets import build, make_spec, write_parquet
 from tests.drivers import cache_driver
 from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.s3_server import BUCKET, put, upload
+from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache import cache_files, cache_settings
+from tokenloom.storage.cache import cache_files, cache_settings, partial_shard
+from tokenloom.storage.cache.cache_process import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
-from tokenloom.storage.cache.shard_request import ShardRequest
-from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.stores import local_files, remote, remote_retries
-from tokenloom.storage.stores.local_files import write_all
+from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
+from tokenloom.storage.formats.shard import ShardHeader, pack_header
+from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
-from tokenloom.storage.versions.published import version_path
-from tokenloom.storage.versions.references import Reference, resolve
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks per file, and short waits between retries."""
-    monkeypatch.setattr(remote, "BLOCK_BYTES", cache_driver.BLOCK_BYTES)
+def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several requests per file, and short waits between retries."""
+    monkeypatch.setattr(partial_shard, "_REQUEST_BYTES", cache_driver.BLOCK_BYTES)
     monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture
 def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
-    """Files of FILE_BYTES in a fresh folder of the S3 store."""
+    """Files of FILE_BYTES, and their `.blocks`, in a fresh folder of the S3 store."""
     key = f"cached/{uuid.uuid4().hex}"
     store = RemoteStore(f"s3://{BUCKET}/{key}", read_seconds=5)
     requests = []
     for i in range(NUM_FILES):
         data = os.urandom(FILE_BYTES)
-        put(s3_url, f"{key}/train/{i}.tok", data)
-        requests.append(ShardRequest(store, f"train/{i}.tok", hashlib.sha256(data).hexdigest(), len(data)))
+        request = ShardRequest(store, f"train/{i}.tok", hashlib.sha256(data).hexdigest(), len(data))
+        put(s3_url, f"{key}/{request.path}", data)
+        put(s3_url, f"{key}/{blocks_name(request.path)}", blocks_of(request, data))
+        requests.append(request)
     return requests
+
+
+def blocks_of(request: ShardRequest, data: bytes) -> bytes:
+    """Return the bytes of a `.blocks` file that belongs to a request, with the checksums of `data`."""
+    hasher = BlockHasher(cache_driver.BLOCK_BYTES)
+    hasher.update(memoryview(data))
+    header = pack_header(ShardHeader(2, 0, 0, 4096, 4096, 4104, bytes(16), bytes(16), {}))  # nobody reads the tokens
+    return encode_blocks(ShardBlocks(request.sha256, request.num_bytes, hasher.block_bytes, header, hasher.finish()))
 
 
 def cached(folder: Path) -> set[str]:
@@ -69,13 +75,13 @@ def cached(folder: Path) -> set[str]:
 
 
 def partials(folder: Path) -> list[Path]:
-    """Return the files of running downloads."""
-    return [path for path in (folder / "partial").iterdir() if path.name[:64].isalnum()]
+    """Return the files of shards that are not complete."""
+    return list((folder / "partial").glob("*.part"))
 
 
 def num_gets(proxy: FaultyProxy, request: ShardRequest) -> int:
-    """Return how often the whole file was downloaded."""
-    return proxy.bytes_sent(request.path) // request.num_bytes
+    """Return how often the file was downloaded: bytes sent over its length, rounded up."""
+    return -(-proxy.bytes_sent(request.path) // request.num_bytes)
 
 
 def test_a_file_is_downloaded_once_and_then_found(
@@ -93,25 +99,6 @@ def test_a_file_is_downloaded_once_and_then_found(
     assert cache.stats() == expected
     assert json.loads((tmp_path / "cache" / "tokenloom-cache.json").read_text()) == {"format_version": 1}
     assert (tmp_path / "cache" / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
-
-
-def test_shards_of_a_published_version_are_read_through_the_cache(
-    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
-) -> None:
-    texts = write_parquet(tmp_path / "a.parquet", [f"document {i} " * 20 for i in range(500)])
-    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(texts)}], shard_tokens=20_000)
-    build(spec)
-    upload(s3_url, tmp_path / "store", "through")
-    store, manifest = resolve(Reference(f"s3://{BUCKET}/through", "data", "latest"))
-    assert isinstance(store, RemoteStore)
-    cache = ShardCache(tmp_path / "cache")
-    shards = manifest.splits["train"].shards
-    assert len(shards) > 3
-    for shard in shards:
-        name = version_path(manifest.version, shard.name)
-        opened = open_shard(cache.fetch(ShardRequest(store, name, shard.sha256, shard.bytes)), verify="full")
-        assert opened.header.num_tokens == shard.tokens
-    assert cache.stats()["downloads"] == len(shards)
 
 
 def test_two_processes_that_need_the_same_file_download_it_once(
@@ -136,7 +123,6 @@ def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, fil
     assert FILE_BYTES < most <= limit
     assert all(one["hits"] + one["downloads"] == NUM_FILES + 2 for one in found)
     assert len(cached(tmp_path)) == 2
-    assert partials(tmp_path) == []
 
 
 def space_taken(folder: Path) -> int:
@@ -147,7 +133,7 @@ def space_taken(folder: Path) -> int:
             for path in (folder / name).iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     found = path.stat()
-                    taken[found.st_ino] = found.st_size if path.name[:64].isalnum() or name == "shards" else 0
+                    taken[found.st_ino] = found.st_size if path.suffix in (".part", ".tok") else 0
     return sum(taken.values())
 
 
@@ -193,12 +179,13 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRe
         tmp_path / "cache" / "shards" / f"{name}.tok.bak",
         tmp_path / "cache" / "shards" / f"{name.upper()}.tok",
         tmp_path / "cache" / "partial" / f"{name}.tok",
+        tmp_path / "cache" / "partial" / f"{name}.part.bak",
     ]
     for path in planted:
         path.write_bytes(b"x" * 1000)
         os.utime(path, (0, 0))
     (tmp_path / "cache" / "shards" / f"{name}.tok").symlink_to(mine)
-    (tmp_path / "cache" / "partial" / f"{name}.1.{'0' * 32}").symlink_to(mine)
+    (tmp_path / "cache" / "partial" / f"{name}.part").symlink_to(mine)
     (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").mkdir()
     for request in files:
         cache.fetch(request)
@@ -243,7 +230,7 @@ def test_a_damaged_file_is_found_and_fetched_again(tmp_path: Path, files: list[S
 def test_a_failed_or_damaged_download_is_repeated(
     fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
-    s3_proxy.plan("ok", fault, "ok", fault)
+    s3_proxy.plan(fault, "ok", fault)
     cache = ShardCache(tmp_path)
     cache.fetch(files[0])
     assert cached(tmp_path) == {files[0].sha256}
@@ -252,22 +239,20 @@ def test_a_failed_or_damaged_download_is_repeated(
 
 
 def test_a_file_that_is_damaged_in_the_store_is_named(
-    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
+    tmp_path: Path, files: list[ShardRequest], s3_url: str, s3_proxy: FaultyProxy
 ) -> None:
-    cache = ShardCache(tmp_path)
-    store, path, sha256, num_bytes, *_ = files[0]
-    with pytest.raises(FormatError, match=rf"{path}: its SHA-256 is not the one listed, in 3 downloads.*restore it"):
-        cache.fetch(ShardRequest(store, path, files[1].sha256, num_bytes))
-    assert num_gets(s3_proxy, files[0]) == 3
-    for wrong in (num_bytes - 1, num_bytes + 1):
-        with pytest.raises(FormatError, match=rf"{path}: .*listed"):
-            cache.fetch(ShardRequest(store, path, sha256, wrong))
-    with pytest.raises(StoreError, match=r"missing\.tok: missing from a published version"):
-        cache.fetch(ShardRequest(store, "missing.tok", sha256, num_bytes))
+    cache, (store, path, sha256, num_bytes) = ShardCache(tmp_path), files[0]
+    other = ShardRequest(store, path, files[1].sha256, num_bytes)
+    for wrong in (other, other._replace(sha256=sha256, num_bytes=num_bytes + 1)):
+        with pytest.raises(FormatError, match=r"train/0\.blocks: it does not belong to the shard .*; restore it"):
+            cache.fetch(wrong)
+    for name in ("missing.blocks", "missing.tok"):
+        with pytest.raises(StoreError, match=rf"{name}: missing from a published version; restore it"):
+            cache.fetch(other._replace(path="missing.tok"))
+        put(s3_url, f"{store.root.removeprefix(f's3://{BUCKET}/')}/missing.blocks", blocks_of(other, b"x" * FILE_BYTES))  # type: ignore[union-attr]
     with pytest.raises(FormatError, match="is not a SHA-256"):
-        cache.fetch(ShardRequest(store, path, "../../etc", num_bytes))
+        cache.fetch(files[0]._replace(sha256="../../etc"))
     assert cached(tmp_path) == set()
-    assert partials(tmp_path) == []
 
 
 def test_a_killed_download_leaves_no_file_that_looks_complete(
@@ -283,7 +268,7 @@ def test_a_killed_download_leaves_no_file_that_looks_complete(
     s3_proxy.always = "ok"
     cache = ShardCache(tmp_path, FILE_BYTES)  # without the leftover's room there is none
     cache.fetch(files[1])
-    assert partials(tmp_path) == []
+    assert list((tmp_path / "partial").iterdir()) == []
     cache.fetch(files[0])
     assert cached(tmp_path) == {files[0].sha256}
 
@@ -332,13 +317,14 @@ def test_a_program_exits_while_downloads_are_queued(
     s3_proxy.always = fault
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tokenloom.storage.stores import remote, remote_retries\n"
+        "from tokenloom.storage.cache import partial_shard\n"
+        "from tokenloom.storage.stores import remote_retries\n"
         "from tokenloom.storage.stores.remote import RemoteStore\n"
-        "from tokenloom.storage.cache.shard_request import ShardRequest\n"
+        "from tokenloom.storage.cache.cache_process import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
-        "remote.BLOCK_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 300\n"
+        "partial_shard._REQUEST_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 300\n"
         f"store = RemoteStore({files[0].store.root!r})\n"
-        f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:4]) for request in files]!r}]\n"
+        f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:]) for request in files]!r}]\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead(requests)\n"
         "time.sleep(0.5)\n"
     )
@@ -346,7 +332,6 @@ def test_a_program_exits_while_downloads_are_queued(
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
     assert len(cached(tmp_path)) < 2, done.stderr  # it did not wait for the others, or for an answer that never comes
-    assert partials(tmp_path) == []
 
 
 def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
@@ -371,32 +356,29 @@ def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: lis
     assert pickle.loads(sent).fetch(files[3]).exists()  # noqa: S301  (our own bytes)
 
 
-def full_disk(left: int) -> Callable[[IO[bytes], bytes | memoryview], None]:
-    """Return a write that fails `left` times with a full disk, then succeeds."""
-    failures: Iterator[int] = iter(range(left))
-
-    def write(file: IO[bytes], data: bytes | memoryview) -> None:
-        if next(failures, None) is not None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_all(file, data)
-
-    return write
-
-
 def test_a_full_disk_empties_the_cache_before_it_is_an_error(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    num_failures, write = 1, partial_shard.write_at
+
+    def write_or_fail(descriptor: int, data: memoryview, position: int) -> None:
+        nonlocal num_failures
+        num_failures -= 1
+        if num_failures >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(descriptor, data, position)
+
     cache = ShardCache(tmp_path)
     cache.fetch(files[0])
     cache.fetch(files[1])
-    monkeypatch.setattr(local_files, "write_all", full_disk(1))
+    monkeypatch.setattr(partial_shard, "write_at", write_or_fail)
     cache.fetch(files[2])
     assert cached(tmp_path) == {files[2].sha256}
     assert cache.stats()["evictions"] == 2
-    monkeypatch.setattr(local_files, "write_all", full_disk(2))
+    num_failures = 2
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*No space left on device; free space there, or set TOKENLO"):
         cache.fetch(files[3])
-    assert partials(tmp_path) == []
+    cache.fetch(files[3])  # there is space again
 
 
 def test_a_read_only_cache_is_readable_and_named_in_errors(
@@ -410,9 +392,8 @@ def test_a_read_only_cache_is_readable_and_named_in_errors(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    for name in ("mkdir", "replace", "unlink"):
-        monkeypatch.setattr(f"pathlib.Path.{name}", refuse)
-    monkeypatch.setattr("os.utime", refuse)
+    for name in ("pathlib.Path.mkdir", "pathlib.Path.replace", "pathlib.Path.unlink", "os.utime"):
+        monkeypatch.setattr(name, refuse)
     assert ShardCache(tmp_path).fetch(files[0]) == path
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user permission"):
         cache.fetch(files[1])

@@ -6,7 +6,6 @@ open_shards     which shards are mapped
 one_shard       one of them: its bytes, offsets and samples
 disk_reads      how much of a cold file to read at a time
 file_bytes      tokens without a map
-partial_bytes   tokens of a shard that is still being downloaded
 rows            where the pieces of rows are, and where documents begin in them: pure arithmetic
 window          the tokens of consecutive rows
 batch_format    what a batch holds

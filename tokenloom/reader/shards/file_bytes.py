@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
+from typing import Protocol
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.local_files import descriptor_of_regular
+
+
+class TokenBytes(Protocol):
+    """The bytes of a shard's tokens: in a map, in a file, or in a PartialShard."""
+
+    def __getitem__(self, part: slice[int, int, None]) -> memoryview | bytes: ...
 
 
 class OpenFile:

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.reader.shards.disk_reads import CachedBlocks
-from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile
-from tokenloom.reader.shards.partial_bytes import PartialBytes, TokenBytes, describe_damage
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile, TokenBytes
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import PACKINGS, plan_shard
@@ -29,8 +27,7 @@ class OpenShard:
         path: its file.
         verify, access: as in TokenDataset.
         packing, seq_len: what makes its samples.
-        blocks: its blocks, if it is still being downloaded.
-        first_sample: the index in the split of its first sample.
+        blocks: its blocks, if it is still being downloaded; `path` is ignored then.
     """
 
     def __init__(
@@ -41,42 +38,37 @@ class OpenShard:
         packing: str,
         seq_len: int,
         blocks: PartialShard | None = None,
-        first_sample: int = 0,
     ) -> None:
-        shard = open_shard(path, verify)
-        self.header, self.path, self._first_sample = shard.header, path, first_sample
         self._packing, self._seq_len = packing, seq_len
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
         self._is_mapped = access != "pread"
-        self._shard: Shard | None = shard if self._is_mapped else None
+        self._shard: Shard | None = None
         self._file: OpenFile | None = None
-        tokens_start = shard.header.tokens_start
-        self._whole: TokenBytes = shard.tokens.data.cast("B") if self._is_mapped else FileBytes(path, tokens_start)
-        #: its token bytes while some may be missing, else None
-        self.partial = PartialBytes(blocks, tokens_start, self._whole) if blocks else None
         self.cached_blocks = CachedBlocks()
         self._offsets: NDArray[np.uint64] | None = None
         self._plan: ShardPlan | None = None
+        #: its blocks while some may be missing, else None
+        self.partial = blocks
+        if blocks is None:
+            self._open_whole(path, verify)
+        else:
+            self.path, self.place, self.header = blocks.path, blocks.place, blocks.header
+            #: its token bytes; those that are missing are downloaded on access
+            self.bytes: TokenBytes = blocks
 
-    @property
-    def bytes(self) -> TokenBytes:
-        """Its token bytes; those that are missing are downloaded on access."""
-        return self.partial or self._whole
+    def _open_whole(self, path: Path, verify: str) -> None:
+        shard = open_shard(path, verify)
+        self.path, self.place, self.header = path, str(path), shard.header
+        self._shard = shard if self._is_mapped else None
+        self.bytes = shard.tokens.data.cast("B") if self._is_mapped else FileBytes(path, shard.header.tokens_start)
 
     def check_download(self) -> bool:
         """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
-        if self.partial and self.partial.shard.is_damaged:
-            raise FormatError(describe_damage(self.partial.shard, self._first_sample + self._served_samples()))
-        if self.partial and self.partial.shard.is_complete:
-            self.path, self.partial = self.partial.shard.complete_path, None
+        if self.partial and self.partial.is_complete():
+            with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
+                self._open_whole(self.partial.complete_path, "open")
+                self._offsets = self.partial = None
         return self.partial is None
-
-    def _served_samples(self) -> Int64s:
-        """Return the samples that were read while some bytes were missing, (n,), as numbers in the shard."""
-        assert self.partial is not None
-        row_offsets, starts, _ = self.plan.pieces(np.arange(len(self.plan)))
-        is_served = np.isin(starts, np.array([*self.partial.served], np.int64) // self.header.token_bytes)
-        return np.unique(np.repeat(np.arange(len(self.plan)), np.diff(row_offsets))[is_served])
 
     def claim_block(self, block: int) -> bool:
         """Return whether a block is yet to be read into the system's cache; the caller reads it."""
@@ -92,13 +84,10 @@ class OpenShard:
     @property
     def document_offsets(self) -> NDArray[np.uint64]:
         """(num_documents + 1,) uint64; the first use verifies their checksum."""
-        if self._offsets is None and self.partial:
-            start = self.header.tokens_start
-            self.partial.ensure(self.header.offsets_start - start, self.header.file_bytes - start)
         if self._offsets is None and self._shard is None:
             first, header = self.header.tokens_start, self.header
             data = self.bytes[header.offsets_start - first : header.file_bytes - first]
-            self._offsets = checked_offsets(data, header, str(self.path))
+            self._offsets = checked_offsets(data, header, self.place)
         elif self._offsets is None and self._shard is not None:
             self._shard.verify_offsets()
             self._offsets = self._shard.document_offsets

@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.partial_bytes import TokenBytes, fetch_all
+from tokenloom.reader.shards.file_bytes import TokenBytes
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.storage.cache.partial_shard import PartialShard
 
 
 class OpenShards:
@@ -31,7 +32,6 @@ class OpenShards:
             file descriptors that the process may have.
         num_descriptors: how many of them one open shard may hold.
         in_cache: whether the files are in a cache, which removes the least recently used ones.
-        only_blocks: whether shards are never downloaded as a whole, so that nothing is checked once one is closed.
     """
 
     def __init__(
@@ -41,16 +41,14 @@ class OpenShards:
         *,
         num_descriptors: int = 2,
         in_cache: bool = False,
-        only_blocks: bool = False,
     ) -> None:
-        self._open_one, self._in_cache, self._only_blocks = open_one, in_cache, only_blocks
+        self._open_one, self._in_cache = open_one, in_cache
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // num_descriptors
         self._max_open = max(1, min(max_open, most))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
         self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
-        self._partial: dict[int, OpenShard] = {}  # that were opened before all of their bytes were here
         self._pid = os.getpid()
         #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
@@ -61,10 +59,8 @@ class OpenShards:
     def __getitem__(self, index: int) -> OpenShard:
         self._notice_fork()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
-        shard = self._open.pop(index, None) or self._partial.get(index) or self._take_or_open(index)
-        if shard.partial:
-            self._partial[index] = shard
-        else:
+        shard = self._open.pop(index, None) or self._take_or_open(index)
+        if not shard.partial:
             self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self._open[index] = shard
         self._ahead.pop(index, None)  # another thread may have begun to open it meanwhile
@@ -75,33 +71,34 @@ class OpenShards:
         """Forget what belongs to the parent: threads that open shards, and downloads that may end with it."""
         if self._pid != os.getpid():
             self._ahead, self._pid = {}, os.getpid()
-            for index in list(self._partial):
-                self._partial.pop(index)
-                self._open.pop(index, None)
+            for index, shard in list(self._open.items()):
+                if shard.partial:
+                    self._open.pop(index, None)
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
         """Open the shards of pieces, (shard, start, end), and download what is missing of their bytes at once."""
         self._notice_fork()
         self.check_downloads()
-        wanted, pieces = [], list(pieces)
+        pieces = list(pieces)
         indices = {index for index, _, _ in pieces}
-        if self._only_blocks and len(indices) > self._max_open:
+        if len(indices) > self._max_open:
             return  # each is opened and downloaded when it is copied
         for index in indices.difference(self._open):
             _ = self[index]  # may have to close others: keep no reference to them
+        wanted: dict[PartialShard, set[int]] = {}
         for index, start, end in pieces:
-            if (shard := self._open.get(index)) and shard.partial:
-                wanted.append((shard.partial, shard.partial.missing(start, end)))
+            if (shard := self._open.get(index)) and (partial := shard.partial):
+                wanted.setdefault(partial, set()).update(partial.missing(start, end))
         if wanted:
-            fetch_all(wanted)
+            from tokenloom.storage.cache.partial_shard import fetch_blocks  # for remote stores only
+
+            fetch_blocks({shard: sorted(blocks) for shard, blocks in wanted.items()})
 
     def check_downloads(self) -> None:
         """Raise FormatError if a shard that was read before all of it was here turned out to be damaged."""
-        for index, shard in list(self._partial.items()):
-            if shard.check_download():
-                self._partial.pop(index, None)
-                if index in self._open:
-                    self.bytes[index] = shard.bytes
+        for index, shard in list(self._open.items()):
+            if shard.partial and shard.check_download() and index in self._open:
+                self.bytes[index] = shard.bytes
 
     def bytes_of(self, index: int) -> TokenBytes:
         """Return the token bytes of a shard, which is opened if necessary."""
@@ -154,29 +151,17 @@ class OpenShards:
         for index, shard in list(self._open.items()):
             if index in used:
                 mark_used(shard.path)
-            elif not shard.partial and not shard.path.exists():
+            elif not shard.path.exists():
                 self.drop(index)
 
     def forget_ahead(self) -> None:
         """Forget the shards that were opened ahead and not used yet."""
         self._ahead = {}
 
-    def close_all(self) -> bool:
-        """Close all shards; return whether any was open. A thread that reads one keeps it open meanwhile."""
-        had_any = bool(self._open or self._ahead)
-        self._ahead = {}
-        for known in (self.bytes, self._open, self._partial):
-            known.clear()
-        return had_any
-
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
-        for known in (self.bytes, self._open, self._partial):
+        for known in (self.bytes, self._open):
             known.pop(index, None)
-
-    def is_open(self, index: int) -> bool:
-        """Return whether a shard was used and not closed since."""
-        return index in self._open
 
     def is_known(self, index: int) -> bool:
         """Return whether a shard is open or being opened."""
@@ -237,5 +222,3 @@ class OpenShards:
             index = next(iter(self._open))
             self._open.pop(index, None)
             self.bytes.pop(index, None)
-            if self._only_blocks:
-                self._partial.pop(index, None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.shard_request import ShardRequest
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.storage.cache.cache_process import ShardRequest
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
     from tokenloom.storage.formats.shard import ShardHeader
@@ -73,50 +74,51 @@ class ShardFiles:
     def open(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
         """Open a shard, at once if its blocks can be downloaded as they are needed.
 
-        A copy in the cache that is damaged or has been removed is downloaded again as a whole.
+        A copy in the cache that is damaged or has been removed is downloaded again.
 
         Raises:
             StoreError: the shard is missing, or can't be read or downloaded; if gc deleted the version, VersionDeleted.
             FormatError: the shard is damaged, or is not the one that the manifest lists.
         """
         try:
-            return self._open_or_restore(index, open_path)
+            if (path := self.store.local(version_path(self._version, self.entries[index].name))) is not None:
+                return self._open(index, path, open_path)
+            return self._open_cached(index, open_path)
         except (StoreError, FormatError):
             from tokenloom.storage.versions.retirement import refuse_deleted  # most readers find all shards
 
             refuse_deleted(self.store, self._version)
             raise
 
-    def _open_or_restore(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
-        blocks = self.cache.begin(self._request(index)) if self.cache is not None else None
-        path = blocks.path if blocks else self.path(index)
-        try:
-            return self._open(index, path, open_path, blocks)
-        except FormatError:
-            if self.cache is None or self.only_blocks:
-                raise
-            self.cache.discard(self.entries[index].sha256)
-        except StoreError as error:
-            if self.cache is None or not isinstance(error.__cause__, FileNotFoundError):
-                raise
-        return self._open_again(index, open_path)
-
-    def _open_again(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
-        """Download a shard if necessary and open it, a few times if other readers remove the copy in between."""
-        place = self.store.place(version_path(self._version, self.entries[index].name))
+    def _open_cached(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
+        """Open a shard in the cache, again if other readers remove it in between."""
+        assert self.cache is not None  # a remote store has a cache
+        request, was_damaged = self._request(index), False
         for _ in range(_OPEN_ATTEMPTS):
-            path = self.path(index)
+            path, blocks = self._find(request)
             try:
-                return self._open(index, path, open_path)
-            except FormatError as error:  # it names only the copy
-                raise FormatError(f"{place}, in the cache: {error}") from error
+                return self._open(index, path, open_path, blocks)
+            except FormatError as error:
+                if blocks:
+                    raise
+                if was_damaged:
+                    raise FormatError(f"{request.place}, in the cache: {error}") from error  # `error` names the copy
+                self.cache.discard(request.sha256)
+                was_damaged = True
             except StoreError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
+                if blocks or not isinstance(error.__cause__, FileNotFoundError):
                     raise
         raise StoreError(
-            f"{place}: {_OPEN_ATTEMPTS} times, other readers of the cache {self.folder} removed the shard before it was"
-            " opened; raise its limit: TOKENLOOM_CACHE_LIMIT"
+            f"{request.place}: {_OPEN_ATTEMPTS} times, other readers of the cache {self.folder} removed the shard "
+            "before it was opened; raise its limit: TOKENLOOM_CACHE_LIMIT"
         )
+
+    def _find(self, request: ShardRequest, *, waits: bool = True) -> tuple[Path, PartialShard | None]:
+        """Return the file of a shard in the cache, and its blocks if it is not complete."""
+        assert self.cache is not None  # a remote store has a cache
+        if not self._by_blocks:
+            return self.cache.fetch(request), None
+        return self.cache.open(request, completes=not self.only_blocks, waits=waits)
 
     def _open(
         self,
@@ -127,32 +129,33 @@ class ShardFiles:
     ) -> OpenShard:
         try:
             shard = open_path(path, blocks)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
-        self._check(index, path, shard.header)
+        self._check(index, shard.place, shard.header)
         return shard
 
     def max_open(self, wanted: int) -> int:
-        """Return how many shards may stay open, at most `wanted`; fewer if the cache is to hold only blocks of them."""
-        if self.cache is None or not self.only_blocks:
+        """Return how many shards may stay open, at most `wanted`.
+
+        Shards that are never downloaded as a whole take at most a quarter of the cache, or are one.
+        """
+        if self.cache is None or self.cache.limit_bytes is None or not self.only_blocks:
             return wanted
-        return min(wanted, self.cache.max_partial(max((entry.bytes for entry in self.entries), default=0)))
+        largest = max((entry.bytes for entry in self.entries), default=1)
+        return min(wanted, max(1, self.cache.limit_bytes // 4 // largest))
 
     def fetch_ahead(self, indices: list[int]) -> list[int]:
         """Begin to download shards of a remote store, in this order; return those that fit into half of the cache."""
         assert self.cache is not None  # called for remote stores only
-        room = (self.cache.limit_bytes or 2**63) // 2
-        requests = []
-        for index in indices:
-            request = self._request(index)
-            room -= request.num_bytes
-            if room < 0:
-                break
-            requests.append(request)
         if self.only_blocks:
-            return indices[: self.max_open(len(requests))]
-        self.cache.ahead(requests)
-        return indices[: len(requests)]
+            return indices[: self.max_open(len(indices))]
+        room = (self.cache.limit_bytes or 2**63) // 2
+        ends = itertools.accumulate(self.entries[index].bytes for index in indices)
+        indices = [index for index, end in zip(indices, ends, strict=True) if end <= room]
+        self.cache.ahead(map(self._request, indices))
+        return indices
 
     def begin(self, indices: list[int], *, waits: bool, with_offsets: bool) -> list[int]:
         """Begin to read shards of a remote store; return those that can now be opened without waiting for the store.
@@ -162,53 +165,32 @@ class ShardFiles:
             waits: whether to wait until their first blocks are here; else threads fetch these.
             with_offsets: whether opening needs the document offsets.
         """
-        from tokenloom.storage.cache.requests import Requests  # for remote stores only
+        from tokenloom.storage.cache.partial_shard import start_calls  # for remote stores only
 
-        requests = Requests([partial(self._begin, index, with_offsets) for index in indices], _NUM_REQUESTS)
+        assert self.cache is not None  # called for remote stores only
+        wait = start_calls([partial(self._fetch_first, index, with_offsets) for index in indices], _NUM_REQUESTS)
         if waits:
-            requests.wait()
-        return [index for index in indices if self._can_open(index, by_blocks=waits or not with_offsets)]
+            wait()
+            return indices
+        return [index for index in indices if self.cache.holds(self._request(index))]
 
-    def _begin(self, index: int, with_offsets: bool) -> None:
-        assert self.cache is not None  # called for remote stores only
-        with suppress(StoreError, FormatError):  # raised again where the shard is used
-            blocks = self.cache.begin(self._request(index), waits=False)
+    def _fetch_first(self, index: int, with_offsets: bool) -> None:
+        """Download what opening a shard needs; errors are raised again where it is used."""
+        with suppress(StoreError, FormatError):
+            _, blocks = self._find(self._request(index), waits=False)
             if blocks and with_offsets:
-                blocks.fetch_offsets()
-
-    def _can_open(self, index: int, by_blocks: bool) -> bool:
-        assert self.cache is not None  # called for remote stores only
-        request = self._request(index)
-        return self.cache.holds(request) or (by_blocks and self.cache.has_begun(request))
-
-    def path(self, index: int) -> Path:
-        """Return the local path of a shard; a shard of a remote store is downloaded first."""
-        request = self._request(index)
-        if (path := self.store.local(request.path)) is not None:
-            return path
-        assert self.cache is not None  # a remote store has a cache
-        if self.only_blocks and not self.cache.holds(request):
-            raise StoreError(
-                f'{request.place}: access="range" needs its file .blocks, which is missing or damaged; write it with '
-                "`tokenloom verify --write-blocks`, or read with another access"
-            )
-        return self.cache.fetch(request)
+                blocks.offsets_bytes()
 
     def _request(self, index: int) -> ShardRequest:
-        entry = self.entries[index]
-        return ShardRequest(
-            self.store,
-            version_path(self._version, entry.name),
-            entry.sha256,
-            entry.bytes,
-            self._by_blocks,
-            self.only_blocks,
-        )
+        from tokenloom.storage.cache.cache_process import ShardRequest  # for remote stores only
 
-    def _check(self, index: int, path: Path, header: ShardHeader) -> None:
-        check_header(header, self.entries[index], str(path))
+        entry = self.entries[index]
+        return ShardRequest(self.store, version_path(self._version, entry.name), entry.sha256, entry.bytes)
+
+    def _check(self, index: int, place: str, header: ShardHeader) -> None:
+        check_header(header, self.entries[index], place)
         if header.dtype != self._dtype:
-            raise FormatError(f"{path}: not the shard that the manifest lists; restore it")
+            raise FormatError(f"{place}: not the shard that the manifest lists; restore it")
 
 
 def _default_cache() -> ShardCache:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -171,7 +170,7 @@ class SplitSamples:
             waits: whether the shards are used now, and the caller would have to wait for the store anyway.
         """
         if self.files.cache is not None:
-            indices = self.files.fetch_ahead([index for index in indices if not self.shards.is_open(index)])
+            indices = self.files.fetch_ahead([index for index in indices if index not in self.shards.bytes])
         unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
             unopened = self.files.begin(unopened, waits=waits, with_offsets=self._needs_offsets)
@@ -179,11 +178,8 @@ class SplitSamples:
             self.shards.prepare(unopened[: self.shards.room_ahead], pool, planning)
 
     def end_reading(self) -> None:
-        """Forget what a loader that ends has begun: shards opened ahead of use, and those that nobody completes."""
+        """Forget the shards that a loader which ends has opened ahead of use."""
         self.shards.forget_ahead()
-        if self.files.cache is not None and self.files.only_blocks:
-            self.shards.close_all()
-            self.files.cache.close_blocks()
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
@@ -208,25 +204,21 @@ class SplitSamples:
     def _open_shards(self) -> OpenShards:
         # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
         files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
-        needs_offsets, firsts = self._needs_offsets, self._ends - self.counts
+        needs_offsets = self._needs_offsets
 
-        def open_path(index: int, path: Path, blocks: PartialShard | None) -> OpenShard:
+        def open_path(path: Path, blocks: PartialShard | None) -> OpenShard:
             from tokenloom.reader.shards.one_shard import OpenShard  # opening a dataset reads no shard
 
-            shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks, int(firsts[index]))
+            shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks)
             if needs_offsets:
                 _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
             return shard
 
-        shards = OpenShards(
-            lambda index: files.open(index, partial(open_path, index)),
+        return OpenShards(
+            lambda index: files.open(index, open_path),
             files.max_open(options.max_open_shards),
             in_cache=files.is_remote,
-            only_blocks=files.only_blocks,
         )
-        if files.cache is not None and files.only_blocks:
-            files.cache.add_holder(shards)
-        return shards
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from tokenloom.reader.shards.batch_format import BatchFormat
+from tokenloom.reader.shards.file_bytes import TokenBytes
 from tokenloom.reader.shards.open_shards import OpenShards
-from tokenloom.reader.shards.partial_bytes import TokenBytes
 from tokenloom.reader.shards.rows import Boundaries, RowPieces, offsets_of
 from tokenloom.storage.formats.arrays import Int64s, Tokens
 
