@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class CacheProcess:
         self.queue: dict[str, ShardRequest] = {}  # by SHA-256
         self.running: set[str] = set()  # those that a thread has taken from the queue
         self.num_threads = 0
-        self.damaged: dict[str, FormatError] = {}  # by SHA-256, until their download is queued again
+        self.damaged: dict[str, FormatError] = {}  # by SHA-256, until the error is raised
         self._failure_logged_at = -_LOG_SECONDS
 
     def count(self, name: str, number: int = 1) -> None:
@@ -81,16 +81,20 @@ class CacheProcess:
             self._failure_logged_at = now
         _logger.warning("ahead of use: %s; the download is retried on first use, as others that fail meanwhile", error)
 
+    def raise_damage(self, sha256: str) -> None:
+        """Raise the FormatError that the last download ahead of a shard ended with, once."""
+        if error := self.damaged.pop(sha256, None):
+            raise error
+
     @contextmanager
     def locked(self, sha256: str) -> Iterator[None]:
         """Hold the lock of a shard; callers that wait for it find the file that the holder downloaded."""
         lock = self.files.shard_lock(sha256)
-        for _ in polls(_LOCK_POLL_SECONDS, f"{lock.lock_file}: waiting for another process to download this shard"):
-            try:
+        waits = polls(_LOCK_POLL_SECONDS, f"{lock.lock_file}: waiting for another process to download this shard")
+        while not lock.is_locked:
+            next(waits)
+            with suppress(Timeout):
                 lock.acquire(timeout=0)
-                break
-            except Timeout:
-                continue
         try:
             yield
         finally:

@@ -6,11 +6,13 @@ not matter who wrote a block, whether two processes write it at once, or what a 
 
 To save traffic, a thread that begins to download a block claims it: it writes the time to the shard's file of claims, 8
 bytes a block, and others wait. Nothing is wrong if a claim is lost, or if two threads make one at once: they download
-the same bytes. A claim ends after a few seconds, because its process may have been killed.
+the same bytes. A claim ends after half a minute, because its process may have been killed, or once no process has the
+file of claims open.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import threading
@@ -19,7 +21,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
-from pathlib import Path
 from random import Random
 
 from tokenloom.errors import FormatError, StoreError
@@ -32,7 +33,7 @@ from tokenloom.storage.stores.local_files import file_sha256
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
 _MAX_DOWNLOADS = 3  # attempts for a block, or a `.blocks` file, that keeps arriving damaged
-_CLAIM_NS = 5 * 10**9  # how long a claim holds
+_CLAIM_NS = 30 * 10**9  # how long a claim holds; a request takes seconds over a slow line
 _POLL_SECONDS = 0.01  # between looks whether another thread has downloaded a block
 _MAX_KNOWN = 512  # `.blocks` files that a process keeps in memory
 _logger = logging.getLogger("tokenloom")
@@ -77,28 +78,19 @@ class PartialShard:
         weakref.finalize(self, os.close, descriptor)
         self._claims = os.open(process.files.claims_path(request.sha256), os.O_RDWR | os.O_CREAT, 0o666)
         weakref.finalize(self, os.close, self._claims)
+        with suppress(BlockingIOError):
+            fcntl.flock(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._claims, 0)  # nobody else has it open: its claims are those of ended processes
+        fcntl.flock(self._claims, fcntl.LOCK_SH)
         self._verified: set[int] = set()  # the blocks that this process may read
+        #: the URL of the shard, for messages; the path of its file, and that of the complete one
+        self.place, self.path = request.place, process.files.partial_path(request.sha256)
+        self.complete_path = process.files.path(request.sha256)
         self.header = unpack_header(memoryview(blocks.header), request.store.place(blocks_name(request.path)))
-
-    @property
-    def place(self) -> str:
-        """The URL of the shard, for messages."""
-        return self._request.place
-
-    @property
-    def path(self) -> Path:
-        """The path of its file."""
-        return self._process.files.partial_path(self._request.sha256)
-
-    @property
-    def complete_path(self) -> Path:
-        """The path of its file once it is complete."""
-        return self._process.files.path(self._request.sha256)
 
     def is_complete(self) -> bool:
         """Return whether the cache holds all of the shard; raises the FormatError that its download ended with."""
-        if error := self._process.damaged.get(self._request.sha256):
-            raise FormatError(str(error)) from error
+        self._process.raise_damage(self._request.sha256)
         return self._process.holds(self._request)
 
     def missing(self, start: int, end: int) -> list[int]:

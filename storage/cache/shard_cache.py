@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from tokenloom.errors import StoreError
 from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest, polls
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
@@ -80,30 +79,26 @@ class ShardCache:
                 if not process.holds(request):
                     if process.files.remove(request.sha256):  # its length is wrong
                         process.count("failed_checks")
-                    self._open_partial(process, request, waits=True).complete()
+                    self._open_partial(process, request).complete()
                     return path
         mark_used(path)
         process.count("hits")
         return path
 
-    def open(
-        self, request: ShardRequest, *, completes: bool = True, waits: bool = True
-    ) -> tuple[Path, PartialShard | None]:
+    def open(self, request: ShardRequest, *, completes: bool = True) -> tuple[Path, PartialShard | None]:
         """Return the local path of a shard, and if it is not complete, its blocks, which are downloaded when read.
 
         Args:
             request: the shard.
             completes: whether to begin to download the rest of it.
-            waits: whether to wait while other downloads take up the cache; else that is a StoreError.
 
         Raises as `fetch`; a FormatError also if an earlier download found the shard damaged.
         """
         process = self._process()
         if not process.holds(request):
-            if error := process.damaged.pop(request.sha256, None):
-                raise error
+            process.raise_damage(request.sha256)
             with translate_cache_errors(self.folder), suppress(FileExistsError):
-                blocks = self._open_partial(process, request, waits=waits)
+                blocks = self._open_partial(process, request)
                 if completes:
                     self.ahead([request], first=True)
                 return blocks.path, blocks
@@ -149,25 +144,20 @@ class ShardCache:
             self._processes.setdefault(pid, process)
         return self._processes[pid]
 
-    def _open_partial(self, process: CacheProcess, request: ShardRequest, *, waits: bool) -> PartialShard:
+    def _open_partial(self, process: CacheProcess, request: ShardRequest) -> PartialShard:
         """Return a shard that is downloaded by blocks; errors as `open`, FileExistsError if it is complete by now."""
         process.files.prepare()
         blocks = read_blocks(request)
-        need = f"{request.num_bytes:,} bytes of space, which other downloads into this cache take up"
-        advice = "raise its limit: TOKENLOOM_CACHE_LIMIT"
-        for _ in polls(_ROOM_POLL_SECONDS, f"{self.folder}: waiting for {need}; {advice}"):
-            descriptor = process.files.open_partial(request.sha256, request.num_bytes)
-            if descriptor is not None or not waits:
-                break
-        if descriptor is None:
-            raise StoreError(f"{self.folder}: no room for {need}; {advice}")
+        what = f"waiting for {request.num_bytes:,} bytes of space, which other downloads take up"
+        waits = polls(_ROOM_POLL_SECONDS, f"{self.folder}: {what}; raise the cache's limit: TOKENLOOM_CACHE_LIMIT")
+        while (descriptor := process.files.open_partial(request.sha256, request.num_bytes)) is None:
+            next(waits)
         return PartialShard(process, request, blocks, descriptor)
 
     def _work(self, process: CacheProcess) -> None:
         """Download the queued shards, then end."""
         while (request := process.next_request()) is not None:
             try:
-                process.damaged.pop(request.sha256, None)
                 self.fetch(request)
             except Exception as error:  # noqa: BLE001  (it is raised where the shard is needed)
                 process.add_failed(request, error)

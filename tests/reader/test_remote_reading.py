@@ -458,30 +458,6 @@ def test_shards_that_another_process_completes_are_mapped(in_memory: Published, 
     ]
 
 
-def end_early(reference: str, folder: str, times: str) -> None:
-    """Run in processes that take one batch, and exit while shards are being downloaded."""
-    partial_shard._REQUEST_BYTES = _REQUEST_BYTES
-    kept = []  # the loader stays alive, as a global variable of a script does
-
-    def take_one(number: int) -> None:
-        cache = ShardCache(Path(folder) / str(number))
-        data = TokenDataset(reference, seq_len=_T, packing=PACKINGS[number % 2], cache=cache)
-        kept.append(loader_of(data))
-        next(kept[0])
-
-    run_children(int(times), take_one)
-
-
-def test_a_program_can_exit_while_shards_are_downloaded(
-    published: Published, s3_proxy: FaultyProxy, tmp_path: Path
-) -> None:
-    s3_proxy.always = "slow"
-    times = count(3, 50)
-    assert_ends(start("end_early", published.url, tmp_path, times))
-    done = [len(list((tmp_path / str(number) / "shards").glob("*.tok"))) for number in range(times)]
-    assert max(done) < _NUM_SHARDS
-
-
 # ---- damaged copies
 
 

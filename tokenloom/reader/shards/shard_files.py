@@ -113,12 +113,12 @@ class ShardFiles:
             "before it was opened; raise its limit: TOKENLOOM_CACHE_LIMIT"
         )
 
-    def _find(self, request: ShardRequest, *, waits: bool = True) -> tuple[Path, PartialShard | None]:
+    def _find(self, request: ShardRequest) -> tuple[Path, PartialShard | None]:
         """Return the file of a shard in the cache, and its blocks if it is not complete."""
         assert self.cache is not None  # a remote store has a cache
         if not self._by_blocks:
             return self.cache.fetch(request), None
-        return self.cache.open(request, completes=not self.only_blocks, waits=waits)
+        return self.cache.open(request, completes=not self.only_blocks)
 
     def _open(
         self,
@@ -177,7 +177,7 @@ class ShardFiles:
     def _fetch_first(self, index: int, with_offsets: bool) -> None:
         """Download what opening a shard needs; errors are raised again where it is used."""
         with suppress(StoreError, FormatError):
-            _, blocks = self._find(self._request(index), waits=False)
+            _, blocks = self._find(self._request(index))
             if blocks and with_offsets:
                 blocks.offsets_bytes()
 
