@@ -137,9 +137,9 @@ class Shards:
         return f"Shards({list(self)})"
 
     def are_of(self, split: str) -> bool:
-        """Return whether all names begin with that of a split, as the first and the last of them do then."""
+        """Return whether all names begin with that of a split; if the least and the greatest do, all do."""
         names = [row["name"] for row in self.rows]
-        return all(name.startswith(f"{split}/") for name in (min(names), max(names))) if names else True
+        return not names or all(name.startswith(f"{split}/") for name in (min(names), max(names)))
 
     def num_tokens(self) -> list[int]:
         """Return the tokens of each shard."""

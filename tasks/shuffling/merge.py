@@ -7,7 +7,6 @@ documents that are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -22,7 +21,7 @@ from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, spill_path
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**20
@@ -104,23 +103,13 @@ def merge_documents(
 
 
 def open_spill(store: Store, entry: SpillEntry) -> Spill:
-    """Return a spill; its header is read again only if a local file was replaced or changed."""
-    return _open_once(str(store.root), entry, _stamp(store, entry))
-
-
-def _stamp(store: Store, entry: SpillEntry) -> tuple[int, int, int] | None:
-    """Return what changes with a local file; None for an object, or if there is no file, which reading it reports."""
-    path = store.local(spill_path(entry.name, entry.index))
-    if path is None:
-        return None
-    with suppress(OSError):
-        status = path.stat()
-        return status.st_ino, status.st_size, status.st_mtime_ns
-    return None
+    """Return a spill, whose header is read once in a process: the entry has its checksum."""
+    return recorded_spill(str(store.root), entry)
 
 
 @lru_cache(maxsize=2**14)  # headers of 5 to 10 KB: all of a build of 1 TB, because each piece of a shard needs all
-def _open_once(root: str, entry: SpillEntry, stamp: tuple[int, int, int] | None) -> Spill:
+def recorded_spill(root: str, entry: SpillEntry) -> Spill:
+    """Return a spill of the store at a path or URL; see open_spill."""
     return Spill(open_store(root), entry.name, entry.index, entry.num_bytes, entry.checksum)
 
 

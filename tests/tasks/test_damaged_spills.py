@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
 from tests.counts import SUMMARY, count
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.shuffling.merge import recorded_spill
 
 
 def test_flipped_bits_in_spills_change_no_shard(tmp_path: Path) -> None:
@@ -29,6 +30,7 @@ def test_flipped_bits_in_spills_change_no_shard(tmp_path: Path) -> None:
 
     def listen(event: progress.Event) -> None:
         if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
+            recorded_spill.cache_clear()  # as in a process that has read no header yet
             path = waiting.pop()
             data = bytearray(path.read_bytes())
             data[flips.randrange(len(data))] ^= 1 << flips.randrange(8)
