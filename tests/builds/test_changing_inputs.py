@@ -80,8 +80,9 @@ class _Disturber:
             self._change()
 
 
-def _spec(path: Path, kind: str) -> BuildSpec:
-    return make_spec(path.parent.parent / "store", [{"kind": kind, "path": str(path)}], shard_tokens=1_000_000)
+def _spec(path: Path, kind: str, on_error: str = "fail") -> BuildSpec:
+    source, documents = {"kind": kind, "path": str(path)}, {"on_error": on_error}
+    return make_spec(path.parent.parent / "store", [source], shard_tokens=1_000_000, documents=documents)
 
 
 @pytest.mark.parametrize(("change", "moment", "kind"), _CASES)
@@ -107,7 +108,7 @@ def test_an_input_that_changes_at_any_step_is_named(
 @pytest.mark.parametrize("change", [_append, _rewrite, _replace], ids=lambda change: change.__name__.strip("_"))
 def test_an_input_change_seen_by_workers_is_named(change: Callable[[Path], Any], tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data" / "a.jsonl", _LONG)
-    spec = _spec(path, "jsonl")
+    spec = _spec(path, "jsonl", "skip")
     disturber = _Disturber("in tokenize", lambda: change(path))
     with progress.listening(disturber.listen), pytest.raises(TokenloomError, match="changed while"):
         build(spec, num_workers=1)

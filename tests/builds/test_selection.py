@@ -201,36 +201,13 @@ def test_a_filter_keeps_the_same_rows_of_parquet_json_lines_and_csv(text: str, t
     assert result.rows["filtered"] == 3 * (len(rows) - len(wanted))
 
 
-def test_a_filter_applies_to_nested_and_dictionary_encoded_columns(tmp_path: Path) -> None:
-    rows = make_rows()
-    flat = pa.Table.from_pylist(rows)
-    nested = flat.append_column("meta", pa.array([{"lang": row["lang"], "n": i} for i, row in enumerate(rows)]))
-    coded = flat.set_column(3, "lang", flat["lang"].combine_chunks().dictionary_encode())
-    pq.write_table(nested, tmp_path / "nested.parquet", row_group_size=10)
-    pq.write_table(coded, tmp_path / "coded.parquet", row_group_size=10)
-    for name, text, column in [
-        ("nested", 'meta.lang != "en" and meta.n >= 250', "meta"),
-        ("coded", 'lang not in ["en", "de"]', "lang"),
-    ]:
-        spec = make_spec(tmp_path / name, [source(tmp_path / f"{name}.parquet", filter=text)])
-        result = build(spec)
-        wanted = [
-            row["text"]
-            for i, row in enumerate(rows)
-            if row["text"]
-            and row["lang"] is not None
-            and ((row["lang"] != "en" and i >= 250) if column == "meta" else row["lang"] == "zh")
-        ]
-        assert texts_of(spec, result) == sorted(wanted) != []
-        assert (build_json(spec, result)["measured"]["rows_not_read"] == 250) is (name == "nested")
-
-
-def test_row_groups_with_nulls_or_dictionary_encoded_text_are_skipped(tmp_path: Path) -> None:
+def test_row_groups_with_nulls_dictionaries_or_structs_are_skipped(tmp_path: Path) -> None:
     rows = make_rows()
     table = pa.Table.from_pylist([row | {"part": f"{i // 30}" if i % 4 else None} for i, row in enumerate(rows)])
     table = table.set_column(4, "part", table["part"].combine_chunks().dictionary_encode())
+    table = table.append_column("meta", pa.array([{"n": i} for i in range(len(rows))]))
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    for text, num_not_read in (("score >= 0.5", 150), ('part == "3"', 270)):
+    for text, num_not_read in (("score >= 0.5", 150), ('part == "3"', 270), ("meta.n >= 250", 250)):
         spec = make_spec(tmp_path / text[:5], [source(tmp_path / "a.parquet", filter=text)])
         assert build_json(spec, build(spec))["measured"]["rows_not_read"] == num_not_read
 
@@ -246,15 +223,6 @@ def test_without_statistics_no_row_group_is_skipped_and_the_same_rows_are_kept(t
     assert found[0][:2] == found[1][:2]
     assert found[0][1]["filtered"] >= 155
     assert (found[0][2], found[1][2]) == (150, 0)
-
-
-def test_nan_differs_from_every_number_in_any_row_group(tmp_path: Path) -> None:
-    scores = [1.0, float("nan"), 1.0, 1.0, 2.0, None]
-    table = pa.table({"text": [f"text {i}" for i in range(6)], "score": scores})
-    for group_rows in (1, 2, 6):
-        pq.write_table(table, tmp_path / "a.parquet", row_group_size=group_rows)
-        spec = make_spec(tmp_path / f"store-{group_rows}", [source(tmp_path / "a.parquet", filter="score != 1")])
-        assert texts_of(spec, build(spec)) == ["text 1", "text 4"]
 
 
 @pytest.mark.parametrize(
@@ -459,7 +427,7 @@ def content_of(text: str) -> str:
 def with_exclusions(folder: Path, lines: Sequence[str], name: str = "exclude.txt", **rules: Any) -> dict[str, Any]:
     """Write a file of excluded contents and return the document rules."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text("\n".join(lines), encoding="utf-8")
+    (folder / name).write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
     return {"documents": {"exclude": str(folder / name), **rules}}
 
 
@@ -504,19 +472,13 @@ def test_excluded_texts_are_in_no_shard_and_are_counted(deduplicate: bool, tmp_p
         '{"text": 5}',
         '{"content": "12"}',
         "[1]",
+        "\udcff",  # written as a byte that is not UTF-8
     ],
 )
 def test_an_exclusion_without_an_effect_is_reported_with_its_line(line: str, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
     rules = with_exclusions(tmp_path, ["# list", "", content_of("text 7"), line, content_of("text 8")])
     assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "exclude.txt, line 4:")
-
-
-def test_an_exclusion_with_invalid_utf8_is_reported_with_its_line(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
-    rules = with_exclusions(tmp_path, [])
-    (tmp_path / "exclude.txt").write_bytes(b"# list\n\xff\xfe\n")
-    assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "exclude.txt, line 2:")
 
 
 def test_a_missing_file_of_exclusions_is_refused(tmp_path: Path) -> None:
@@ -628,7 +590,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / f"{name}.py").write_text(MODULE)
     (tmp_path / "modules" / f"{name}_broken.py").write_text("raise RuntimeError('a bad day')\n")
-    (tmp_path / "modules" / f"{name}_leaving.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "modules" / f"{name}_leaving.py").write_text("raise SystemExit\n")
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=":")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -779,27 +741,6 @@ def test_views_categories_and_structs_are_filtered_like_plain_columns(kind: str,
         spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text, "id": "label"}])
         result = build(spec)
         assert texts_of(spec, result) == ["one", "three and longer than twelve bytes"]
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_large_integers_are_compared_with_fractions_exactly(kind: str, tmp_path: Path) -> None:
-    numbers = [0, 1, 2**62, -(2**62), 2**53 + 1]
-    rows = [{"text": f"text {n}", "n": n} for n in numbers]
-    path = tmp_path / "a"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    cases: list[tuple[str, Callable[[int], bool]]] = [
-        ("n < 0.5", lambda n: n < 0.5),
-        ("n >= 0.5", lambda n: n >= 0.5),
-        ("n <= 0.5", lambda n: n <= 0.5),
-        ("n > 0.5", lambda n: n > 0.5),
-        ("n == 1.0", lambda n: n == 1),
-    ]
-    for text, keeps in cases:
-        spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text}])
-        assert sorted(texts_of(spec, build(spec))) == sorted(f"text {n}" for n in numbers if keeps(n))
 
 
 @pytest.mark.parametrize(

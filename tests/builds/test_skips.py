@@ -37,7 +37,7 @@ from tests.builders.refusals import assert_nothing_visible
 from tests.counts import count
 from tests.tasks.test_source_kinds import raw_table
 from tokenloom.cli import main as cli
-from tokenloom.errors import BadRow, FormatError, InputError, TokenloomError
+from tokenloom.errors import BadRow, FormatError, InputError
 from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import canonical_json
@@ -796,17 +796,6 @@ def test_a_build_says_how_many_rows_it_skipped_and_where_they_are_listed(
 def test_skipping_enters_the_name_of_a_version(tmp_path: Path) -> None:
     spec = spec_of(write_jsonl(tmp_path / "a.jsonl", GOOD))
     assert build(spec).version != build(failing(spec)).version
-
-
-def test_an_input_that_changes_is_never_skipped(tmp_path: Path) -> None:
-    case = CASES["invalid_json"](tmp_path)
-
-    def grow() -> None:
-        with case.path.open("ab") as file:
-            file.write(b"{\n")
-
-    with before("assign_shards", grow):
-        _refused(case.spec, TokenloomError, "changed")
 
 
 def test_a_source_of_only_bad_rows_is_refused_even_beside_a_good_one(tmp_path: Path) -> None:

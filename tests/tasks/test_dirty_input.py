@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import os
 import re
@@ -20,12 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.datasets import build, write_jsonl, write_parquet
-from tests.builders.dirty_files import BAD_ROWS, CONTENT, READ, REFUSED, TEXTS, DirtyFile, Table
-from tests.builders.refusals import assert_nothing_visible, assert_refused, spec_of
+from tests.builders.dirty_files import BAD_ROWS, READ, REFUSED, DirtyFile, Table
+from tests.builders.refusals import assert_refused, spec_of
 from tests.counts import count
 from tests.tasks import test_sources
-from tokenloom.errors import BadRow, InputError, TokenloomError
-from tokenloom.tasks.encoding.tokenization import tokenize_partition
+from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, make_reader
 
 ROOT = Path(__file__).parents[2]
@@ -208,33 +206,3 @@ def test_a_column_that_changes_its_type_from_file_to_file_is_named(tmp_path: Pat
     assert_refused(spec, f"{tmp_path}/b.jsonl, line at byte 16", "'text' is a number, not text")
     skipping = spec_of(tmp_path / "*.jsonl", "jsonl", documents={"on_error": "skip"})
     assert build(skipping).rows["quarantined"] == 1
-
-
-@pytest.mark.parametrize("on_error", ["fail", "skip"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.txt", "b.txt", "a.parquet"])
-def test_a_file_that_grows_while_it_is_read_is_named(
-    name: str, on_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / name
-    data = {"a.jsonl.gz": gzip.compress(CONTENT), "a.json": b'[{"text": "one"}]', "a.csv": b"text\none\n"}
-    written(path, data.get(name, CONTENT))
-    if name == "a.parquet":
-        write_parquet(path, TEXTS)
-    kind = {".csv": "csv", ".txt": "text", ".parquet": "parquet"}.get(path.suffix, "jsonl")
-    spec = spec_of(path, kind, documents={"on_error": on_error})
-    if name == "b.txt":
-        spec = spec.model_copy(update={"sources": [spec.sources[0].model_copy(update={"separator": "\n"})]})
-    whole = path.read_bytes()
-
-    def grow(job: Any) -> Any:
-        with path.open("ab") as file:
-            file.write(b'{"text": "new"}\n' if ".gz" not in name else gzip.compress(b'{"text": "new"}\n'))
-        return tokenize_partition(job)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.flows.build_steps.tokenize_partition", grow)
-        with pytest.raises(TokenloomError, match=re.escape(str(path))):
-            build(spec)
-    assert_nothing_visible(spec)
-    path.write_bytes(whole)
-    assert build(spec).published

@@ -15,10 +15,8 @@ import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
-from tokenloom.errors import CheckError, InputError, TokenloomError
+from tokenloom.errors import CheckError, InputError
 from tokenloom.tasks.encoding import tokenization
-from tokenloom.tasks.publishing.validate import validate_build
-from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.sources.datasets_package import translate_package_errors
 
 
@@ -158,40 +156,6 @@ def test_a_document_above_the_limit_is_refused_by_size(kind: str, tmp_path: Path
     size = "more than 599 bytes" if kind == "text" else "600 bytes"
     assert_refused(limited, str(path), size, "599", "documents.max_bytes")
     assert_builds(spec_of(path, kind, documents={"max_bytes": 600}), texts[-1:] if kind == "text" else texts)
-
-
-@pytest.mark.parametrize("what", ["same length", "other length", "gone"])
-def test_an_input_that_changes_while_it_is_built_is_refused(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
-    whole = path.read_bytes()
-
-    def change(*arguments: Any) -> Any:
-        if what == "gone":
-            path.unlink()
-        else:
-            path.write_bytes(whole.replace(b"text 7 ", b"TEXT 7 ") + (b"\n" if what == "other length" else b""))
-        return assign_shards(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.flows.build_steps.assign_shards", change)
-        assert_refused(spec_of(path, "jsonl"), error=TokenloomError)
-    path.write_bytes(whole)
-    assert_builds(spec_of(path, "jsonl"), TEXTS)
-
-
-def test_an_input_that_changes_after_the_documents_were_compared_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
-
-    def change(*arguments: Any) -> None:
-        path.write_bytes(path.read_bytes().replace(b"text 7 ", b"TEXT 7 "))
-        validate_build(*arguments)
-
-    monkeypatch.setattr("tokenloom.flows.build_steps.validate_build", change)
-    assert_refused(spec_of(path, "jsonl"), str(path), "changed while")
 
 
 def test_a_step_that_encodes_wrongly_is_found_before_publishing(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import io
 import json
 import tempfile
 import zipfile
@@ -24,7 +23,7 @@ from tests.counts import count
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import SourceReader, make_reader
-from tokenloom.tasks.sources.files import finding, opening
+from tokenloom.tasks.sources.files import finding
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 
@@ -446,16 +445,6 @@ def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         assert read_real(f"memory://sets/{path.name}", kind="arrow") == [row["text"] for row in rows]
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_compressed_record_batches(tmp_path: Path, compression: str) -> None:
-    table = table_of(make_rows([f"text {i} " * 50 for i in range(300)]))
-    for new_file in (pa.ipc.new_stream, pa.ipc.new_file):
-        options = pa.ipc.IpcWriteOptions(compression=compression)
-        with pa.OSFile(str(tmp_path / "a"), "wb") as file, new_file(file, table.schema, options=options) as writer:
-            writer.write_table(table, max_chunksize=100)
-        assert read_real(tmp_path / "a", kind="arrow") == table["text"].to_pylist()
-
-
 def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
     batches = [pa.record_batch({"text": pa.array([f"a{i}", "b", f"a{i}"]).dictionary_encode()}) for i in range(3)]
     with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:
@@ -501,20 +490,3 @@ def test_a_record_that_is_too_large_is_reported_or_skipped(tmp_path: Path) -> No
         read_real(path, **options)
     assert raised.value.reason == "too_large"
     assert read_real(path, **options, on_error="skip") == ["small", "last"]
-
-
-def test_a_network_error_is_not_a_bad_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class NetworkError(OSError):
-        """Has no errno, like the errors of object stores."""
-
-    class Breaking(io.FileIO):
-        def read(self, size: int | None = -1) -> bytes:
-            if self.tell() < 1000:
-                raise NetworkError("reset by peer")
-            return super().read(-1 if size is None else size)
-
-    path = TestParquet().write(tmp_path, make_rows([f"{i} " * 100 for i in range(100)]))
-    monkeypatch.setattr(opening, "open_file", lambda url: Breaking(url))
-    with pytest.raises(InputError, match="reset by peer") as raised:
-        read_real(path, kind="parquet", on_error="skip")
-    assert not isinstance(raised.value, BadRow)

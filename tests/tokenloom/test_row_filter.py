@@ -197,6 +197,7 @@ def test_skipping_row_groups_keeps_the_same_rows(
         (pa.array([Decimal(1), Decimal(2), Decimal(3), None], pa.decimal128(5, 2)), 2**64 - 1),
         (pa.array([1, 100, -100, None], pa.int8()), 300),
         (pa.array([1, 2, 3, None], pa.int32()), 2.5),
+        *[(pa.array([2**62, 0, -(2**62), None], pa.int64()), value) for value in (0.5, 0.0)],
         (pa.array([1, 3, 5, None], pa.int64()).cast(pa.decimal128(38, 2)), 3),
         (pa.array(["0.1", "0.2", "0.3", None]).cast(pa.decimal128(9, 2)), 0.1),
         (pa.array([0.8, 0.5, 0.9, None], pa.float32()), 0.8),
@@ -228,14 +229,15 @@ def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any
         assert [int(row) for batch in batches for row in batch.rows] == wanted
 
 
+@pytest.mark.parametrize("value", [2**63 + 5, 0.5])
 @pytest.mark.parametrize("sign", list(_OPERATORS))
-def test_integers_of_64_bits_are_compared_exactly_in_lines_too(sign: str, tmp_path: Path) -> None:
+def test_integers_of_64_bits_are_compared_exactly_in_lines_too(sign: str, value: float, tmp_path: Path) -> None:
     numbers = [2**63 + 4, 2**63 + 5, 2**63 + 6, 2**64 - 1, -(2**63), 2**64]
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "a", "c": {number}}}\n' for number in numbers))
     (tmp_path / "a.csv").write_text("text,c\n" + "".join(f"a,{number}\n" for number in numbers))
-    wanted = sum(_OPERATORS[sign](number, 2**63 + 5) for number in numbers)
+    wanted = sum(_OPERATORS[sign](number, value) for number in numbers)
     for kind in ("jsonl", "csv"):
-        options = {"kind": kind, **_OPTIONS, "delimiter": ",", "filter": f"c {sign} {2**63 + 5}"}
+        options = {"kind": kind, **_OPTIONS, "delimiter": ",", "filter": f"c {sign} {value}"}
         reader, path = make_reader(options), str(tmp_path / f"a.{kind}")
         parts = [FileRange(part.start, part.end) for part in reader.partitions(path)]
         assert sum(len(batch.rows) for part in parts for batch in reader.read(path, part)) == wanted
