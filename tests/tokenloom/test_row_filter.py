@@ -216,6 +216,10 @@ def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any
     wanted = [i for i, item in enumerate(found) if item is not None and _OPERATORS[sign](item, plain(value))]
     table = pa.table({"text": ["a", "b", "c", "d"], "c": stored})
     options = _OPTIONS | {"filter": f"c {sign} {value!r}"}
+    if value == 0.5 and sign in ("==", "!="):  # Arrow compares a fraction only with integers below 2**53
+        with pytest.raises(InputError, match="the filter can't compare a column"):
+            kept_by_columns(options, table)
+        return
     assert kept_by_columns(options, table) == wanted
     path = str(tmp_path / "a.parquet")
     pq.write_table(table, path, row_group_size=1)
