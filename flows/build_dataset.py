@@ -44,7 +44,7 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
         try:
             result = _build(spec)
         except GateFailed as error:
-            report.show_checks(spec.dataset, error)
+            report.show_gates(spec.dataset, error)
             raise
         if result.published:
             emit_published(spec.dataset, result.to_json())

@@ -33,7 +33,7 @@ from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import Call, RunEach
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
-_DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # of Dask and Ray
+_DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # what Dask and Ray raise
 
 
 def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:

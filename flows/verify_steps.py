@@ -129,7 +129,7 @@ def _deep_jobs(
 
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
-    assert subject.manifest is not None  # as there are inputs
+    assert subject.manifest is not None  # it was readable, as its inputs were
     try:
         spec = spec or recorded_spec(subject.store, subject.manifest)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -27,13 +27,14 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes
 
 _NUM_PROBES = 16
-_READ_BYTES = 16_000_000  # of text, about; readers read 1 MB ahead, which counts as read
+_READ_BYTES = 16_000_000  # a probe reads about so much text; what readers read ahead (1 MB) counts as read
 _ENCODE_BYTES = 1_000_000
-_PROBE_SECONDS = 3.0  # for a slow transform; a shorter probe is good enough
+_PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is good enough
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/notebook/evidence.md)
-_SURELY_BYTES = 60  # on disk for each byte of input; more only where compressed text repeats itself without end
-_DOCUMENT_BYTES = TABLE_DTYPE.itemsize, 8 + sum(field.type.bit_width // 8 for field in SCHEMA)  # in spills, in shards
-_ID_BYTES = 4  # in shards, for each document, and the id itself
+_SURELY_BYTES = 60  # a byte of input takes more on disk only if compressed text repeats itself without end
+_SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
+_SHARD_DOCUMENT_BYTES = 8 + sum(field.type.bit_width // 8 for field in SCHEMA)
+_ID_BYTES = 4  # what an id adds to a document in a shard, besides its text
 
 
 @dataclass(frozen=True)
@@ -148,13 +149,12 @@ def estimate_build(
                 seconds += rates.seconds * text
             total.add(by_spill[part.spill_name])
     width = token_dtype(plan.tokenizer.vocab_size).itemsize
-    in_spill, in_shard = _DOCUMENT_BYTES
-    in_shard += _ID_BYTES if total.id_bytes else 0
+    in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0)
     return Estimate(
         num_tokens=round(total.tokens),
         num_documents=round(total.documents),
         num_shards=_num_shards(plan, round(total.tokens)),
-        spill_bytes=new.num_bytes(width, in_spill),
+        spill_bytes=new.num_bytes(width, _SPILL_DOCUMENT_BYTES),
         shard_bytes=0 if plan.published else total.num_bytes(width, in_shard),
         seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
@@ -205,7 +205,7 @@ def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | N
     spills = record.spills if record else []
     amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
     if plan.inputs[partition.input_index].options.get("id"):
-        rest = amount.num_bytes(token_dtype(plan.tokenizer.vocab_size).itemsize, _DOCUMENT_BYTES[0])
+        rest = amount.num_bytes(token_dtype(plan.tokenizer.vocab_size).itemsize, _SPILL_DOCUMENT_BYTES)
         amount.id_bytes = sum(spill.bytes for spill in spills) - rest
     return amount
 

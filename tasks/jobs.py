@@ -20,9 +20,9 @@ from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, Check
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
-_SAMPLE_BYTES = 1_100_000  # both libraries encode at least this much text
-_CHECK_DOCUMENTS = 50  # a task checks at least so many documents, if there are as many
-_DOCUMENT_TOKENS = 50_000  # checking a document takes as long as shuffling so many tokens
+_SAMPLE_BYTES = 1_100_000  # least text that both libraries encode, per build
+_CHECK_DOCUMENTS = 50  # documents that a task encodes again, if it encodes any
+_DOCUMENT_TOKENS = 50_000  # checking a document costs as much as shuffling so many tokens
 
 
 def cut_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:

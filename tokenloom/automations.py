@@ -23,7 +23,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.flows.runs.events import BUILDS
 from tokenloom.tasks.publishing.outcome import crash_message
 
-TAG = "tokenloom"  # on all runs that these automations watch
+TAG = "tokenloom"  # all runs that these automations watch have it
 _NO_HEARTBEAT = "no heartbeat for"
 _REPORTED = "tokenloom: a run whose machine died is reported"
 _FAILED_EVENT = """

@@ -27,8 +27,8 @@ from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
 from tokenloom.wording import counted
 
-_MARKS = re.compile(r"[\\`*\[\]|~]")  # of Markdown, where they begin something within a line
-_MAX_ROWS = 500  # in a table, whose rows the UI shows all at once
+_MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown
+_MAX_ROWS = 500  # the UI shows all rows of a table at once
 
 
 def name_run(dataset: str, version: str) -> None:
@@ -125,12 +125,12 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
             "| rows | |",
             "|---|---:|",
             *(f"| {_cell(name)} | {count:,} |" for name, count in manifest.row_counts.items()),
-            *_check_rows(result.gates),
+            *_gate_rows(result.gates),
         ]
     )
 
 
-def _check_rows(gates: list[GateResult]) -> list[str]:
+def _gate_rows(gates: list[GateResult]) -> list[str]:
     """Return the lines of a table of checks; none without checks."""
     rows = [f"| {_cell(gate.name)} | {_cell(gate.expected)} | {_cell(gate.found)} |" for gate in gates]
     return ["", "| check | expected | found |", "|---|---|---|", *rows] if rows else []
@@ -155,7 +155,7 @@ def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.1f} MB"
 
 
-def show_checks(dataset: str, error: GateFailed) -> None:
+def show_gates(dataset: str, error: GateFailed) -> None:
     """Write the results of the checks of a version that did not pass as a table, the failed ones first."""
     rows = [
         {"check": gate["name"], "result": "passed" if gate["passed"] else "failed"}

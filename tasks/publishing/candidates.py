@@ -103,7 +103,7 @@ def _publish(store: Store, version: str, forced_because: str | None) -> Publicat
     if failed(gates) and forced_because is None:
         raise gate_failure(facts, gates)
     with _naming_next_step():
-        _check_files(store, candidate.manifest)
+        _read_files(store, candidate.manifest)
         refuse_distrusted(store, candidate.record.build.encoders, candidate.manifest.tokenizer.fingerprint)
     return _finish(store, candidate, forced_because, gates, _create(store, candidate, gates, forced_because))
 
@@ -164,7 +164,7 @@ def _naming_next_step() -> Iterator[None]:
         raise WorkError(f"{error}; {_AGAIN}") from error
 
 
-def _check_files(store: Store, manifest: Manifest) -> None:
+def _read_files(store: Store, manifest: Manifest) -> None:
     """Read every listed file once; raises WorkError, after removing its record, for one that is not as written."""
     folder = version_path(manifest.version)
     if name := missing_file(store, manifest):

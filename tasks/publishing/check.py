@@ -32,8 +32,8 @@ _UNSTEADY = (
     "nothing was published; documents.transform returned another text for the same row: make it depend only on "
     "the text, change its version, and build again"
 )
-_PART_DOCUMENTS = 1_000_000  # whose rows are in memory at a time
-_FEW_DOCUMENTS = 100  # compared; a tenth of those chosen
+_PART_DOCUMENTS = 1_000_000  # the rows of so many are in memory at a time
+_FEW_DOCUMENTS = 100  # a tenth of those chosen; a build that compares fewer says so
 NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 

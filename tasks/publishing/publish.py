@@ -145,7 +145,7 @@ def publish_version(
         plan.store.create(version_path(plan.version, MANIFEST), encode_manifest(manifest))
     except FileExistsError:
         return False
-    remove_candidate(plan.store, plan.version)  # of an earlier build, whose checks were stricter
+    remove_candidate(plan.store, plan.version)  # an earlier build with stricter gates left it
     return True
 
 

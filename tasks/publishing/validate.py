@@ -21,7 +21,7 @@ from tokenloom.tasks.publishing.check import NEXT_STEP
 def validate_build(
     plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_checked: int
 ) -> dict[str, int]:
-    """Check that a build is complete and correct; return the measured values for build.json.
+    """Validate that a build is complete and correct; return the measured values for build.json.
 
     Args:
         plan: the build's plan.
@@ -35,8 +35,8 @@ def validate_build(
     """
     check_all_unchanged(plan.spec, plan.inputs)
     rows = row_counts(assignment, records)
-    _check_totals(plan, assignment, records, rows)
-    _check_files(plan, assignment, records)
+    _compare_totals(plan, assignment, records, rows)
+    _validate_shards(plan, assignment, records)
     if not rows.kept:
         raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
     return {
@@ -46,22 +46,22 @@ def validate_build(
     }
 
 
-def _check_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: RowCounts) -> None:
+def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: RowCounts) -> None:
     """Compare what the inputs claim, what was read, what the spills hold, and what the shards hold."""
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record.split == split]
         documents = sum(record.documents + record.duplicates + record.excluded for record in mine)
         tokens = sum(record.tokens + record.left_tokens for record in mine)
-        _check_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
-        _check_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
-    _check_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
+        _require_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
+        _require_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
+    _require_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
-        _check_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows.read)
+        _require_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows.read)
 
 
-def _check_files(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> None:
-    """Check the measured values of each shard, and that it is complete in the store."""
+def _validate_shards(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> None:
+    """Validate the measured values of each shard, and that it is complete in the store."""
     folder = version_path(plan.version)
     lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
     for record in records:
@@ -72,7 +72,7 @@ def _check_files(plan: BuildPlan, assignment: Assignment, records: Sequence[Shar
             raise StoreError(
                 f"{place}: deleted since it was written; nothing was published; run the same command again"
             )
-        _check_shard(plan, record, num_bytes)
+        _validate_shard(plan, record, num_bytes)
 
 
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:
@@ -87,16 +87,16 @@ def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCou
     )
 
 
-def _check_equal(what: str, expected: int, found: int) -> None:
+def _require_equal(what: str, expected: int, found: int) -> None:
     if expected != found:
         raise CheckError(f"{what}: {expected:,} and {found:,} differ; {NEXT_STEP}")
 
 
-def _check_shard(plan: BuildPlan, record: ShardRecord, num_bytes: int) -> None:
+def _validate_shard(plan: BuildPlan, record: ShardRecord, num_bytes: int) -> None:
     name = record.name
     vocab_size = plan.tokenizer.vocab_size
     if record.max_id >= vocab_size:
         raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {NEXT_STEP}")
     if record.bad_ends:
         raise CheckError(f"shard {name}: {record.bad_ends} documents do not end with end-of-text; {NEXT_STEP}")
-    _check_equal(f"shard {name}: bytes written and in the store", record.bytes, num_bytes)
+    _require_equal(f"shard {name}: bytes written and in the store", record.bytes, num_bytes)

@@ -15,7 +15,7 @@ from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.wording import counted
 
 
-def checks_section(figures: VersionFigures) -> Iterator[Section]:
+def gates_section(figures: VersionFigures) -> Iterator[Section]:
     """Yield what the checks of the spec expected and found, if it sets any."""
     gates = figures.facts.recorded_gates
     if not gates:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 INDEX = "index.html"
 _MAX_DATASETS, _MAX_VERSIONS, _MIN_VERSIONS = 200, 200, 3  # listed of a store, together, and of each dataset
-_TEXT_CHARS = 100  # of a name or a reason
+_TEXT_CHARS = 100  # a longer name or reason is cut
 _UNKNOWN = "-"
 
 
@@ -80,7 +80,7 @@ def write_catalogue(root: str) -> tuple[str, int]:
     folder = open_store(root)
     page = render_catalogue(root, folder).encode()
     folder.replace(INDEX, page, durable=False)
-    folder.remove_empty_folders("work")  # of the temporary file: it would look like a part of a dataset
+    folder.remove_empty_folders("work")  # the temporary file was there: the folder would look like a part of a dataset
     return folder.place(INDEX), len(page)
 
 

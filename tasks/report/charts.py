@@ -14,11 +14,11 @@ from markupsafe import Markup
 from tokenloom.tasks.report.wording import clipped, short
 
 BAR_WIDTH, _ROW_HEIGHT, _BAR_HEIGHT = 360, 26, 17
-HISTOGRAM_WIDTHS = (560, 340)  # for wide screens and for phones
+HISTOGRAM_WIDTHS = (560, 340)  # a drawing for wide screens, one for phones
 _HISTOGRAM_HEIGHT, _TOP, _BOTTOM, _LEFT = 280, 20, 256, 48  # _TOP to _LEFT are the edges of the plot
 _LETTER_WIDTH, _GAP = 7.2, 6  # a letter of the style sheet's font is rarely wider
-_NAME_CHARS, _VALUE_SPACE = 22, 100  # of a bar's name; to the right of the longest bar
-_MARK_SPACE = 80  # for a name beside the first or the last mark
+_NAME_CHARS, _VALUE_SPACE = 22, 100  # the longest name; what is left for the value of the longest bar
+_MARK_SPACE = 80  # a name beside the first or the last mark is rarely wider
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from tokenloom.tasks.report.sections import bytes_per_token, report_sections
 from tokenloom.tasks.report.wording import megabytes, percent_of, short
 from tokenloom.wording import counted, described_tokenizer, shown_time
 
-_MAX_BYTES = 10**6  # of a page
-_MAX_ROWS = (1000, 400, 100, 10)  # of a table: all that fit in a page are tried in this order
+_MAX_PAGE_BYTES = 10**6
+_MAX_ROWS = (1000, 400, 100, 10)  # a table is cut to the first of these with which the page fits
 
 
 def make_report(store: Store, manifest: Manifest) -> bytes:
@@ -47,7 +47,7 @@ def render_page(figures: VersionFigures) -> str:
         "the shards.",
     )
     pages = map(page.render, _MAX_ROWS)
-    return next(text for text in pages if len(text.encode()) <= _MAX_BYTES)
+    return next(text for text in pages if len(text.encode()) <= _MAX_PAGE_BYTES)
 
 
 def _facts(figures: VersionFigures) -> list[str]:

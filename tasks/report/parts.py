@@ -19,7 +19,8 @@ from tokenloom.tasks.report.figures import ExampleDocument
 from tokenloom.tasks.report.wording import clipped, inert
 
 _MAX_BARS = 12
-_NAME_CHARS, _CELL_CHARS = 64, 300  # of a bar's name, the longest of a source; of a cell of a table
+_NAME_CHARS = 64  # the longest name of a source
+_CELL_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from tokenloom.tokenizers import Tokenizer, load_tokenizer
 _NUM_DOCUMENTS = 10
 _NUM_TOKENS = 30  # shown, of those in the sample
 _SAMPLE_TOKENS = 2**20
-_NUM_PIECES = 8  # of the sample, each from one place
+_NUM_PIECES = 8  # the sample is read from so many places
 _RUN = 4  # neighbours among the sampled documents
 _TEXT_CHARS = 480  # shown of a document
 _MAX_BINS = 2**24  # ids; a larger vocabulary is sorted instead of counted

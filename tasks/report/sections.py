@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tokenloom.storage.formats.statistics import EncodedCounts
-from tokenloom.tasks.report.build_sections import checks_section, difference_section, steps_section
+from tokenloom.tasks.report.build_sections import difference_section, gates_section, steps_section
 from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
 from tokenloom.tasks.report.figures import (
     QUANTILES,
@@ -26,7 +26,7 @@ _MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
 
 def report_sections(figures: VersionFigures) -> Iterator[Section]:
     """Yield the sections of a report, in order; one without figures is left out."""
-    yield from checks_section(figures)
+    yield from gates_section(figures)
     yield _sources(figures)
     yield _splits(figures)
     yield from _lengths(figures)

@@ -23,7 +23,7 @@ from tokenloom.errors import TokenloomError, message_of, one_line
 
 _START_SECONDS = 120
 _STOP_SECONDS = 15
-_SHOWN_CHARS = 400  # of the end of the server's log
+_SHOWN_CHARS = 400  # so much of the end of the server's log is shown
 _HOME = "PREFECT_HOME"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NO_LOOPBACK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)

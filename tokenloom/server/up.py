@@ -47,7 +47,7 @@ _SETTINGS = {
     # Leases in files survive a restart of the server. Prefect ends a run whose lease the server does not know.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
-_URL_FILE = "server.url"  # in the folder: the URL of the server's API, for `tokenloom build`
+_URL_FILE = "server.url"  # tells `tokenloom build` the URL of the server's API
 _SHORT_SECONDS = 60.0
 _MAX_SHORT_LIVES = 3
 _ONLINE_SECONDS = 60
@@ -181,7 +181,7 @@ def _locked(home: Path) -> Iterator[None]:
 @contextmanager
 def _running_server(home: Path, port: int) -> Iterator[tuple[SupervisedProcess, str]]:
     """Run the server, and set the environment that its clients need."""
-    os.environ.pop("PREFECT_API_URL", None)  # of another server
+    os.environ.pop("PREFECT_API_URL", None)  # it may name another server
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home), STORES: str(home / STORES_FOLDER)})
     prepare_environment()
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))

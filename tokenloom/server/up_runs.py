@@ -34,7 +34,7 @@ from tokenloom.flows.runs.events import BUILDS, emit_failed, write_last_line
 from tokenloom.server.prefect_server import POOL, WORKER
 from tokenloom.tasks.publishing.outcome import crash_message
 
-_VARIABLE = b"PREFECT__FLOW_RUN_ID="  # in the environment of a flow run's process
+_VARIABLE = b"PREFECT__FLOW_RUN_ID="  # the process of a flow run has it in its environment
 _AT_WORK = set(StateType) - TERMINAL_STATES
 _MESSAGE = crash_message("stopped with `tokenloom up`")
 

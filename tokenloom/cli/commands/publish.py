@@ -76,7 +76,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
     """
     parsed = parse_reference(reference)
     is_list = not names_version(reference)
-    _check_options(parsed, is_list, force, (reason or "").strip())
+    _validate_options(parsed, is_list, force, (reason or "").strip())
     store = dataset_store(parsed.store, parsed.dataset)
     if not (is_dataset(store) if is_list else store.exists("")):
         raise StoreError(why_missing(store, parsed))
@@ -94,7 +94,7 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
     return result
 
 
-def _check_options(reference: Reference, is_list: bool, force: bool, reason: str) -> None:
+def _validate_options(reference: Reference, is_list: bool, force: bool, reason: str) -> None:
     if force != bool(reason):
         raise SpecError('--force and --reason: give both, as in --force --reason "the duplicates are intended"')
     if is_list and force:
