@@ -21,11 +21,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
-from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
 from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import send_all
-from tests.servers.running import log_lines
+from tests.servers.running import artifact, log_lines
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
@@ -35,7 +35,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
 from tokenloom.tasks.planning.plan import BuildPlan
-from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -119,7 +118,11 @@ def test_bad_input_fails_the_run_without_retries_and_with_our_message(tmp_path: 
     send_all()
     lines = log_lines(run)
     assert lines[-1][0] == "ERROR" and re.match(r"failed: .*b\.jsonl.*", lines[-1][1])
+    assert [line for level, line in lines if level == "ERROR"] == [lines[-1][1]]
     assert not [line for line in lines if "Traceback" in line[1] or "Encountered exception" in line[1]]
+    stopped = artifact("data-progress")
+    assert "stopped here: a retry continues from what is done" in stopped.description
+    assert "| ✗ | **tokenize** |" in stopped.data
     assert not list(tmp_path.glob("store/data/versions/*/manifest.json"))
     assert not list(tmp_path.glob("store/data/tags/*/*"))
 
@@ -197,22 +200,6 @@ def test_a_request_to_a_busy_input_server_is_retried(tmp_path: Path, number: int
     run, task_runs = _task_runs()
     assert run.state.is_completed()
     assert sorted(r.run_count for r in task_runs)[-2:] == [1, 2]
-
-
-@pytest.mark.usefixtures("prefect_server")
-def test_a_damaged_spill_is_encoded_again_in_the_flow(tmp_path: Path) -> None:
-    spec = _spec(tmp_path)
-    waiting = ["once"]
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
-            waiting.pop()
-            for path in local_store(spec.store, spec.dataset).local("work/spills").glob("*.spill"):
-                path.write_bytes(path.read_bytes()[:-1] + b"?")
-
-    with progress.listening(listen):
-        assert build_dataset(spec.with_workers(2))["published"] is True
-    assert waiting == []
 
 
 @pytest.mark.usefixtures("prefect_server")

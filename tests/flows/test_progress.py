@@ -17,7 +17,6 @@ from tests.builders.datasets import make_spec, write_jsonl
 from tests.builders.failing import fail_at_the_third_shard
 from tests.servers.prefect_servers import send_all
 from tests.servers.running import log_lines, wait_until
-from tokenloom.errors import InputError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.runs import progress_log
 from tokenloom.flows.runs.progress_page import progress_page, summary_line
@@ -77,18 +76,6 @@ class TestRuns:
         assert not [text for text in texts if "Finished in state Completed(" in text]
         assert not [text for text in texts if re.search(r"\b0 ?%", text)]
         assert any(re.match(r"tokenize done in \d+:\d\d: 300 documents", text) for text in texts)
-
-    def test_a_user_error_is_logged_once(self, tmp_path: Path) -> None:
-        spec = _spec(tmp_path)
-        (tmp_path / "input" / "b.jsonl").write_text('{"text": 3}\n')
-        with pytest.raises(InputError):
-            build_dataset(spec.with_workers(1))
-        run = _newest_run()
-        errors = [text for level, text in _log(run) if level == "ERROR"]
-        assert len(errors) == 1 and errors[0].startswith("failed: ") and "b.jsonl" in errors[0]
-        (artifact,) = _artifacts(run.id, "data-progress")
-        assert "stopped here: a retry continues from what is done" in artifact.description
-        assert "| ✗ | **tokenize** |" in artifact.data
 
     def test_a_retry_continues_in_the_same_artifact_from_the_finished_work(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -63,36 +63,6 @@ def test_tiktoken_as_the_form_presets_it_builds(ui: tuple[Path, Page]) -> None:
     assert page.errors() == []
 
 
-def test_a_form_without_a_tokenizer_is_refused(ui: tuple[Path, Page]) -> None:
-    _, page = ui
-    open_form(page)
-    fill_form(page, "unchosen")
-    page.submit()
-    page.wait("refusal", lambda: "'tokenizer' is a required property" in page.field("Tokenizer").text)
-
-
-@pytest.mark.parametrize(
-    ("tab", "title", "preset"),
-    [
-        ("tiktoken", "Name", "gpt2"),
-        ("Hugging Face", "Name", "EleutherAI/gpt-neox-20b"),
-        ("SentencePiece", "File", "tokenizer.model"),
-    ],
-)
-def test_the_required_field_of_a_tokenizer_is_filled_in(
-    tab: str, title: str, preset: str, ui: tuple[Path, Page]
-) -> None:
-    _, page = ui
-    if "/run" not in page.driver.current_url:
-        open_form(page)
-    tokenizer = page.field("Tokenizer")
-    page.press(tab, "tab", tokenizer)
-    field = page.field(title, tokenizer)
-    assert field.text.splitlines()[0] == title  # and not "(Optional)"
-    box = field.find_element(By.CSS_SELECTOR, "textarea")
-    page.wait(preset, lambda: box.get_attribute("value") == preset)
-
-
 def message_of_the_command_line(folder: Path, dataset: str) -> str:
     """Return the rule for a dataset's name as `tokenloom build` words it."""
     source = "sources:\n  - kind: parquet\n    path: input/*.parquet\n"
