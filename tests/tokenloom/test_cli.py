@@ -191,20 +191,6 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
         assert version in _run(project, *arguments).stdout
 
 
-def test_inspect_lists_rows_in_the_order_of_a_build_and_says_1_file(project: Path) -> None:
-    write_jsonl(project / "input" / "a.jsonl", ["twice", "twice", "a", "", "another line"])
-    with (project / "input" / "a.jsonl").open("a") as file:
-        file.write("{}\n")
-    options = ("--set", "documents.on_error=skip", "--set", "documents.min_chars=2")
-    built = _run(project, "build", "spec.yaml", "--direct", "--workers", "0", *options)
-    assert "4 of 6 rows left out: 2 filtered, 1 quarantined, 1 duplicate; quarantine.jsonl" in built.stdout
-    shown = _run(project, "inspect", "store/news").stdout
-    assert "  rows       6 read, 2 filtered, 0 excluded, 1 quarantined, 1 duplicate, 2 kept\n" in shown
-    assert "  inputs     1 file, " in shown
-    verified = _run(project, "verify", "store/news", "--deep", "--workers", "0").stdout
-    assert "2 documents encoded again" in verified
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -216,6 +202,7 @@ def test_inspect_lists_rows_in_the_order_of_a_build_and_says_1_file(project: Pat
         (("inspect", "store/nothing"), 1, "no dataset 'nothing'"),
         (("peek", "store/news@prod"), 1, "no dataset 'news'"),
         (("ls", "nowhere"), 1, "nowhere: no such store"),
+        (("demo", "--dir", "spec.yaml"), 2, "this is a file; name a folder"),
         (("biuld", "spec.yaml"), 2, "argument COMMAND: invalid choice: 'biuld' (choose from "),
         (("bench", "raed"), 2, "invalid choice: 'raed' (choose from "),
         (("build", "spec.yaml", "--worker", "2"), 2, "build: error: unrecognized arguments: --worker 2\n"),
@@ -319,17 +306,6 @@ def test_stdout_has_only_json_whatever_a_transform_prints(project: Path) -> None
         options = ["--direct", "--json", "--workers", workers, "--set", f"dataset=loud{workers}"]
         done = _spawn(project, "build", "spec.yaml", *rules, *options, PYTHONPATH=str(project))
         assert json.loads(done.stdout)["published"], done.stderr
-
-
-def test_errors_escape_control_characters(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"one\x1b[31m,two\n1,2\n")
-    (tmp_path / "spec.yaml").write_text(
-        "dataset: d\nstore: st\nsources:\n  - {kind: csv, path: a.csv}\ntokenizer: {kind: byte}\n"
-    )
-    done = _run(tmp_path, "build", "spec.yaml", "--direct", "--workers", "0")
-    assert done.returncode == 1
-    assert "no column 'text'" in done.stderr
-    assert "\x1b" not in done.stderr
 
 
 @pytest.mark.slow
@@ -534,36 +510,6 @@ def test_build_publishes_with_an_empty_or_missing_home_folder(project: Path, hom
     assert "Warning" not in done.stderr
     assert not (project / "missing").exists()
     assert not list((project / "tmp").glob("tokenloom-prefect-*"))
-
-
-@pytest.mark.slow
-def test_ctrl_c_with_json_prints_an_object(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "started")
-    (tmp_path / "waiting.py").write_text(
-        "import pathlib, time\ndef wait(text):\n    pathlib.Path('started').open('w').close()\n    time.sleep(60)\n"
-    )
-    write_jsonl(tmp_path / "a.jsonl", ["one"])
-    (tmp_path / "spec.yaml").write_text(
-        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
-        'documents: {transform: {function: "waiting:wait", version: "1"}}\n'
-    )
-    process = subprocess.Popen(
-        [*_COMMAND, "build", "spec.yaml", "--json", "--direct", "--workers", "0"],
-        cwd=tmp_path,
-        env=_environment(FIRST=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    with (tmp_path / "started").open():  # it opens once the transform runs
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    error = json.loads(output)["error"]
-    assert (error["type"], error["exit_code"]) == ("KeyboardInterrupt", 130)
-    assert errors.strip() == error["message"]
-    assert "run the same command again to continue" in error["message"]
 
 
 @pytest.mark.slow

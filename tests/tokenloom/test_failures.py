@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import re
 import socket
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -123,19 +121,6 @@ def test_every_message_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_pipe_closed_before_the_json_error_exits_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Closed(io.StringIO):
-        def flush(self) -> None:
-            raise BrokenPipeError
-
-        def fileno(self) -> int:
-            return out.fileno()
-
-    with (tmp_path / "out").open("w") as out:
-        monkeypatch.setattr(sys, "stdout", Closed())
-        assert main(["plan", "none.yaml", "--json"]) == 1
-
-
 def test_each_error_of_a_spec_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = _spec(tmp_path, "parqet", "x", "nope: 1")
     assert len(_refused(capsys, "plan", spec, "--set", "seed=-1", code=2).splitlines()) == 2
@@ -189,21 +174,6 @@ def test_a_column_without_a_name_can_be_read(tmp_path: Path, capsys: pytest.Capt
         assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3  # and the good text
     (tmp_path / "b.csv").write_text("a,b\n1,2\n")
     assert "no column ''" in _refused(capsys, "plan", _spec(tmp_path, "csv", "b.csv", "text: ''"))
-
-
-@pytest.mark.parametrize("rows", ['["one", "two"]', '"one"\n"two"\n'])
-def test_only_strings_are_read_with_a_dot_and_named_without(
-    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.json").write_text(rows)
-    message = _refused(capsys, "plan", _spec(tmp_path, "jsonl", "a.json"))
-    assert message.endswith(
-        "a string where an object with the key 'text' is expected; set text: . if each row is a text"
-    )
-    assert main(["build", _spec(tmp_path, "jsonl", "a.json", "text: ."), "--direct", "--workers", "0", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3
-    (tmp_path / "a.json").write_text('{"text": "an object"}\n')
-    assert "it is an object, not text" in _refused(capsys, "plan", _spec(tmp_path, "jsonl", "a.json", "text: ."))
 
 
 # plan refuses what build refuses
@@ -339,12 +309,6 @@ def test_plan_warns_if_only_the_sample_has_no_documents(
 
 
 # Errors of the operating system
-
-
-def test_a_path_of_the_wrong_kind_is_named_without_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("")
-    assert "this is a file; name a folder" in _refused(capsys, "demo", "--dir", str(tmp_path / "file"), code=2)
-    assert f"{tmp_path}: this is a folder; name the YAML file" in _refused(capsys, "build", str(tmp_path), code=2)
 
 
 def test_a_system_error_is_reported_without_its_number(

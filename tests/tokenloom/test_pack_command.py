@@ -107,8 +107,3 @@ def test_a_wrong_argument_is_reported(
 ) -> None:
     assert main(["pack", reference, *arguments]) == code
     assert message in capsys.readouterr().err
-
-
-def test_seq_len_is_required(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pack", reference]) == 2
-    assert "--seq-len" in capsys.readouterr().err

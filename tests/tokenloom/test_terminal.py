@@ -106,13 +106,6 @@ def test_the_step_that_failed_is_marked(project: Path) -> None:
     assert (screen[-1].startswith("tokenloom: ") and "a.jsonl" in screen[-1]) or "a.jsonl" in screen[-2]
 
 
-def test_verify_uses_the_same_display(project: Path) -> None:
-    assert _on_terminal(project, "build", "spec.yaml", "--direct", "--workers", "0")[0] == 0
-    code, written = _on_terminal(project, "verify", "store/news", "--deep", "--workers", "0")
-    assert code == 0, written
-    assert _finished(_screen(written)) == ["open", "read files", "encode again"]
-
-
 def test_stdout_in_a_file_is_not_redirected_while_bars_are_on_a_terminal(tmp_path: Path) -> None:
     program = "from tokenloom.cli.display import showing_progress\nwith showing_progress(): print('a line')"
     ours, theirs = pty.openpty()

@@ -491,11 +491,6 @@ def test_arguments_that_are_missing_or_out_of_range_are_usage_errors(
     assert message in run(command, built.reference, *rest, code=2)["error"]["message"]
 
 
-def test_an_unknown_split_names_those_there_are(built: Built, run: Run) -> None:
-    error = run("trace", built.reference, "--sample", 1, "--seq-len", 16, "--split", "valid", code=1)["error"]
-    assert "no split 'valid'; it has: test, train" in error["message"]
-
-
 def test_states_that_do_not_fit_are_usage_errors(built: Built, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     state: dict[str, Any] = dict(TokenLoader(TokenDataset(built.reference, seq_len=16), 2).state_dict())
