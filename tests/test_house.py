@@ -206,7 +206,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "cli": 2_500,
+    "cli": 2_450,
     "examples": 450,
     "flows": 1_050,
     "reader": 2_550,
