@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_reference, integer_in, number_up_to, positive
-from tokenloom.cli.bench.figures import BenchResult, WayFigures, way_figures
+from tokenloom.cli.bench.figures import BenchResult, WayFigures, show, way_figures
 from tokenloom.cli.bench.rank import Task, run_ranks
-from tokenloom.cli.bench.tables import show
 from tokenloom.cli.loader_arguments import as_usage_errors
 from tokenloom.cli.output import Output
 from tokenloom.errors import SpecError
