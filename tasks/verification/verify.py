@@ -100,11 +100,11 @@ class ShardJob:
     def read(self) -> FileReport:
         """Read the files and compare them with the manifest and with each other."""
         claim, counter = self.claim, _ByteCounter()
+        shard = StoredShard(self.store, claim.version, claim.entry)
         chosen: list[ChosenDocument] = []
 
         def choose(batch: pa.RecordBatch) -> None:
             if header and self.max_hash is not None:
-                shard = StoredShard(self.store, claim.version, claim.entry)
                 chosen.extend(choose_documents(batch, shard, self.max_hash))
 
         progress.report(progress.Working(f"reading {claim.path}"))
