@@ -14,12 +14,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import InputError
+from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import root_of
 from tokenloom.tasks.sources import make_reader
@@ -38,7 +40,7 @@ from tokenloom.tasks.sources.datasets_package import (
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, check_names, found_file
 from tokenloom.tasks.sources.files.opening import filesystem_of, input_bytes, is_local
 from tokenloom.tasks.sources.rows.columns import Columns
-from tokenloom.tasks.sources.rows.take import read_first
+from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
 _FORMATS = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "tsv": "csv", "jsonl": "json", "ndjson": "json"}
@@ -134,7 +136,7 @@ class Reader(SourceReader):
             yield from self._streamed(dataset, url, None if self._is_stream else index)
         else:
             reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
-            yield from read_first(reader, dataset.urls, self._take or 0)
+            yield from _read_first(reader, dataset.urls, self._take or 0)
 
     def _streamed(self, dataset: Dataset, url: str, index: int | None) -> Iterator[Rows]:
         row, schema = 0, None
@@ -194,3 +196,58 @@ def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         num_bytes += table.nbytes
     if pending:
         yield pa.concat_tables(pending).combine_chunks()
+
+
+def _read_first(reader: SourceReader, urls: Sequence[str], num_rows: int) -> Iterator[Rows]:
+    """Yield the first `num_rows` rows of files, counted through all of them, before any filter.
+
+    Args:
+        reader: the reader of the files; numbers rows by their position, or is a RecordReader.
+        urls: the files, in order.
+        num_rows: how many rows to read.
+    """
+    if isinstance(reader, RecordReader):
+        records = islice(_records(reader, urls), num_rows)
+        return reader.batches(records, lambda row: f"{urls[0]} and the files after it, row {row}")
+    return _first(_joined(reader, urls), num_rows)
+
+
+def _records(reader: RecordReader, urls: Sequence[str]) -> Iterator[RawRow]:
+    """Yield the records of all files, numbered in sequence."""
+    parts = ((url, part) for url in urls for part in reader.partitions(url))
+    raw_rows = (raw for url, part in parts for raw in reader.raw_rows(url, part.start, part.end))
+    for number, (_, value, num_bytes) in enumerate(raw_rows):
+        yield RawRow(number, value.changed(row=number) if isinstance(value, BadRow) else value, num_bytes)
+
+
+def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:
+    """Yield the rows of all files, numbered in sequence."""
+    first_row = 0
+    for url in urls:
+        num_rows = 0
+        for part in reader.partitions(url):
+            for rows in reader.read(url, part):
+                num_rows += rows.num_read
+                bad = tuple(one.changed(row=one.row + first_row) for one in rows.bad)
+                yield replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
+        first_row += num_rows
+
+
+def _first(batches: Iterator[Rows], num_rows: int) -> Iterator[Rows]:
+    start = 0
+    for rows in batches:
+        end = start + rows.num_read
+        if end >= num_rows:
+            yield rows if end == num_rows else _cut(rows, start, num_rows)
+            return
+        yield rows
+        start = end
+
+
+def _cut(rows: Rows, start: int, end: int) -> Rows:
+    """Return the part before row `end` of a batch that accounts for the rows from `start` on."""
+    count = int(np.searchsorted(rows.rows, np.uint64(end)))
+    bad = tuple(one.changed(num_rows=min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end)
+    num_filtered = end - start - count - sum(one.num_rows for one in bad)
+    ids = None if rows.ids is None else rows.ids[:count]
+    return Rows(rows.texts[:count], rows.rows[:count], ids, num_filtered, min(rows.num_not_read, num_filtered), bad)

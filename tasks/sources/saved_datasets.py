@@ -16,8 +16,9 @@ from tokenloom.tasks.sources.files.opening import filesystem_of, is_local
 
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
+_INDICES = "_indices_data_files"  # of an old release; supported if there are none
 _STATE_KEYS = {  # those that releases of datasets have written
-    *("_data_files", "_fingerprint", "_split", "_indices_data_files", "_indexes", "_info", "_inplace_history"),
+    *("_data_files", "_fingerprint", "_split", "_indexes", "_info", "_inplace_history"),
     *("_format_columns", "_format_kwargs", "_format_type", "_output_all_columns"),  # how rows are shown
 }
 
@@ -61,9 +62,7 @@ def _data_files(folder: str, pattern: str) -> list[str]:
             "to mean its files"
         )
     state = read_json(f"{folder}/{_STATE}")
-    if state.get("_indices_data_files"):
-        raise InputError(f"{folder}: saved with indices, by an old release of datasets; load it and save it again")
-    if unknown := sorted(state.keys() - _STATE_KEYS):
+    if unknown := sorted(key for key, value in state.items() if key not in _STATE_KEYS and (value or key != _INDICES)):
         raise InputError(
             f"{folder}/{_STATE}: {unknown[0]!r} is not supported; save the dataset as parquet, and read that"
         )
