@@ -136,44 +136,32 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
 def _without_large(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer) -> Rows:
     data, offsets = text_bytes(rows.texts)
     lengths = np.diff(offsets)
-    bad = [_too_large(place_of, int(rows.rows[i]), int(lengths[i]), rules) for i in _above(lengths, rules.max_bytes)]
-    is_bad = lengths > rules.max_bytes
-    for i in _above(np.where(is_bad, 0, lengths), tokenizer.max_text_bytes):
-        if not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
-            bad.append(_too_long(place_of, int(rows.rows[i]), int(lengths[i]), tokenizer))
-            is_bad[i] = True
+    found: dict[int, tuple[str, str]] = {}  # position in the batch -> reason, and what is wrong
+    for i in _above(lengths, rules.max_bytes):
+        found[i] = (
+            "too_large",
+            f"a document of {lengths[i]:,} bytes; at most {rules.max_bytes:,} are allowed (documents.max_bytes); "
+            "raise that limit or split the document",
+        )
+    for i in _above(lengths, tokenizer.max_text_bytes):
+        if i not in found and not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
+            found[i] = (
+                "too_large",
+                f"a document of {lengths[i]:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at most "
+                f"{tokenizer.max_text_bytes:,} at once, because more would need too much memory; split the document",
+            )
     if rows.ids is not None:
-        id_bytes = np.diff(text_bytes(rows.ids.fill_null(""))[1])
-        bad += [_long_id(place_of, int(rows.rows[i])) for i in _above(np.where(is_bad, 0, id_bytes), MAX_ID_BYTES)]
-        is_bad |= id_bytes > MAX_ID_BYTES
-    if not bad:
+        for i in _above(np.diff(text_bytes(rows.ids.fill_null(""))[1]), MAX_ID_BYTES):
+            found.setdefault(i, ("bad_id", f"an id of more than {MAX_ID_BYTES:,} bytes; repair the row"))
+    if not found:
         return rows
+    numbered = [(int(rows.rows[i]), *found[i]) for i in sorted(found)]
+    bad = [BadRow(f"{place_of(row)}: {message}", row, reason) for row, reason, message in numbered]
     if rules.on_error != "skip":
-        raise min(bad, key=lambda row: row.row)
-    return replace(_only(rows, ~is_bad), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))
+        raise bad[0]
+    kept = np.isin(np.arange(len(rows.rows)), list(found), invert=True)
+    return replace(_only(rows, kept), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))
 
 
 def _above(sizes: NDArray[np.int64], max_size: int) -> list[int]:
     return np.flatnonzero(sizes > max_size).tolist()
-
-
-def _too_large(place_of: PlaceOf, row: int, num_bytes: int, rules: RulesJob) -> BadRow:
-    return BadRow(
-        f"{place_of(row)}: a document of {num_bytes:,} bytes; at most {rules.max_bytes:,} are allowed "
-        "(documents.max_bytes); raise that limit or split the document",
-        row,
-        "too_large",
-    )
-
-
-def _too_long(place_of: PlaceOf, row: int, num_bytes: int, tokenizer: Tokenizer) -> BadRow:
-    return BadRow(
-        f"{place_of(row)}: a document of {num_bytes:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at "
-        f"most {tokenizer.max_text_bytes:,} at once, because more would need too much memory; split the document",
-        row,
-        "too_large",
-    )
-
-
-def _long_id(place_of: PlaceOf, row: int) -> BadRow:
-    return BadRow(f"{place_of(row)}: an id of more than {MAX_ID_BYTES:,} bytes; repair the row", row, "bad_id")
