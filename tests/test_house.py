@@ -283,7 +283,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "reader.shards.disk_reads",
     "server.deployments",
     "server.process_tree",
-    "server.up_runs",
     "storage.stores.s3",
     "storage.stores.uploads",
     "tasks.report.parts",

@@ -71,16 +71,6 @@ def children() -> set[int]:
     return {pid for pid, parent in _parents().items() if parent == os.getpid()}
 
 
-def descendants(pid: int) -> set[int]:
-    """Return the children of a process, their children, and so on."""
-    parents = _parents()
-    found: set[int] = set()
-    newest = {pid}
-    while newest := {child for child, parent in parents.items() if parent in newest} - found:
-        found |= newest
-    return found
-
-
 def _parents() -> dict[int, int]:
     """Return the parent of every process on this machine."""
     found = {}

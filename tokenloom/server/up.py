@@ -34,7 +34,6 @@ from tokenloom.server.prefect_server import (
 from tokenloom.server.process_tree import (
     adopt_orphans,
     children,
-    descendants,
     kill_children,
     reap_children,
     terminate_children,
@@ -228,9 +227,8 @@ def _start_worker(runs: int, log: int) -> subprocess.Popen[bytes]:
 
 def _stop_worker(process: subprocess.Popen[bytes]) -> None:
     """Stop a worker, which kills its flow runs, and record them as Crashed."""
-    from tokenloom.server.up_runs import end_runs, runs_of
+    from tokenloom.server.up_runs import end_runs
 
-    runs = runs_of(descendants(process.pid))
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)
@@ -238,7 +236,7 @@ def _stop_worker(process: subprocess.Popen[bytes]) -> None:
         print_status("the worker does not stop; killing it")
         process.kill()
         process.wait()
-    end_runs(runs)
+    end_runs()
 
 
 def _wait_until_online(worker: subprocess.Popen[bytes], home: Path) -> None:

@@ -6,10 +6,7 @@ have no heartbeats, would stay Running forever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
-from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -34,51 +31,30 @@ from tokenloom.flows.runs.events import BUILDS, emit_failed, write_last_line
 from tokenloom.server.prefect_server import POOL, WORKER
 from tokenloom.tasks.publishing.outcome import crash_message
 
-_VARIABLE = b"PREFECT__FLOW_RUN_ID="  # the process of a flow run has it in its environment
 _AT_WORK = set(StateType) - TERMINAL_STATES
+_CLAIMED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a worker has taken the run
 _MESSAGE = crash_message("stopped with `tokenloom up`")
+_LATER = "once their heartbeats are missing"
 
 
-def runs_of(processes: Iterable[int]) -> set[UUID]:
-    """Return the flow runs that these processes execute (Linux)."""
-    return {run for process in processes if (run := _run_of(process))}
+def end_runs() -> None:
+    """Mark the runs of the worker, which has stopped, as Crashed; one that has ended keeps its state.
 
-
-def end_runs(runs: Iterable[UUID]) -> None:
-    """Mark flow runs as Crashed: `runs`, and those that their worker had claimed but not started.
-
-    Args:
-        runs: flow runs whose processes were killed. One that had already ended keeps its state.
+    If another worker serves the same pool, nobody knows whose the runs are, and their heartbeats decide.
     """
+    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    claimed = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_CLAIMED)))
     try:
         with get_client(sync_client=True) as client:
-            for run_id in {*runs, *_claimed(client)}:
+            workers = client.read_workers_for_work_pool(POOL)
+            if any(worker.name != WORKER and worker.status == WorkerStatus.ONLINE for worker in workers):
+                print_status(f"another worker serves the pool {POOL}: runs that were stopped end {_LATER}")
+                return
+            for run in client.read_flow_runs(flow_run_filter=claimed, work_pool_filter=of_pool):
                 with suppress(ObjectNotFound):  # it has been deleted
-                    _end(client, client.read_flow_run(run_id))
+                    _end(client, client.read_flow_run(run.id))
     except httpx.HTTPError as error:  # `tokenloom up` must stop anyway
-        print_status(
-            f"the server did not record that its runs ended ({message_of(error)}); it will once their heartbeats "
-            "are missing"
-        )
-
-
-def _run_of(process: int) -> UUID | None:
-    try:
-        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    except OSError:  # the process has ended
-        return None
-    found = [value.removeprefix(_VARIABLE) for value in variables if value.startswith(_VARIABLE)]
-    return UUID(found[0].decode()) if found else None
-
-
-def _claimed(client: SyncPrefectClient) -> list[UUID]:
-    """Return the runs that the worker had claimed but not started; none if another worker may have claimed them."""
-    workers = client.read_workers_for_work_pool(POOL)
-    if any(worker.name != WORKER and worker.status == WorkerStatus.ONLINE for worker in workers):
-        return []
-    pending = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PENDING])))
-    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    return [run.id for run in client.read_flow_runs(flow_run_filter=pending, work_pool_filter=of_pool)]
+        print_status(f"the server did not record that its runs ended ({message_of(error)}); it will {_LATER}")
 
 
 def _end(client: SyncPrefectClient, run: FlowRun) -> None:
