@@ -16,14 +16,14 @@ from tokenloom.flows.build_steps import run_build
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.events import emit_published
-from tokenloom.flows.runs.hooks import BUILD_HOOKS, begin, completed
+from tokenloom.flows.runs.hooks import HOOKS, begin, completed
 from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publishing.publish import BuildResult
 
 
-@flow(name="build-dataset", **BUILD_HOOKS)
+@flow(name="build-dataset", **HOOKS)
 def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 

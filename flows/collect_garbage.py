@@ -12,7 +12,7 @@ from tokenloom.flows.blocks import credentials_in, store_of_block, using_credent
 from tokenloom.flows.build_dataset import absolute_path
 from tokenloom.flows.runners import run_one
 from tokenloom.flows.runs import report
-from tokenloom.flows.runs.hooks import VERIFY_HOOKS, completed_with
+from tokenloom.flows.runs.hooks import HOOKS, completed_with
 from tokenloom.storage.versions.references import parse_dataset
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention.collect import Collected, collect, collection_line
@@ -20,7 +20,7 @@ from tokenloom.tasks.retention.policy import Policy
 from tokenloom.wording import seconds_of
 
 
-@flow(name="collect-garbage", **VERIFY_HOOKS)
+@flow(name="collect-garbage", **HOOKS)
 def collect_garbage(
     dataset: Annotated[str, Field(min_length=1)],
     keep_last: Annotated[int, Field(ge=0)] = 3,

@@ -13,11 +13,11 @@ from prefect import flow
 from pydantic import Field
 
 from tokenloom.flows.build_dataset import absolute_path, build_and_report
-from tokenloom.flows.runs.hooks import BUILD_HOOKS
+from tokenloom.flows.runs.hooks import HOOKS
 from tokenloom.spec.loading import load_spec
 
 
-@flow(name="rebuild-dataset", **BUILD_HOOKS)
+@flow(name="rebuild-dataset", **HOOKS)
 def rebuild_dataset(
     spec_file: Annotated[str, Field(min_length=1)],
     overrides: str = "",

@@ -9,7 +9,7 @@ from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
-from tokenloom.flows.runs.hooks import VERIFY_HOOKS
+from tokenloom.flows.runs.hooks import HOOKS
 from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
@@ -20,7 +20,7 @@ from tokenloom.tasks.verification.verify import VerificationResult
 _MAX_NAMED = 5
 
 
-@flow(name="verify-dataset", **VERIFY_HOOKS)
+@flow(name="verify-dataset", **HOOKS)
 def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> VerificationResult:
     """Verify a version. The run fails if a file is damaged, or if `deep` found no document to encode.
 

@@ -20,7 +20,7 @@ from prefect.runtime import flow_run as this_run
 from prefect.states import Completed, Crashed, Failed
 
 from tokenloom.flows.runs import log_filter
-from tokenloom.flows.runs.events import DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.flows.runs.events import BUILDS, DATASET_LABEL, Ending, emit_failed, write_last_line
 from tokenloom.spec.validation import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.publishing.outcome import crash_message, joined_problems, outcome
@@ -48,25 +48,18 @@ def completed_with(message: str, result: dict[str, Any]) -> State[dict[str, Any]
     return Completed(message=message, data=result)
 
 
-def build_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Report why a build did not complete: in the run's state, its log and an event."""
+def run_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Report why a run did not complete: in its state, its log and, if it builds, an event."""
+    is_build = flow.name in BUILDS
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
-        ending, error, message = _reason(flow, run, state, is_resumable=True)
+        ending, error, message = _reason(flow, run, state, is_resumable=is_build)
         _report(client, run, state, ending, message)
-        emit_failed(client, run, ending, error, message)
+        if is_build:
+            emit_failed(client, run, ending, error, message)
 
 
-def verification_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Report why a verification did not complete: in the run's state and its log."""
-    with get_client(sync_client=True) as client:
-        run = client.read_flow_run(flow_run.id)
-        ending, _, message = _reason(flow, run, state, is_resumable=False)
-        _report(client, run, state, ending, message)
-
-
-BUILD_HOOKS: dict[str, Any] = {name: [build_ended] for name in ("on_failure", "on_cancellation", "on_crashed")}
-VERIFY_HOOKS: dict[str, Any] = {name: [verification_ended] for name in BUILD_HOOKS}
+HOOKS: dict[str, Any] = {name: [run_ended] for name in ("on_failure", "on_cancellation", "on_crashed")}
 
 
 def _report(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: Ending, message: str) -> None:

@@ -46,7 +46,7 @@ def difference_section(figures: VersionFigures) -> Section:
     """Return how documents and tokens differ from those of the previous version."""
     previous, title = figures.previous, "Since the previous version"
     if previous is None:
-        gone = figures.tagging.previous
+        gone = figures.replaced
         lead = f"The previous version, {gone}, is gone." if gone else "There is no previous version."
         return Section("difference", title, lead)
     before, now = total_of(previous.splits.values()), figures.total

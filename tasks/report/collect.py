@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.statistics import DocumentCounter, DocumentStatistics, add_sources
-from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.formats.statistics import DocumentStatistics, add_sources
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs
-from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
-from tokenloom.tasks.report.figures import PreviousVersion, Tagging, VersionFigures, counts_of_splits, total_of
+from tokenloom.tasks.report.figures import PreviousVersion, VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
 from tokenloom.tokenizers import Tokenizer
 
@@ -58,23 +55,24 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
         read_inputs(store, manifest),
         VersionFacts(store, manifest, find_build_record(store, manifest.version)),
     )
-    statistics = facts.build.statistics if facts.build else None
-    if statistics is None or not _fit(manifest, statistics):
-        statistics = statistics_of_tables(store, manifest, inputs)
+    statistics = (facts.build.statistics if facts.build else None) or {}
+    if not _fit(manifest, statistics):
+        statistics = {}
+        notes.append("build.json is missing or damaged, so sources, lengths and perhaps more are unknown.")
     tokenizer = tokenizer or version_decoder(store, manifest)
     if tokenizer is None:
         notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
-    if facts.build is None:
-        notes.append("build.json is missing or damaged, so times, checks and bytes per token are unknown.")
-    tagging = _tagging(store, manifest.version)
+    current = tags.tagged_versions(store).get(manifest.version, [])
+    replaced = _replaced(store, manifest.version, current)
     return VersionFigures(
         facts=facts,
         inputs=inputs,
-        tagging=tagging,
+        tags=current,
+        replaced=replaced,
         statistics=statistics,
         sample=frequent_tokens(store, manifest, tokenizer),
         documents=sampled_documents(store, manifest, inputs, tokenizer),
-        previous=_previous(store, tagging.previous),
+        previous=_previous(store, replaced),
         notes=notes,
     )
 
@@ -92,42 +90,14 @@ def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
     )
 
 
-def statistics_of_tables(store: Store, manifest: Manifest, inputs: list[InputEntry]) -> dict[str, DocumentStatistics]:
-    """Return the statistics of a version whose build.json lacks them, from all rows of its document tables.
-
-    Raises FormatError if a table is damaged, StoreError if it is missing.
-    """
-    names = list(dict.fromkeys(entry.source for entry in inputs))
-    source_of_input = np.array([names.index(entry.source) for entry in inputs])  # (num_inputs,)
-    found = {}
-    for name, split in manifest.splits.items():
-        counter = DocumentCounter(names)
-        for entry in split.shards:
-            with StoredShard(store, manifest.version, entry).table(len(inputs)) as table:
-                for batch in table.batches():
-                    counter.add(batch.num_tokens, source_of_input[batch.input])
-        found[name] = counter.statistics()
-    return found
-
-
-def _tagging(store: Store, version: str) -> Tagging:
-    """Return the tags that name a version, and the move by which a build, or else a person, published it."""
-    current = tags.tagged_versions(store).get(version, [])
+def _replaced(store: Store, version: str, current: Sequence[str]) -> str | None:
+    """Return the version that a tag named before a build, or else a person, published this one."""
     for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
-        if entry := _first_naming(store, tag, version):
-            return Tagging(current, tag, entry.at, entry.previous)
-    return Tagging(current)
-
-
-def _first_naming(store: Store, tag: str, version: str) -> tags.TagEntry | None:
-    """Return the last move of a tag to a version by a build, or else the first one; None if it is not found."""
-    found = None
-    for entry in reversed(tags.tag_log(store, tag).read_all()[0]):
-        if entry.version == version:
-            found = entry
-            if entry.reason == tags.BUILD_REASON:
-                break
-    return found
+        moves = [entry for entry in tags.tag_log(store, tag).read_all()[0] if entry.version == version]
+        if moves:
+            by_build = [entry for entry in moves if entry.reason == tags.BUILD_REASON]
+            return (by_build[-1] if by_build else moves[0]).previous
+    return None
 
 
 def _previous(store: Store, version: str | None) -> PreviousVersion | None:

@@ -70,16 +70,6 @@ class TokenSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Tagging:
-    """Which tags name a version now, and the move that named it first: its tag, ISO 8601 time, and what came before."""
-
-    tags: list[str]
-    tag: str | None = None
-    at: str | None = None
-    previous: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PreviousVersion:
     """The version that the tag named before; `sources` is None if it does not say what comes from each source."""
 
@@ -92,13 +82,15 @@ class PreviousVersion:
 class VersionFigures:
     """All that the report of a version shows.
 
-    `previous` is None if no earlier version is known; `statistics` are by split. `notes` say what could not be found
-    out, and why.
+    `tags` name the version now. `replaced` is the version that its tag named before, None if there was none, and
+    `previous` what that held, None if it is gone. `statistics` are by split, empty if they are unknown. `notes` say
+    what could not be found out, and why.
     """
 
     facts: VersionFacts
     inputs: list[InputEntry]
-    tagging: Tagging
+    tags: list[str]
+    replaced: str | None
     statistics: dict[str, DocumentStatistics]
     sample: TokenSample
     documents: list[ExampleDocument]

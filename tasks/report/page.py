@@ -51,11 +51,11 @@ def render_page(figures: VersionFigures) -> str:
 
 
 def _facts(figures: VersionFigures) -> list[str]:
-    tagging, facts = figures.tagging, []
-    if tagging.at is not None:
-        facts.append(f"published {shown_time(tagging.at)} UTC")
-    facts.append(f"tagged {', '.join(tagging.tags)}" if tagging.tags else "no tag names it now")
-    if figures.facts.build and figures.facts.build.gates == []:
+    build, facts = figures.facts.build, []
+    if build and build.at:
+        facts.append(f"published {shown_time(build.at)} UTC")
+    facts.append(f"tagged {', '.join(figures.tags)}" if figures.tags else "no tag names it now")
+    if build and build.gates == []:
         facts.append("no checks set")
     return [*facts, f"tokenizer {described_tokenizer(figures.facts.tokenizer)}"]
 

@@ -27,7 +27,8 @@ _MARKED = (0.1, 0.5, 0.9)  # quantiles in the histogram
 def report_sections(figures: VersionFigures) -> Iterator[Section]:
     """Yield the sections of a report, in order; one without figures is left out."""
     yield from gates_section(figures)
-    yield _sources(figures)
+    if figures.statistics:
+        yield _sources(figures)
     yield _splits(figures)
     yield from _lengths(figures)
     yield _rows(figures)
