@@ -49,18 +49,11 @@ def duration(seconds: float) -> str:
 
 
 def shown_age(seconds: float) -> str:
-    """Return an age or a limit in its largest units: "45 s", "12 min", "3 h", "2 days 5 h"."""
-    seconds = max(0.0, seconds)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours = round(seconds / 3600)
-    if hours < 48:
-        return f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days:,} days {hours} h" if hours else f"{days:,} days"
+    """Return an age or a limit in the largest unit of which it has two: "45 s", "119 min", "2 h", "5 days"."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def seconds_of(text: str) -> float:

@@ -117,5 +117,5 @@ def test_times_are_read_and_shown() -> None:
     for text in ("", "h", "5", "-1h", "1e3s", "5 h", "1w"):
         with pytest.raises(ValueError, match="is not a time"):
             seconds_of(text)
-    shown = {0: "0 s", 89: "89 s", 90: "2 min", 5340: "89 min", 7200: "2 h", 172800: "2 days", 180000: "2 days 2 h"}
+    shown = {-1: "0 s", 119: "119 s", 120: "2 min", 7199: "119 min", 7200: "2 h", 172799: "47 h", 180000: "2 days"}
     assert {seconds: shown_age(seconds) for seconds in shown} == shown

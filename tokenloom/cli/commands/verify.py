@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_reference, add_source_spec, integer_in
 from tokenloom.cli.display import showing_progress
@@ -12,9 +11,6 @@ from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
-
-if TYPE_CHECKING:
-    from tokenloom.spec.build_spec import BuildSpec
 
 _FAILED, _DAMAGED = 1, 3
 
@@ -62,17 +58,15 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
 
     if spec and not deep:
         raise SpecError("--spec: only --deep reads sources; give both")
+    given = None
+    if spec:
+        from tokenloom.spec.loading import load_spec  # importing it takes as long as reading a gigabyte
+
+        given = load_spec(spec)
     with showing_progress():
-        num_workers = chosen_num_workers(workers)
-        found = verify_directly(reference, deep, _loaded(spec) if spec else None, num_workers)
+        found = verify_directly(reference, deep, given, chosen_num_workers(workers))
     _print(out, found, deep)
     return VerifyResult(found, deep)
-
-
-def _loaded(spec: str) -> BuildSpec:
-    from tokenloom.spec.loading import load_spec
-
-    return load_spec(spec)
 
 
 def _print(out: Output, found: Json, deep: bool) -> None:
