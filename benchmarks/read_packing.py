@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from figures import Figure
 from made_store import random_offsets, write_sparse_store
 from read_sizes import BATCH, SEQ_LEN, Sizes
-from tokenloom.storage.packing.packings import plan_shard
-from tokenloom.storage.packing.shares import shares_of
+from tokenloom.storage.packing.packings import plan_shard, shares_of
 
 _NUM_SHARDS = 16
 _FIRST_BATCH = f"""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenloom import TokenDataset
+from tokenloom.storage.packing.packings import PACKINGS
 
-PACKINGS = ("concat", "document", "document_padded", "best_fit")
 _LENGTHS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 _SHORT = 32  # a split that needs a shorter seq_len is not evaluated
 

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
-from tokenloom.storage.packing.best_fit import _stable_order
-from tokenloom.storage.packing.bins import fill_bins
-from tokenloom.storage.packing.packings import PACKINGS, num_samples, plan_shard
-from tokenloom.storage.packing.shares import PackingShares, shares_of
+from tokenloom.storage.packing.best_fit import _stable_order, fill_bins
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, num_samples, plan_shard, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 

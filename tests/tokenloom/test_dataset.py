@@ -316,7 +316,6 @@ _NOT_FOR_LOCAL_READING = {
     "tokenloom.storage.cache.shard_cache",
     "tokenloom.storage.formats.version_files",
     "tokenloom.storage.packing.counting",
-    "tokenloom.storage.packing.shares",
     "tokenloom.storage.stores.remote",
     "tokenloom.storage.stores.remote_errors",
     "uuid",

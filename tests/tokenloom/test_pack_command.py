@@ -11,9 +11,8 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.packing.packings import PACKINGS
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
-from tokenloom.storage.packing.shares import PackingShares, shares_of
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest
 from tokenloom.storage.versions.stored_shard import StoredShard

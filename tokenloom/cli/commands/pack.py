@@ -16,8 +16,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.counting import CountsFile
-from tokenloom.storage.packing.packings import PACKINGS, check_packing
-from tokenloom.storage.packing.shares import PackingShares, shares_of
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, check_packing, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve

@@ -15,7 +15,7 @@ from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.packings import PACKINGS, plan_shard, sample_key
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, plan_shard, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.wording import counted
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tokenloom.reader.decoding import Decoder
     from tokenloom.reader.shards.one_shard import OpenShard
     from tokenloom.storage.cache.partial_shard import PartialShard
-    from tokenloom.storage.packing.shares import PackingShares
 
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
@@ -183,8 +182,6 @@ class SplitSamples:
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
-        from tokenloom.storage.packing.shares import PackingShares, shares_of  # for this report only
-
         total = PackingShares(0, 0, 0, 0, 0, 0)
         for index in range(len(self.counts)):
             shard = self.shards[index]
