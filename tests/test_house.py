@@ -209,7 +209,7 @@ _BUDGETS = {
     "cli": 2_450,
     "examples": 450,
     "flows": 1_050,
-    "reader": 2_550,
+    "reader": 2_450,
     "server": 700,
     "spec": 1_150,
     "storage": 5_450,

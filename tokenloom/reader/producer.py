@@ -108,7 +108,7 @@ class Producer:
             self._reads.cancel()
             self._pool.shutdown(wait=False, cancel_futures=True)
             for dataset in self._stream.datasets:
-                dataset.end_reading()
+                dataset.shards.forget_ahead()
 
     def abandon(self) -> None:
         """Begin no more reads, for a loader that was dropped; its pools end with the last reference to it.

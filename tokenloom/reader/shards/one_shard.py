@@ -31,13 +31,7 @@ class OpenShard:
     """
 
     def __init__(
-        self,
-        path: Path,
-        verify: str,
-        access: str,
-        packing: str,
-        seq_len: int,
-        blocks: PartialShard | None = None,
+        self, path: Path, verify: str, access: str, packing: str, seq_len: int, blocks: PartialShard | None = None
     ) -> None:
         self._packing, self._seq_len = packing, seq_len
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.

@@ -176,10 +176,6 @@ class SplitSamples:
         if self.plans_shards:
             self.shards.prepare(unopened[: self.shards.room_ahead], pool, planning)
 
-    def end_reading(self) -> None:
-        """Forget the shards that a loader which ends has opened ahead of use."""
-        self.shards.forget_ahead()
-
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
         total = PackingShares(0, 0, 0, 0, 0, 0)
