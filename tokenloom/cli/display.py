@@ -18,32 +18,28 @@ _PLAIN_SECONDS = 5.0
 @contextmanager
 def showing_progress() -> Iterator[None]:
     """Show what the steps report while the block runs."""
-    with _live() if sys.stderr.isatty() else _plain_lines():
-        yield
+    if sys.stderr.isatty():
+        from tokenloom.cli.live_display import LiveDisplay
+
+        with LiveDisplay() as display, progress.listening(display.take):
+            yield
+    else:
+        with progress.listening(_PlainLines().take):
+            yield
 
 
-@contextmanager
-def _live() -> Iterator[None]:
-    from tokenloom.cli.live_display import LiveDisplay
+class _PlainLines:
+    """Prints each message, and every five seconds where the work is."""
 
-    with LiveDisplay() as display, progress.listening(display.take):
-        yield
+    def __init__(self) -> None:
+        self._meter, self._lock, self._last = Meter(), threading.Lock(), time.monotonic()
 
-
-@contextmanager
-def _plain_lines() -> Iterator[None]:
-    meter, lock = Meter(), threading.Lock()
-    last = time.monotonic()
-
-    def listen(event: progress.Event) -> None:
-        nonlocal last
-        meter.take(event)
-        with lock:  # so that lines of different threads do not mix
+    def take(self, event: progress.Event) -> None:
+        """Take an event; any thread may call."""
+        self._meter.take(event)
+        with self._lock:  # lines of different threads must not mix
             if isinstance(event, progress.Message):
                 print_status(event.text)
-            elif time.monotonic() - last >= _PLAIN_SECONDS:
-                last = time.monotonic()
-                print_status(meter.read().text())
-
-    with progress.listening(listen):
-        yield
+            elif time.monotonic() - self._last >= _PLAIN_SECONDS:
+                self._last = time.monotonic()
+                print_status(self._meter.read().text())
