@@ -14,8 +14,8 @@ from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.sources import make_reader
 
 _MAX_FILES = 1000
-_MAX_SECONDS = 10.0  # a person waits for the message
-_FOUND_BY_RULES = ("too_large", "bad_id")  # not by a reader
+_MAX_SECONDS = 10.0  # because a person waits for the message
+_FOUND_BY_RULES = ("too_large", "bad_id")  # reasons that no reader finds
 
 
 @dataclass(frozen=True)

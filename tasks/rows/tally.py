@@ -9,7 +9,7 @@ from tokenloom.storage.work.spill import SpillCounts
 from tokenloom.tasks.rows.checked_rows import WindowChooser
 from tokenloom.tasks.sources import Rows
 
-_MESSAGE_CHARS = 500  # of the first bad row, for a message about many of them
+_MESSAGE_CHARS = 500  # how much of the first bad row's message is kept for a message about many
 
 
 class PartitionTally:

@@ -12,9 +12,9 @@ from tokenloom.tasks.running.steps import RunEach, StepJobs
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-MAX_TASKS = 400  # of a step; Prefect is slow to show and store a run with more task runs
-MAX_SMALL_TASKS = 120  # of a step that takes a small part of the time
-_BATCHES_PER_WORKER = 4  # at least, so that all workers finish at about the same time
+MAX_TASKS = 400  # tasks of a step; Prefect is slow to show and store a run with more task runs
+MAX_SMALL_TASKS = 120  # tasks of a step that takes a small part of the time
+_BATCHES_PER_WORKER = 4  # the least number; then all workers finish at about the same time
 
 
 @dataclass(frozen=True)

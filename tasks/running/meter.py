@@ -15,9 +15,9 @@ from tokenloom.tasks.running.meter_reading import Reading, StepReading
 from tokenloom.tasks.running.progress import Advanced, Event, Reported, Reused, StepStarted, WorkKnown
 from tokenloom.wording import counted
 
-_MIN_SHARE = 0.02  # of a step or of the work; less says nothing about its pace
-_MIN_SECONDS = 2.0  # of work; before it, a build starts processes and loads the tokenizer
-_LONG_SECONDS = 30.0  # of a step; its start no longer matters
+_MIN_SHARE = 0.02  # a smaller share of a step or of the work says nothing about its pace
+_MIN_SECONDS = 2.0  # a build starts with processes and the tokenizer, which say nothing about its pace
+_LONG_SECONDS = 30.0  # after this time, how a step started no longer matters
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Meter:
         self._step: _Step | None = None
         self._weights: dict[str, float] = {}
         self._share = 0.0
-        self._work_seconds = self._worked = 0.0  # of the weighted steps that this run has ended
+        self._work_seconds = self._worked = 0.0  # sums over the weighted steps that this run has ended
 
     def take(self, event: Event) -> list[StepReading]:
         """Count an event; return the step that it ended, if it did."""

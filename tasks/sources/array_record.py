@@ -20,7 +20,7 @@ from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.json_values import parse_json
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
-_ESCAPE_BYTES = 2**22  # for the other fields of a JSON record; escapes may double the document
+_ESCAPE_BYTES = 2**22  # room for the other fields of a JSON record; escapes may double the document
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 _REPAIR = "repair or recreate the file, or leave it out"
 

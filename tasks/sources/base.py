@@ -16,8 +16,8 @@ from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 
-PARTITION_BYTES = 64_000_000  # of text, about; decides the cut, and through the cut the name of every spill
-BATCH_BYTES = 4_000_000  # of text, about, in memory at a time
+PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
+BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
 
 Options = Mapping[str, Any]  # how a file is read; each kind knows its own keys
 

@@ -23,10 +23,10 @@ from tokenloom.tasks.sources.rows.shown_names import column_error
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 from tokenloom.wording import counted
 
-_MAX_FIRST_LINE = 1_000_000  # characters in a line that is read only for a warning
+_MAX_FIRST_LINE = 1_000_000  # characters of a line that is read only for a warning
 _MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each
-_MAX_ROWS = 100  # compared with the header
-_MAX_CHARS = 1_000_000  # in those rows
+_MAX_ROWS = 100  # rows that are compared with the header
+_MAX_CHARS = 1_000_000  # characters of those rows
 _ADVICE = r'repair the file, set delimiter, or set escape: "\\" if a backslash stands before quotes in a field'
 
 

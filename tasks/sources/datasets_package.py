@@ -26,7 +26,7 @@ HARMLESS = {  # options that change neither rows nor texts; `features` may chang
     *("use_threads", "fragment_scan_options", "memory_map", "verbose"),
 }
 SKIPPING = {"on_bad_files", "on_bad_lines", "error_bad_lines", "warn_bad_lines"}
-_EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # or nested
+_EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # may be nested
 _STREAM_ROWS = 16  # rows that the package gives at a time: few, since each may be a large text
 _HUB_SECONDS = 30
 

@@ -18,7 +18,7 @@ from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, s
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
-_OTHER_BYTES = 2**22  # of a line, beside twice the size of a document
+_OTHER_BYTES = 2**22  # what a line may hold beside its document, whose escapes may double it
 _BOM = b"\xef\xbb\xbf"
 
 

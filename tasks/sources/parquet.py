@@ -42,7 +42,7 @@ from tokenloom.wording import counted
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this size, never whole
-_FEWER = 256  # times fewer rows in a batch after one that is too large for memory
+_FEWER = 256  # a batch that is too large for memory is read again with so many times fewer rows
 
 
 class Reader(SourceReader):
@@ -56,7 +56,9 @@ class Reader(SourceReader):
         self._columns = Columns(options)
         self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
-        self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last; slow to parse
+        self._footer: tuple[str, pq.FileMetaData] | None = (
+            None  # the footer of the file opened last, which is slow to parse
+        )
 
     @contextmanager
     def _open(self, url: str, part: FileRange | None = None) -> Iterator[pq.ParquetFile]:

@@ -16,8 +16,8 @@ from tokenloom.tasks.sources.files.opening import filesystem_of, is_local
 
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
-_INDICES = "_indices_data_files"  # of an old release; supported if there are none
-_STATE_KEYS = {  # those that releases of datasets have written
+_INDICES = "_indices_data_files"  # an old release wrote such files; a dataset without any is supported
+_STATE_KEYS = {  # the keys that releases of datasets have written
     *("_data_files", "_fingerprint", "_split", "_indexes", "_info", "_inplace_history"),
     *("_format_columns", "_format_kwargs", "_format_type", "_output_all_columns"),  # how rows are shown
 }

@@ -64,7 +64,7 @@ class Members:
     @cached_property
     def bounds(self) -> Junction:
         """Comparisons that are true for whatever `in` keeps."""
-        low, high = min(self.values), max(self.values)  # of one kind
+        low, high = min(self.values), max(self.values)  # they are of one kind
         return Junction(True, (Comparison(self.column, ">=", low), Comparison(self.column, "<=", high)))
 
 
@@ -77,7 +77,7 @@ class Junction:
 
 
 Filter = Comparison | Members | Junction
-_FEW_VALUES = 16  # of a list, which are compared one by one
+_FEW_VALUES = 16  # the values of a list of so many are compared one by one
 
 
 @lru_cache(maxsize=4)  # each partition asks for it, and a list may have 200,000 values

@@ -25,7 +25,7 @@ _MARKS = {  # longer marks first
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _MARK_STARTS = {mark[:1] for mark in _MARKS}
-_LONE = "\udcff"  # in place of what can't be decoded; invalid in UTF-8
+_LONE = "\udcff"  # replaces what can't be decoded; it is invalid in UTF-8
 _BAD = "tokenloom.bad"
 _READ_BYTES, _BUFFER_BYTES = 2**20, 2**20
 

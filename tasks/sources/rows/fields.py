@@ -13,8 +13,8 @@ from tokenloom.tasks.sources.rows.path_columns import OPTION
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
 _MISSING = object()
-WHOLE_ROW = "."  # as `text` of a source: rows are strings, not objects
-ROLES = {"role", "from"}  # the keys of which a message of a conversation has one
+WHOLE_ROW = "."  # the `text` of a source whose rows are strings, not objects
+ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 NO_CONVERSATIONS = "conversations are not supported; set text: to a key or column whose values are text"
 
 

@@ -13,7 +13,7 @@ from tokenloom.errors import InputError
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.tasks.sources.base import Options
 
-OPTION = "path_columns"  # of a file's options: column -> value
+OPTION = "path_columns"  # the option of a file that maps columns to values
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
