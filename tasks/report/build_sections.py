@@ -8,7 +8,7 @@ from tokenloom.storage.formats.statistics import SourceCounts
 from tokenloom.storage.formats.version_files import BuildRecord
 from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.charts import Bar
-from tokenloom.tasks.report.figures import VersionFigures, total_of
+from tokenloom.tasks.report.figures import VersionFigures, counts_of_sources, counts_of_splits, total_of
 from tokenloom.tasks.report.parts import Section, Table, bars_of
 from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
@@ -49,11 +49,12 @@ def difference_section(figures: VersionFigures) -> Section:
         gone = figures.replaced
         lead = f"The previous version, {gone}, is gone." if gone else "There is no previous version."
         return Section("difference", title, lead)
-    before, now = total_of(previous.splits.values()), figures.total
-    tables = [_changes("Splits, compared", "split", figures.splits, previous.splits)]
-    if previous.sources is not None:
-        tables.append(_changes("Sources, compared", "source", figures.sources, previous.sources))
-    missing = "" if previous.sources is not None else " It does not record its sources."
+    splits, sources = counts_of_splits(previous.manifest), counts_of_sources(previous)
+    before, now = total_of(splits.values()), figures.total
+    tables = [_changes("Splits, compared", "split", figures.splits, splits)]
+    if sources is not None:
+        tables.append(_changes("Sources, compared", "source", figures.sources, sources))
+    missing = "" if sources is not None else " Its sources are not known."
     lead = (
         f"{change(now.documents, before.documents)} documents and {change(now.tokens, before.tokens)} tokens since "
         f"{previous.version}.{missing} These are differences of totals; `tokenloom diff` lists the documents."

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.statistics import DocumentStatistics, add_sources
+from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
-from tokenloom.tasks.report.figures import PreviousVersion, VersionFigures, counts_of_splits, total_of
+from tokenloom.tasks.report.figures import VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents, version_decoder
 from tokenloom.tokenizers import Tokenizer
 
@@ -100,14 +101,8 @@ def _replaced(store: Store, version: str, current: Sequence[str]) -> str | None:
     return None
 
 
-def _previous(store: Store, version: str | None) -> PreviousVersion | None:
-    """Return what the version before held; None if there was none, or it is gone."""
-    if version is None:
-        return None
-    try:
-        facts = facts_of(store, version)
-    except StoreError:
-        return None
-    statistics = facts.build.statistics if facts.build else None
-    sources = None if statistics is None else add_sources([one.sources for one in statistics.values()])
-    return PreviousVersion(version, counts_of_splits(facts.manifest), sources)
+def _previous(store: Store, version: str | None) -> VersionFacts | None:
+    """Return the facts of the version before; None if there was none, or it is gone."""
+    with suppress(StoreError):
+        return facts_of(store, version) if version else None
+    return None

@@ -70,20 +70,11 @@ class TokenSample:
 
 
 @dataclass(frozen=True, slots=True)
-class PreviousVersion:
-    """The version that the tag named before; `sources` is None if it does not say what comes from each source."""
-
-    version: str
-    splits: dict[str, SourceCounts]
-    sources: dict[str, SourceCounts] | None
-
-
-@dataclass(frozen=True, slots=True)
 class VersionFigures:
     """All that the report of a version shows.
 
     `tags` name the version now. `replaced` is the version that its tag named before, None if there was none, and
-    `previous` what that held, None if it is gone. `statistics` are by split, empty if they are unknown. `notes` say
+    `previous` its facts, None if it is gone. `statistics` are by split, empty if they are unknown. `notes` say
     what could not be found out, and why.
     """
 
@@ -94,7 +85,7 @@ class VersionFigures:
     statistics: dict[str, DocumentStatistics]
     sample: TokenSample
     documents: list[ExampleDocument]
-    previous: PreviousVersion | None
+    previous: VersionFacts | None
     notes: list[str]
 
     @property
@@ -132,6 +123,12 @@ class VersionFigures:
 
 def _largest_first(counts: dict[str, SourceCounts]) -> dict[str, SourceCounts]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1].tokens, item[0])))
+
+
+def counts_of_sources(facts: VersionFacts) -> dict[str, SourceCounts] | None:
+    """Return documents and tokens of each source of a version; None if its build.json does not say them."""
+    statistics = facts.build.statistics if facts.build else None
+    return add_sources([one.sources for one in statistics.values()]) if statistics else None
 
 
 def counts_of_splits(manifest: Manifest) -> dict[str, SourceCounts]:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tokenloom.storage.formats.statistics import EncodedCounts
+from tokenloom.storage.formats.statistics import EncodedCounts, SourceCounts
 from tokenloom.tasks.report.build_sections import difference_section, gates_section, steps_section
 from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
 from tokenloom.tasks.report.figures import (
@@ -46,10 +46,7 @@ def bytes_per_token(counts: EncodedCounts | None) -> float | None:
 def _sources(figures: VersionFigures) -> Section:
     sources, encoded = figures.sources, figures.encoded
     rates = {name: rate for name in sources if (rate := bytes_per_token(encoded.get(name))) is not None}
-    charts = [
-        _share_chart("Tokens", "by source", {name: counts.tokens for name, counts in sources.items()}),
-        _share_chart("Documents", "by source", {name: counts.documents for name, counts in sources.items()}),
-    ]
+    charts = _share_charts("by source", sources)
     if rates:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
         charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
@@ -87,6 +84,13 @@ def _of_source(figures: VersionFigures, split: str, source: str) -> int:
     return counts.tokens if counts else 0
 
 
+def _share_charts(unit: str, counts: Mapping[str, SourceCounts]) -> list[Chart]:
+    return [
+        _share_chart("Tokens", unit, {name: each.tokens for name, each in counts.items()}),
+        _share_chart("Documents", unit, {name: each.documents for name, each in counts.items()}),
+    ]
+
+
 def _share_chart(title: str, unit: str, counts: Mapping[str, int]) -> Chart:
     whole = sum(counts.values())
     largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -96,10 +100,6 @@ def _share_chart(title: str, unit: str, counts: Mapping[str, int]) -> Chart:
 
 def _splits(figures: VersionFigures) -> Section:
     splits, total = {name: figures.facts.manifest.splits[name] for name in figures.splits}, figures.total
-    charts = [
-        _share_chart("Tokens", "by split", {name: split.tokens for name, split in splits.items()}),
-        _share_chart("Documents", "by split", {name: split.documents for name, split in splits.items()}),
-    ]
     rows = [
         [
             name,
@@ -113,7 +113,7 @@ def _splits(figures: VersionFigures) -> Section:
         for name, split in splits.items()
     ]
     columns = ["split", "documents", "tokens", "of tokens", "duplicates dropped", "shards", "size"]
-    return Section("splits", "Splits", "", charts, [Table("Splits", columns, rows)])
+    return Section("splits", "Splits", "", _share_charts("by split", figures.splits), [Table("Splits", columns, rows)])
 
 
 def _lengths(figures: VersionFigures) -> Iterator[Section]:

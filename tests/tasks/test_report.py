@@ -46,7 +46,6 @@ from tokenloom.tasks.report.figures import (
     QUANTILES,
     ExampleDocument,
     FrequentToken,
-    PreviousVersion,
     TokenSample,
     VersionFigures,
     length_density,
@@ -313,7 +312,7 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         statistics=statistics,
         sample=TokenSample([FrequentToken(i, "&\x00" * 500, 9) for i in range(30)], 2**20, 8),
         documents=[document] * 10,
-        previous=PreviousVersion("1" * 16, dict.fromkeys(splits, counts), dict.fromkeys(sources, counts)),
+        previous=replace(facts, manifest=replace(manifest, version="1" * 16)),
         notes=[],
     )
 
