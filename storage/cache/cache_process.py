@@ -25,12 +25,16 @@ _logger = logging.getLogger("tokenloom")
 
 
 class ShardRequest(NamedTuple):
-    """A shard of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it."""
+    """A shard of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it.
+
+    `blocks_sha256` is the SHA-256 of its `.blocks` file.
+    """
 
     store: Store
     path: str
     sha256: str
     num_bytes: int
+    blocks_sha256: str
 
     @property
     def place(self) -> str:

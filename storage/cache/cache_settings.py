@@ -46,11 +46,6 @@ def default_limit(folder: Path) -> int:
     return _given_limit(os.environ.get(_LIMIT_VARIABLE, "")) or _free_limit(folder)
 
 
-def check_limit() -> None:
-    """Raise StoreError if TOKENLOOM_CACHE_LIMIT is not a size."""
-    _given_limit(os.environ.get(_LIMIT_VARIABLE, ""))
-
-
 def _given_limit(text: str) -> int | None:
     """Return the bytes that a text such as "100GB" or "93 GiB" stands for, None for an empty text."""
     if not text.strip():

@@ -27,6 +27,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import is_full, translate_cache_errors
 from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
+from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import unpack_header
 from tokenloom.storage.stores.local_files import file_sha256
 
@@ -44,23 +45,19 @@ def read_blocks(request: ShardRequest) -> ShardBlocks:
     """Return the `.blocks` file of a shard.
 
     Raises:
-        FormatError: it is damaged, or belongs to another shard.
+        FormatError: it repeatedly is not the one that the manifest lists.
         StoreError: it is missing, or can't be read.
     """
     name = blocks_name(request.path)
     place = request.store.place(name)
-    for num_left in reversed(range(_MAX_DOWNLOADS)):
+    for _ in range(_MAX_DOWNLOADS):
         try:
-            blocks = decode_blocks(request.store.read(name), place)
-            break
+            data = request.store.read(name)
         except FileNotFoundError as error:
             raise _missing(place) from error
-        except FormatError:
-            if not num_left:
-                raise
-    if (blocks.sha256, blocks.num_bytes) != (request.sha256, request.num_bytes):
-        raise FormatError(f"{place}: it does not belong to the shard that the manifest lists; restore it")
-    return blocks
+        if sha256_of_bytes(data) == request.blocks_sha256:
+            return decode_blocks(data, place)
+    raise FormatError(f"{place}: its SHA-256 is not the one listed, in {_MAX_DOWNLOADS} downloads; restore it")
 
 
 class PartialShard:
@@ -217,7 +214,7 @@ class PartialShard:
             self.path.unlink(missing_ok=True)
             raise FormatError(
                 f"{self.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
-                f"{blocks_name(self._request.path)}; restore both files"
+                f"{blocks_name(self._request.path)}: the program that wrote the version has a bug"
             )
         self._process.files.complete(self._request.sha256, self._file)
         self._process.count("downloads")

@@ -16,7 +16,7 @@ from tests.builders.manifests import NO_FILES, NO_ROWS
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes, sign
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
@@ -48,14 +48,8 @@ def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size:
     return tokens, lengths
 
 
-def write_store(
-    folder: Path,
-    shards: Sequence[tuple[Any, Any]],
-    split: str = "train",
-    vocab_size: int = 50_257,
-    with_blocks: bool = True,
-) -> str:
-    """Write a version with these shards, (tokens, lengths) each, with or without `.blocks`; return its reference."""
+def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "train", vocab_size: int = 50_257) -> str:
+    """Write a version with these shards, (tokens, lengths) each, and their `.blocks`; return its reference."""
     entries = []
     version_folder = folder / "data" / "versions"
     name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[
@@ -68,9 +62,12 @@ def write_store(
             writer.append(tokens, lengths)
         assert writer.record is not None
         assert writer.blocks is not None
-        if with_blocks:
-            path.with_suffix(".blocks").write_bytes(encode_blocks(writer.blocks))
-        entries.append({"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}} | NO_FILES)
+        blocks = encode_blocks(writer.blocks)
+        path.with_suffix(".blocks").write_bytes(blocks)
+        listed = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
+        files = {".docs": {"bytes": 0, "sha256": "0" * 64}, ".blocks": listed}  # readers need no document table
+        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}}
+        entries.append(entry | NO_FILES | {"files": files})
     return publish(folder, name, {split: entries}, vocab_size)
 
 

@@ -1,6 +1,6 @@
 """A process that uses a cache of shards, for tests of several at once and of killed ones.
 
-    python -m tests.drivers.cache_driver FOLDER LIMIT_BYTES URL [PATH SHA256 NUM_BYTES]...
+    python -m tests.drivers.cache_driver FOLDER LIMIT_BYTES URL [PATH SHA256 NUM_BYTES BLOCKS_SHA256]...
 
 fetches the files in the order given, prints the statistics as JSON.
 """
@@ -40,8 +40,8 @@ def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
     partial_shard._REQUEST_BYTES = BLOCK_BYTES
     remote_retries.FIRST_WAIT_SECONDS = 0.01
     cache, store = ShardCache(Path(folder), int(limit_bytes)), RemoteStore(url)
-    for path, sha256, num_bytes in zip(words[::3], words[1::3], words[2::3], strict=True):
-        cache.fetch(ShardRequest(store, path, sha256, int(num_bytes)))
+    for path, sha256, num_bytes, blocks_sha256 in zip(words[::4], words[1::4], words[2::4], words[3::4], strict=True):
+        cache.fetch(ShardRequest(store, path, sha256, int(num_bytes), blocks_sha256))
     sys.stdout.write(json.dumps(cache.stats()))
 
 

@@ -22,12 +22,10 @@ FIELDS = ("cu_seqlens", "document_ids", "position_ids")
 IGNORED = -100
 
 
-def make_store(
-    folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0, with_blocks: bool = True
-) -> str:
+def make_store(folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0) -> str:
     """Write a version of short documents, with shards of about these numbers of tokens; return its reference."""
     shards = [random_documents(tokens, mean_tokens, seed * 1000 + i, 5000) for i, tokens in enumerate(shard_tokens)]
-    return write_store(folder, shards, vocab_size=5000, with_blocks=with_blocks)
+    return write_store(folder, shards, vocab_size=5000)
 
 
 def shard_paths(reference: str) -> list[Path]:

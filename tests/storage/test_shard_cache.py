@@ -27,6 +27,7 @@ from tokenloom.storage.cache import cache_files, cache_settings, partial_shard
 from tokenloom.storage.cache.cache_process import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
+from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
 from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
@@ -50,19 +51,19 @@ def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
     requests = []
     for i in range(NUM_FILES):
         data = os.urandom(FILE_BYTES)
-        request = ShardRequest(store, f"train/{i}.tok", hashlib.sha256(data).hexdigest(), len(data))
-        put(s3_url, f"{key}/{request.path}", data)
-        put(s3_url, f"{key}/{blocks_name(request.path)}", blocks_of(request, data))
-        requests.append(request)
+        path, blocks = f"train/{i}.tok", blocks_of(data)
+        put(s3_url, f"{key}/{path}", data)
+        put(s3_url, f"{key}/{blocks_name(path)}", blocks)
+        requests.append(ShardRequest(store, path, sha256_of_bytes(data), len(data), sha256_of_bytes(blocks)))
     return requests
 
 
-def blocks_of(request: ShardRequest, data: bytes) -> bytes:
-    """Return the bytes of a `.blocks` file that belongs to a request, with the checksums of `data`."""
+def blocks_of(data: bytes) -> bytes:
+    """Return the bytes of the `.blocks` file of a shard."""
     hasher = BlockHasher(cache_driver.BLOCK_BYTES)
     hasher.update(memoryview(data))
     header = pack_header(ShardHeader(2, 0, 0, 4096, 4096, 4104, bytes(16), bytes(16), {}))  # nobody reads the tokens
-    return encode_blocks(ShardBlocks(request.sha256, request.num_bytes, hasher.block_bytes, header, hasher.finish()))
+    return encode_blocks(ShardBlocks(sha256_of_bytes(data), len(data), hasher.block_bytes, header, hasher.finish()))
 
 
 def cached(folder: Path) -> set[str]:
@@ -199,7 +200,7 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRe
     assert (tmp_path / "cache" / "shards" / f"{'cd' * 32}.tok").is_dir()
     for sha256 in (name, "cd" * 32):
         with pytest.raises(StoreError, match="a link or folder, where the cache keeps a file"):
-            cache.fetch(ShardRequest(files[0].store, files[0].path, sha256, 4))
+            cache.fetch(files[0]._replace(sha256=sha256))
 
 
 def test_a_linked_folder_is_refused(tmp_path: Path, files: list[ShardRequest]) -> None:
@@ -241,17 +242,18 @@ def test_a_failed_or_damaged_download_is_repeated(
 def test_a_file_that_is_damaged_in_the_store_is_named(
     tmp_path: Path, files: list[ShardRequest], s3_url: str, s3_proxy: FaultyProxy
 ) -> None:
-    cache, (store, path, sha256, num_bytes) = ShardCache(tmp_path), files[0]
-    other = ShardRequest(store, path, files[1].sha256, num_bytes)
-    for wrong in (other, other._replace(sha256=sha256, num_bytes=num_bytes + 1)):
-        with pytest.raises(FormatError, match=r"train/0\.blocks: it does not belong to the shard .*; restore it"):
-            cache.fetch(wrong)
+    cache, right = ShardCache(tmp_path), files[0]
+    with pytest.raises(FormatError, match=r"train/0\.blocks: its SHA-256 is not the one listed, in 3 downloads; rest"):
+        cache.fetch(right._replace(blocks_sha256=files[1].blocks_sha256))
+    with pytest.raises(FormatError, match=r"train/0\.tok: its SHA-256 is not the one listed, although its blocks have"):
+        cache.fetch(right._replace(sha256=files[1].sha256))
     for name in ("missing.blocks", "missing.tok"):
         with pytest.raises(StoreError, match=rf"{name}: missing from a published version; restore it"):
-            cache.fetch(other._replace(path="missing.tok"))
-        put(s3_url, f"{store.root.removeprefix(f's3://{BUCKET}/')}/missing.blocks", blocks_of(other, b"x" * FILE_BYTES))  # type: ignore[union-attr]
+            cache.fetch(right._replace(path="missing.tok"))
+        key = str(right.store.root).removeprefix(f"s3://{BUCKET}/")
+        put(s3_url, f"{key}/missing.blocks", right.store.read("train/0.blocks"))
     with pytest.raises(FormatError, match="is not a SHA-256"):
-        cache.fetch(files[0]._replace(sha256="../../etc"))
+        cache.fetch(right._replace(sha256="../../etc"))
     assert cached(tmp_path) == set()
 
 

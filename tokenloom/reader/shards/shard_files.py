@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.shard_entries import BLOCKS
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
 
@@ -185,7 +186,8 @@ class ShardFiles:
         from tokenloom.storage.cache.cache_process import ShardRequest  # for remote stores only
 
         entry = self.entries[index]
-        return ShardRequest(self.store, version_path(self._version, entry.name), entry.sha256, entry.bytes)
+        path = version_path(self._version, entry.name)
+        return ShardRequest(self.store, path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
 
     def _check(self, index: int, place: str, header: ShardHeader) -> None:
         check_header(header, self.entries[index], place)
