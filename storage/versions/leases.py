@@ -23,7 +23,7 @@ from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.numbered_entries import now, user
-from tokenloom.storage.versions.retirement import keep
+from tokenloom.storage.versions.retirement import cancel_retirement
 
 FOLDER = "leases"
 #: the longest lease, and how long one counts whose file is damaged
@@ -97,7 +97,7 @@ class Lease:
         before = self._files.paths[:]
         self._files.paths.append(path)
         try:
-            keep(self.store, self.version, f"used by a {self.purpose}", builds=self.purpose == BUILD)
+            cancel_retirement(self.store, self.version, f"used by a {self.purpose}", builds=self.purpose == BUILD)
         except BaseException:
             self._files.remove([path])
             raise

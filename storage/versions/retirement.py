@@ -67,7 +67,7 @@ def change_state(store: Store, version: str, seen_number: int, state: str, reaso
     return retirement_log(store, version).append(RetirementEntry(state, now(), user(), reason, seen_number + 1))
 
 
-def keep(store: Store, version: str, reason: str, *, builds: bool = False) -> None:
+def cancel_retirement(store: Store, version: str, reason: str, *, builds: bool = False) -> None:
     """Make sure that no collector deletes a version on which the caller holds a lease; un-retire it if need be.
 
     Args:

@@ -45,23 +45,23 @@ def look_before_the_lease(patch: pytest.MonkeyPatch) -> None:
     renew = Lease.renew
 
     def look_then_write(self: Lease) -> None:
-        retirement.keep(self.store, self.version, "", builds=self.purpose == leases.BUILD)
+        retirement.cancel_retirement(self.store, self.version, "", builds=self.purpose == leases.BUILD)
         renew(self)
 
     patch.setattr(Lease, "renew", look_then_write)
-    patch.setattr(leases, "keep", lambda *_, **__: None)
+    patch.setattr(leases, "cancel_retirement", lambda *_, **__: None)
 
 
 def leases_without_un_retiring(patch: pytest.MonkeyPatch) -> None:
     """A user of a retired version relies on its lease alone."""
-    keep = retirement.keep
+    cancel = retirement.cancel_retirement
 
     def lean(store: Store, version: str, reason: str, *, builds: bool = False) -> None:
         entry = retirement.newest_retirement(store, version)
         if entry is None or entry.state != retirement.RETIRED:
-            keep(store, version, reason, builds=builds)
+            cancel(store, version, reason, builds=builds)
 
-    patch.setattr(leases, "keep", lean)
+    patch.setattr(leases, "cancel_retirement", lean)
 
 
 def build_during_a_deletion(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def tag_without_a_lease(patch: pytest.MonkeyPatch) -> None:
 
     class Unleased:
         def __init__(self, store: Store, version: str, *_: object) -> None:
-            retirement.keep(store, version, "")
+            retirement.cancel_retirement(store, version, "")
 
         def __enter__(self) -> None: ...
 
