@@ -5,9 +5,7 @@ Counting reads the document offsets of every shard, 8 bytes a document.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,7 @@ from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.packings import num_samples, sample_key
-from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
@@ -77,14 +75,9 @@ class CountsFile:
 
     def write(self, counts: Sequence[int]) -> bool:
         """Keep counts for later readers; return False, and log why, if the folder can't be written."""
-        temporary = self.path.with_name(f"{self.path.name}.{os.urandom(16).hex()}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(sign_record(replace(self._empty, counts=list(counts))))
-            temporary.replace(self.path)
+            replace_file(self.path, sign_record(replace(self._empty, counts=list(counts))))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             folder, reason = self.path.parent, error.strerror
             _logger.warning("%s: can't be written: %s; TOKENLOOM_CACHE names another folder", folder, reason)
             return False

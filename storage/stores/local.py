@@ -221,18 +221,8 @@ class LocalStore(Store):
         with translate_write_errors(final):
             self._make_folder(final.parent)
             temporary = self._temporary_name(final.name)
-            try:
-                with temporary.open("x+b") as file:
-                    yield file
-                    file.flush()
-                    if durable:
-                        sync(file)
-                os.replace(temporary, final)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            if durable:
-                sync_folder(final.parent)
+            with local_files.writing_atomically(final, temporary, durable=durable) as file:
+                yield file
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""

@@ -49,6 +49,39 @@ def syncing(file: IO[bytes]) -> Iterator[Callable[[], None]]:
             future.result()
 
 
+@contextmanager
+def writing_atomically(final: Path, temporary: Path | None = None, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Open a new file that gets its final name, also in place of a file there, when the block ends without an error.
+
+    Args:
+        final: the final name.
+        temporary: its name until then, on the same file system; None for one beside the final name.
+        durable: wait until the file and its name are on the device.
+
+    Raises OSError.
+    """
+    temporary = temporary or final.with_name(f"{final.name}.{os.urandom(16).hex()}")
+    try:
+        with temporary.open("x+b") as file:
+            yield file
+            file.flush()
+            if durable:
+                sync(file)
+        os.replace(temporary, final)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(final.parent)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file of this machine's cache, or replace it, and make its folder; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing_atomically(path) as file:
+        file.write(data)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the names in `folder` are on the device."""
     descriptor = os.open(folder, os.O_RDONLY)

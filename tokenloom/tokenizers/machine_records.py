@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import uuid
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -14,7 +12,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sha256_of_bytes, sign_record
 from tokenloom.storage.formats.records import Record
-from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.storage.stores.local_files import read_regular, replace_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -68,13 +66,7 @@ def find_machine_record(path: Path, kind: type[Record]) -> Record | None:
 
 def write_machine_record(path: Path, record: DataclassInstance) -> None:
     """Write a record to a path atomically; raises OSError if the cache can't be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.write_bytes(sign_record(record))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, sign_record(record))
 
 
 def find_kept_record(name: str, code: str, kind: type[Kept]) -> Kept | None:
