@@ -15,8 +15,8 @@ from filelock import Timeout
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_files import CacheFiles
+from tokenloom.storage.stores.remote_errors import is_ending
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.time_limit import is_ending
 
 _LOCK_POLL_SECONDS = 0.02  # between attempts to take the lock of a shard
 _FIRST_LOG_SECONDS = 10.0  # until the log says what a thread waits for

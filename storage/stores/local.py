@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -102,12 +102,22 @@ class LocalStore(Store):
 
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is no file."""
+        status = self._status(path)
+        return status.st_size if status else None
+
+    def modified(self, path: str) -> float | None:
+        """Return when the file at `path` was written, by the clock of its file system; None if it does not exist."""
+        status = self._status(path)
+        return status.st_mtime if status else None
+
+    def _status(self, path: str) -> os.stat_result | None:
+        """Return the status of a regular file, None if there is none."""
         try:
             with translate_read_errors(self.local(path)):
                 status = self.local(path).stat()
         except FileNotFoundError:
             return None
-        return status.st_size if stat.S_ISREG(status.st_mode) else None
+        return status if stat.S_ISREG(status.st_mode) else None
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, an empty list if it does not exist."""
@@ -127,15 +137,6 @@ class LocalStore(Store):
                     if entry.is_file():
                         found[entry.name] = entry.stat().st_size
         return dict(sorted(found.items()))
-
-    def modified(self, path: str) -> float | None:
-        """Return when the file at `path` was written, by the clock of its file system; None if it does not exist."""
-        try:
-            with translate_read_errors(self.local(path)):
-                status = self.local(path).stat()
-        except FileNotFoundError:
-            return None
-        return status.st_mtime if stat.S_ISREG(status.st_mode) else None
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """Return all files in `folder` and below, by path, sorted; a link is a file of its own."""
@@ -230,11 +231,6 @@ class LocalStore(Store):
         with translate_write_errors(final):
             self._check_inside(final.parent)
             final.unlink(missing_ok=True)
-
-    def remove_files(self, paths: Sequence[str]) -> None:
-        """Delete the files at `paths`; files that do not exist are ignored."""
-        for path in paths:
-            self.remove(path)
 
     def remove_empty_folders(self, folder: str) -> None:
         """Delete `folder` and the folders below it, as far as they hold no file."""

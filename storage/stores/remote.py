@@ -1,29 +1,34 @@
 """A store at a URL, read and written through fsspec.
 
 Files are read in ranges, each a request of its own with a time limit: a stalled server causes an error, and a lost
-connection costs one range. Files are written to a local temporary file first and then uploaded (uploads.py). An object
-store shows an object once it is complete, so a reader never sees part of one.
+connection costs one range. Files are written to a local temporary file first and then uploaded (remote_kinds.py). An
+object store shows an object once it is complete, so a reader never sees part of one.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
-from typing import IO, Any
+from contextlib import AbstractContextManager
+from typing import IO
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.stores import local_files, uploads
-from tokenloom.storage.stores.exclusive_create import create_exclusively, excludes_writers
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
-from tokenloom.storage.stores.remote_retries import RemoteCalls
-from tokenloom.storage.stores.s3 import list_s3, remove_s3
+from tokenloom.storage.stores.remote_kinds import AzureKind, FileSystemKind, Info, ObjectStoreKind, remove_stale_files
+from tokenloom.storage.stores.remote_retries import TIME_LIMITS, RemoteCalls, TimeLimits
+from tokenloom.storage.stores.s3 import S3Kind
 from tokenloom.storage.stores.store import Store, StoredFile
-from tokenloom.storage.stores.store_clock import modified_of
-from tokenloom.storage.stores.urls import OBJECT_STORES, S3, bucket_and_key
+from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3
 
 BLOCK_BYTES = 4 * 2**20
-_NUM_READERS = 16  # requests at a time for many small files; libraries with one connection send one at a time
+_MODIFIED_KEYS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")  # of fsspec's libraries
+_KINDS: dict[str, type[FileSystemKind]] = {
+    **dict.fromkeys(S3, S3Kind),
+    **dict.fromkeys(GOOGLE, ObjectStoreKind),
+    **dict.fromkeys(AZURE, AzureKind),
+}
 
 
 class RemoteStore(Store):
@@ -33,9 +38,7 @@ class RemoteStore(Store):
 
     Args:
         root: a URL such as s3://bucket/store/dataset, without credentials.
-        tries: attempts to read one range, part or listing before giving up, at least 1.
-        total_seconds: time limit of those tries and the waits between them.
-        read_seconds: time limit of one try.
+        limits: how long requests are tried.
 
     Raises:
         StoreError: the URL contains a secret, or is a chain of URLs.
@@ -44,10 +47,11 @@ class RemoteStore(Store):
     is_local = False
     root: str
 
-    def __init__(self, root: str, *, tries: int = 5, total_seconds: float = 120.0, read_seconds: float = 30.0) -> None:
+    def __init__(self, root: str, limits: TimeLimits = TIME_LIMITS) -> None:
         _check_url(root)
         self.root = root.rstrip("/")
-        self._calls = RemoteCalls(self.root, tries, total_seconds, read_seconds)
+        self._calls = RemoteCalls(self.root, limits)
+        self._kind = _KINDS.get(self._calls.scheme, FileSystemKind)(self._calls)
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.root!r})"
@@ -58,24 +62,9 @@ class RemoteStore(Store):
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return f"{self.root}/{path}" if path else self.root
 
-    def local(self, path: str) -> None:
-        """Return None: the store is not a local folder."""
-
-    # ---- capabilities
-
     def creates_exclusively(self) -> bool:
-        """Return whether the store refuses to create a name twice; leaves a probe in work/tmp."""
-        return excludes_writers(self._calls)
-
-    def check_writable(self) -> None:
-        """Do nothing: only writing would show whether the store can be written."""
-
-    def free_bytes(self) -> None:
-        """Return None: a remote store does not report its free space."""
-
-    def is_damage(self, error: OSError) -> bool:
-        """Return False: the next request may succeed."""
-        return False
+        """Return whether the store refuses to create a name twice; may leave a probe in work/tmp."""
+        return self._kind.creates_exclusively()
 
     # ---- listing
 
@@ -104,13 +93,8 @@ class RemoteStore(Store):
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """Return all files in `folder` and below, by path, sorted; one request for each 1000 of them on S3."""
-        place = self.place(folder)
         try:
-            if self._calls.scheme in S3:
-                bucket, key = bucket_and_key(place)
-                listed = list_s3(self._calls, place, bucket, f"{key.strip('/')}/", deep=True)
-            else:
-                listed = list(self._calls.call(place, "find", place, detail=True, many=True).values())
+            listed = self._kind.list_below(self.place(folder))
         except FileNotFoundError:
             return {}
         found = {}
@@ -127,30 +111,26 @@ class RemoteStore(Store):
         name = name.rpartition("://")[2].strip("/")
         return name.removeprefix(own if name.startswith(own) else own.partition("/")[2])
 
-    def _modified_of(self, path: str, info: dict[str, Any]) -> float:
-        if (modified := modified_of(info)) is None:
+    def _modified_of(self, path: str, info: Info) -> float:
+        if (modified := _modified_of(info)) is None:
             raise StoreError(f"{self.place(path)}: this kind of store does not say when a file was written")
         return modified
 
-    def _info(self, path: str) -> dict[str, Any] | None:
+    def _info(self, path: str) -> Info | None:
         """Return fsspec's info of `path` ("size", "type" and the store's own fields), None if it does not exist."""
         place = self.place(path)
         try:
-            info: dict[str, Any] = self._calls.call(place, "info", place)
+            info: Info = self._calls.call(place, "info", place)
         except FileNotFoundError:
             return None
         return info
 
-    def _listed(self, folder: str) -> dict[str, dict[str, Any]]:
+    def _listed(self, folder: str) -> dict[str, Info]:
         """Return fsspec's info of each name in a folder."""
         place = self.place(folder)
         own = place.rpartition("://")[2].strip("/")
         try:
-            if self._calls.scheme in S3:
-                bucket, key = bucket_and_key(place)
-                found = list_s3(self._calls, place, bucket, f"{key.strip('/')}/", deep=False)
-            else:
-                found = self._calls.call(place, "ls", place, detail=True, many=True)
+            found = self._kind.list_folder(place)
         except FileNotFoundError:
             return {}
         named = {info["name"].strip("/"): info for info in found}
@@ -172,7 +152,7 @@ class RemoteStore(Store):
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of many small files, 16 requests at a time; see Store.read_all."""
-        with ThreadPoolExecutor(_NUM_READERS if self._calls.scheme in OBJECT_STORES else 1) as threads:
+        with ThreadPoolExecutor(self._kind.requests_at_once) as threads:
             return list(threads.map(self._read_if_present, paths))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
@@ -193,7 +173,7 @@ class RemoteStore(Store):
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
-        create_exclusively(self._calls, self.place(path), data)
+        self._kind.create(self.place(path), data)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
@@ -205,42 +185,24 @@ class RemoteStore(Store):
 
         `durable` has no effect: an upload that has ended is durable.
         """
-        return uploads.uploading(self._calls, self.place(path))
+        return self._kind.uploading(self.place(path))
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
-        with suppress(FileNotFoundError):
-            self._calls.call(self.place(path), "rm_file", self.place(path), doing="written")
+        self._kind.remove(self.place(path))
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Delete the files at `paths`: up to 1000 in a request on S3, one in a request elsewhere."""
-        if self._calls.scheme in S3:
-            remove_s3(self._calls, self.root, [self.place(path) for path in paths])
-            return
-        with ThreadPoolExecutor(_NUM_READERS if self._calls.scheme in OBJECT_STORES else 1) as threads:
-            list(threads.map(self.remove, paths))
+        self._kind.remove_files([self.place(path) for path in paths])
 
     def remove_empty_folders(self, folder: str) -> None:
-        """Delete `folder` and those below it, as far as they hold no file; object stores have no folders."""
-        if self._calls.scheme in OBJECT_STORES:
-            return
-        place = self.place(folder)
-        try:
-            found = self._calls.call(place, "find", place, withdirs=True, detail=True, many=True)
-        except FileNotFoundError:
-            return
-        infos = found.values()
-        if any(info["type"] != "directory" for info in infos):
-            return
-        names = {place, *(f"{self._calls.scheme}://{info['name'].rpartition('://')[2]}" for info in infos)}
-        for name in sorted(names, key=len, reverse=True):
-            with suppress(FileNotFoundError):
-                self._calls.call(name, "rmdir", name, doing="written")
+        """Delete `folder` and those below it if they hold no file; object stores have no folders."""
+        self._kind.remove_empty_folders(self.place(folder))
 
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left more than a day ago: files in TMPDIR and parts of uploads."""
-        uploads.remove_stale_files()
-        uploads.remove_stale_uploads(self._calls)
+        remove_stale_files()
+        self._kind.remove_stale_uploads()
 
 
 def _check_url(root: str) -> None:
@@ -255,3 +217,16 @@ def _check_url(root: str) -> None:
     bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
     if scheme in OBJECT_STORES and (not bucket or {"", "..", "."} & set(folders)):
         raise StoreError(f"store {root}: write it as {scheme}://BUCKET/FOLDER, without empty parts, . or ..")
+
+
+def _modified_of(info: Info) -> float | None:
+    """Return when a file was written by fsspec's info of it, in seconds since 1970; None if it does not say."""
+    for value in filter(None, map(info.get, _MODIFIED_KEYS)):
+        if isinstance(value, str):
+            value = datetime.datetime.fromisoformat(value)
+        if isinstance(value, datetime.datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+            return aware.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None

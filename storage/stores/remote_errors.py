@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Literal
 
@@ -165,6 +166,11 @@ def is_transient(error: BaseException) -> bool:
     if marked is not None:
         return marked
     return kind_of(error) == "transient" and not any(isinstance(link, EOFError) for link in _chain(error))
+
+
+def is_ending() -> bool:
+    """Return whether the program is exiting; it waits for this thread, whose requests can no longer succeed."""
+    return not threading.main_thread().is_alive()
 
 
 def mark_transient(error: BaseException, transient: bool) -> None:

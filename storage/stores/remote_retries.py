@@ -11,23 +11,24 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores.remote_errors import (
     is_bucket_missing,
+    is_ending,
     is_unexplained,
     kind_of,
     reason_of,
     without_secrets,
 )
 from tokenloom.storage.stores.store import cut_short
-from tokenloom.storage.stores.time_limit import POLL_SECONDS, is_ending
 from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3, bucket_and_key, scheme_of
 
 T = TypeVar("T")
 
 FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further one
+_POLL_SECONDS = 0.1  # between looks whether the program ends
 _SLOWEST_BYTES = 2**18  # bytes a second of the slowest transfer; extends the time limit of a request
 _LISTING_SECONDS = 3600.0  # for a million names and more; each of its requests has a limit too
 _FOLDER_SECONDS = 300.0  # for the names of one folder, if the library lists it in one call
@@ -41,19 +42,31 @@ _CREDENTIALS = {
 _logger = logging.getLogger("tokenloom")
 
 
+class TimeLimits(NamedTuple):
+    """How long a call of a remote store is tried.
+
+    `tries` are its attempts, at least 1; `total_seconds` limits all of them and the waits between them, `read_seconds`
+    one of them. A call that moves many bytes has more time.
+    """
+
+    tries: int = 5
+    total_seconds: float = 120.0
+    read_seconds: float = 30.0
+
+
+TIME_LIMITS = TimeLimits()
+
+
 class RemoteCalls:
     """Calls of one store's file system, with time limits and retries. Pickles small.
 
     Args:
         url: the URL of the store or of a file in it: s3://, gs://, abfs:// or another scheme of fsspec.
-        tries: attempts at one call before giving up, at least 1.
-        total_seconds: time limit of all tries of one call and the waits between them.
-        read_seconds: time limit of one try; one that moves many bytes has more.
+        limits: how long each call is tried.
     """
 
-    def __init__(self, url: str, tries: int = 5, total_seconds: float = 120.0, read_seconds: float = 30.0) -> None:
-        self.url, self.scheme = url, scheme_of(url)
-        self.tries, self.total_seconds, self.read_seconds = tries, total_seconds, read_seconds
+    def __init__(self, url: str, limits: TimeLimits = TIME_LIMITS) -> None:
+        self.url, self.scheme, self.limits = url, scheme_of(url), limits
 
     def call(
         self,
@@ -101,19 +114,19 @@ class RemoteCalls:
         """Return `attempt(run)`, retried while its error is transient; `run` calls a method of the file system."""
         from tokenloom.storage.stores.remote_systems import run, system_of  # late: local stores don't load fsspec
 
-        end = time.monotonic() + self.total_seconds + more_seconds
-        for number in range(1, self.tries + 1):
-            seconds = min(self.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
+        end = time.monotonic() + self.limits.total_seconds + more_seconds
+        for number in range(1, self.limits.tries + 1):
+            seconds = min(self.limits.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
             try:
-                return attempt(partial(run, system_of(self.url, self.read_seconds), seconds))
+                return attempt(partial(run, system_of(self.url, self.limits.read_seconds), seconds))
             except (StoreError, FormatError, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; translated)
                 pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
-                is_last = number == self.tries or time.monotonic() + pause >= end or is_ending()
+                is_last = number == self.limits.tries or time.monotonic() + pause >= end or is_ending()
                 if kind_of(error) != "transient" or is_last:
                     raise self._translated(error, place, number, doing) from without_secrets(error)
-                _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.tries)
+                _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.limits.tries)
             _sleep(pause)
         raise AssertionError("the last try returns or raises")
 
@@ -151,10 +164,9 @@ class RemoteCalls:
 
     def _credentials_first(self) -> str:
         """Return the advice to set credentials if none were found and requests were anonymous, else ""."""
-        from tokenloom.storage.stores.google_credentials import is_anonymous
-        from tokenloom.storage.stores.remote_systems import system_of
+        from tokenloom.storage.stores.remote_systems import is_anonymous, system_of
 
-        if self.scheme not in GOOGLE or not is_anonymous(system_of(self.url, self.read_seconds)):
+        if self.scheme not in GOOGLE or not is_anonymous(system_of(self.url, self.limits.read_seconds)):
             return ""
         return f"no credentials were found, set {_CREDENTIALS[self.scheme]}; "
 
@@ -168,4 +180,4 @@ def no_bucket(url: str) -> StoreError:
 def _sleep(seconds: float) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not is_ending():
-        time.sleep(min(left, POLL_SECONDS))
+        time.sleep(min(left, _POLL_SECONDS))

@@ -1,7 +1,8 @@
 """The fsspec file systems behind remote stores, created once per process, as a client is slow to start.
 
-In storage/, only this module and google_credentials import fsspec, whose import takes as long as reading a hundred
-megabytes.
+In storage/, only this module imports fsspec, which takes as long as reading a hundred megabytes. Each call has a time
+limit, and is abandoned early when the program ends. Python cannot end a blocking call, so it runs in a daemon thread.
+Once a call is abandoned, nothing waits for its thread, and its file system is not used again.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import fsspec
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores.google_credentials import google_system
-from tokenloom.storage.stores.remote_errors import reason_of, without_secrets
-from tokenloom.storage.stores.time_limit import BlockingFileSystem, result_of
+from tokenloom.storage.stores.remote_errors import is_ending, reason_of, without_secrets
 from tokenloom.storage.stores.urls import AZURE, GOOGLE, S3, scheme_of
 
 _CONNECT_SECONDS = 10.0
+_POLL_SECONDS = 0.1  # between looks whether the program ends
+_GOOGLE_CACHE = "~/.gcs_tokens"  # of a login in a browser; gcsfs reads it
 _MAX_SYSTEMS = 8
 _EXTRAS = {
     **dict.fromkeys(S3, "'tokenloom[s3]'"),
@@ -64,7 +69,7 @@ def system_of(url: str, read_seconds: float) -> Any:
     with _making:
         if key not in _systems:
             make = partial(_make_system, scheme, read_seconds, options)
-            _systems[key] = make() if _is_async(scheme) else BlockingFileSystem(scheme, make)
+            _systems[key] = make() if _is_async(scheme) else _BlockingFileSystem(scheme, make)
             for old in list(_systems)[:-_MAX_SYSTEMS]:  # of credentials that have changed since
                 del _systems[old]
         return _systems[key]
@@ -106,7 +111,7 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
     if _is_async(scheme):  # others pass unknown options to their library, which refuses them
         options = options | {"use_listings_cache": False}
     try:
-        anonymous = google_system(options) if scheme in GOOGLE else None
+        anonymous = _anonymous_google(options) if scheme in GOOGLE else None
         system = anonymous or fsspec.filesystem(scheme, skip_instance_cache=True, **options)
     except ImportError as error:
         package = _EXTRAS.get(scheme)
@@ -127,7 +132,112 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
 
 def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
     """Call a method of a file system that `system_of` returned; give up after `seconds`, or when the program ends."""
-    if isinstance(system, BlockingFileSystem):
+    if isinstance(system, _BlockingFileSystem):
         return system.run(seconds, name, *args, **options)
     call = getattr(system, f"_{name}")(*args, **options)
-    return result_of(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)
+    return _result_of(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)
+
+
+def _result_of(answer: Future[Any], seconds: float) -> Any:
+    """Return the result of a future; raises TimeoutError if it takes longer, or if the program ends."""
+    end = time.monotonic() + seconds
+    try:
+        while not wait([answer], timeout=min(_POLL_SECONDS, max(0.0, end - time.monotonic()))).done:
+            if is_ending() or time.monotonic() >= end:
+                raise TimeoutError(f"no answer in {seconds:.1f} s")
+        return answer.result()
+    finally:
+        answer.cancel()
+
+
+class _BlockingFileSystem:
+    """A file system whose library blocks, as that of sftp:// does; makes one call at a time, each with a time limit.
+
+    Most such libraries have one connection, which two threads would corrupt. After a failure the next call makes a
+    new file system: a lost connection stays lost, and an abandoned thread may still use the old one.
+
+    Args:
+        scheme: the scheme of its URLs.
+        make: returns a new file system; it may connect to its server.
+    """
+
+    def __init__(self, scheme: str, make: Callable[[], Any]) -> None:
+        self._urls, self._make, self._free = f"{scheme}://", make, threading.Lock()
+        self._system: Any = None
+
+    def run(self, seconds: float, name: str, *args: str, **options: Any) -> Any:
+        """Call a method of the file system with paths in place of URLs, as many libraries accept only paths.
+
+        Connecting and the call have `seconds` each, counted from the end of the calls before this one.
+
+        Raises what the method raises, and TimeoutError.
+        """
+        with self._free:
+            try:
+                if self._system is None:
+                    self._system = _result_of(_start(self._make), seconds)
+                self._system.invalidate_cache()  # of listings
+                paths = [self._system._strip_protocol(arg) if arg.startswith(self._urls) else arg for arg in args]
+                return _result_of(_start(partial(getattr(self._system, name), *paths, **options)), seconds)
+            except (FileNotFoundError, FileExistsError, PermissionError):  # answers, not failures
+                raise
+            except BaseException:
+                self._system = None
+                raise
+
+
+def _start(call: Callable[[], Any]) -> Future[Any]:
+    """Start a call in a thread that does not delay the program's exit."""
+    answer: Future[Any] = Future()
+
+    def work() -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001  (raised by _result_of)
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="tokenloom-call", daemon=True).start()
+    return answer
+
+
+def _anonymous_google(options: dict[str, Any]) -> Any:
+    """Return an anonymous file system of Google's store; None if this machine may have credentials.
+
+    The library (gcsfs 2026.8) searches for credentials in four ways, which takes 17 seconds, and then sends each
+    anonymous request six times. Here google.auth's own search decides.
+
+    Args:
+        options: the file system's options.
+    """
+    configured = [name for scheme in GOOGLE for name in fsspec.config.conf.get(scheme, {})]
+    if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or _has_google_credentials():
+        return None
+    # Not its subclass, which needs credentials to ask for the kind of a bucket.
+    from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+
+    system = GCSFileSystem(token="anon", skip_instance_cache=True, **options)
+    system._request = _once(system)
+    return system
+
+
+def is_anonymous(system: Any) -> bool:
+    """Return whether a file system of Google's store sends no credentials."""
+    return getattr(getattr(system, "credentials", None), "method", None) == "anon"
+
+
+def _has_google_credentials() -> bool:
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        google.auth.default()
+    except DefaultCredentialsError:
+        return Path(os.path.expanduser(_GOOGLE_CACHE)).exists()  # also without a home folder
+    return True
+
+
+def _once(system: Any) -> Any:
+    """Return the method that sends a request, without the library's retries, which no option switches off."""
+    return type(system)._request.__wrapped__.__get__(system)

@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.remote_errors import reason_of
+from tokenloom.storage.stores.remote_kinds import Info, ObjectStoreKind, content_type_of
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.urls import bucket_and_key
 
@@ -26,7 +27,55 @@ _PARTS_AT_ONCE = 4
 _logger = logging.getLogger("tokenloom")
 
 
-def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: bool) -> list[dict[str, Any]]:
+class S3Kind(ObjectStoreKind):
+    """Amazon's store, and others with its interface."""
+
+    def list_folder(self, place: str) -> list[Info]:
+        """Return info of each name in a folder; raises FileNotFoundError, StoreError."""
+        return self._list(place, deep=False)
+
+    def list_below(self, place: str) -> list[Info]:
+        """Return info of all objects in a folder and below; raises FileNotFoundError, StoreError."""
+        return self._list(place, deep=True)
+
+    def _list(self, place: str, *, deep: bool) -> list[Info]:
+        bucket, key = bucket_and_key(place)
+        return list_s3(self.calls, place, bucket, f"{key.strip('/')}/", deep=deep)
+
+    def remove_files(self, places: Sequence[str]) -> None:
+        """Delete objects, a thousand in a request; those that do not exist are ignored.
+
+        Raises StoreError, which names an object, if the store refuses to delete it.
+        """
+        url = self.calls.url
+        bucket = bucket_and_key(url)[0]
+        for start in range(0, len(places), _MAX_REMOVED):
+            keys = [{"Key": bucket_and_key(place)[1]} for place in places[start : start + _MAX_REMOVED]]
+            deleted = {"Objects": keys, "Quiet": True}
+            answer = _write(self.calls, url, "delete_objects", Bucket=bucket, Delete=deleted)
+            if failed := answer.get("Errors"):
+                raise StoreError(f"s3://{bucket}/{failed[0]['Key']}: can't be deleted ({failed[0].get('Message')})")
+
+    def _remove_uploads(self, before: datetime.datetime) -> None:
+        url = self.calls.url
+        bucket, prefix = bucket_and_key(url)
+        found = _write(self.calls, url, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+        for upload in found.get("Uploads", []):  # at most a thousand; the next build finds more
+            if upload["Initiated"] < before:
+                _abort(self.calls, url, {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]})
+
+    def _put(self, place: str, path: str) -> bool:
+        return _put_file(self.calls, place, path) == etag(path)
+
+    def _with_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
+        return {"Metadata": metadata}
+
+    def _metadata(self, place: str) -> dict[str, str] | None:
+        metadata: dict[str, str] | None = self.calls.call(place, "metadata", place)
+        return metadata
+
+
+def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: bool) -> list[Info]:
     """Return {"name", "type", "size", "ETag", "LastModified"} of the objects whose keys begin with `prefix`.
 
     Args:
@@ -38,7 +87,7 @@ def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: b
 
     Raises FileNotFoundError if the bucket does not exist, StoreError if the store cannot be listed.
     """
-    found: list[dict[str, Any]] = []
+    found: list[Info] = []
     options: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix} | ({} if deep else {"Delimiter": "/"})
     while True:
         page = calls.call(place, "call_s3", "list_objects_v2", **options)
@@ -49,42 +98,22 @@ def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: b
         options["ContinuationToken"] = page["NextContinuationToken"]
 
 
-def _folder(bucket: str, prefix: str) -> dict[str, Any]:
+def _folder(bucket: str, prefix: str) -> Info:
     return {"name": f"{bucket}/{prefix.removesuffix('/')}", "type": "directory", "size": 0}
 
 
-def _file(bucket: str, item: dict[str, Any]) -> dict[str, Any]:
+def _file(bucket: str, item: dict[str, Any]) -> Info:
     shown = {"size": item["Size"], "ETag": item["ETag"], "LastModified": item["LastModified"]}
     return {"name": f"{bucket}/{item['Key']}", "type": "file", **shown}
 
 
-def remove_s3(calls: RemoteCalls, place: str, urls: Sequence[str]) -> None:
-    """Delete objects of one bucket, a thousand in a request; objects that do not exist are ignored.
-
-    Raises StoreError, which names an object, if the store refuses to delete it.
-    """
-    bucket = bucket_and_key(place)[0]
-    for start in range(0, len(urls), _MAX_REMOVED):
-        keys = [{"Key": bucket_and_key(url)[1]} for url in urls[start : start + _MAX_REMOVED]]
-        answer = _write(calls, place, "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
-        if failed := answer.get("Errors"):
-            raise StoreError(f"s3://{bucket}/{failed[0]['Key']}: can't be deleted ({failed[0].get('Message')})")
-
-
-def put_file(calls: RemoteCalls, place: str, path: str, content_type: str | None = None) -> str:
-    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last response was lost.
-
-    Args:
-        calls: the requests to the store.
-        place: the object's URL.
-        path: the local file.
-        content_type: what the store answers to a browser; None for the store's default.
-    """
+def _put_file(calls: RemoteCalls, place: str, path: str) -> str:
+    """Send a local file to `place`, in parts if it is large; return its ETag, "" if the last response was lost."""
     num_bytes = os.stat(path).st_size
     part_bytes = _part_bytes(num_bytes)
     bucket, key = bucket_and_key(place)
     target = {"Bucket": bucket, "Key": key}
-    shown = {"ContentType": content_type} if content_type else {}
+    shown = {"ContentType": content_type} if (content_type := content_type_of(place)) else {}
     if num_bytes <= part_bytes:
         answer = _write(calls, place, "put_object", **target, **shown, Body=Path(path).read_bytes())
         return str(answer["ETag"]).strip('"')
@@ -106,7 +135,7 @@ def put_file(calls: RemoteCalls, place: str, path: str, content_type: str | None
 
 
 def etag(path: str) -> str:
-    """Return the ETag that S3 gives a local file sent by `put_file`: its MD5, or the MD5 of the MD5s of its parts."""
+    """Return the ETag that S3 gives a local file sent by `_put_file`: its MD5, or the MD5 of the MD5s of its parts."""
     num_bytes = os.stat(path).st_size
     part_bytes = _part_bytes(num_bytes)
     digests = b""
@@ -117,15 +146,6 @@ def etag(path: str) -> str:
             digests += hashlib.md5(part, usedforsecurity=False).digest()
     whole = hashlib.md5(digests, usedforsecurity=False).hexdigest()
     return f"{whole}-{len(digests) // 16}"
-
-
-def abort_stale_uploads(calls: RemoteCalls, before: datetime.datetime) -> None:
-    """Delete the parts of unfinished uploads into the store that began before a time."""
-    bucket, prefix = bucket_and_key(calls.url)
-    found = _write(calls, calls.url, "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
-    for upload in found.get("Uploads", []):  # at most a thousand; the next build finds more
-        if upload["Initiated"] < before:
-            _abort(calls, calls.url, {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]})
 
 
 def _part_bytes(num_bytes: int) -> int:
@@ -161,7 +181,7 @@ def _complete(calls: RemoteCalls, place: str, target: dict[str, str], parts: lis
 
 
 def _abort(calls: RemoteCalls, place: str, target: dict[str, str]) -> None:
-    """Delete the parts of an upload; `abort_stale_uploads` finds those that cannot be deleted now."""
+    """Delete the parts of an upload; `remove_stale_uploads` finds those that cannot be deleted now."""
     try:
         _write(calls, place, "abort_multipart_upload", **target)
     except (StoreError, FileNotFoundError) as error:

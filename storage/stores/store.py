@@ -7,6 +7,7 @@ tests/storage/conformance.py tests each implementation against this description.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
+MAX_TRANSFERS = 3  # of a file, or a part of it, that arrives damaged
 
 
 class StoredFile(NamedTuple):
@@ -46,9 +48,9 @@ class Store(ABC):
     def place(self, path: str) -> str:
         """Return the local path or URL of `path`, for messages."""
 
-    @abstractmethod
     def local(self, path: str) -> Path | None:
         """Return the local path of `path`, None if the store is not a local folder."""
+        return None
 
     # ---- capabilities
 
@@ -56,20 +58,19 @@ class Store(ABC):
     def creates_exclusively(self) -> bool:
         """Return whether `create` lets exactly one of several writers succeed; may write a probe into work/tmp."""
 
-    @abstractmethod
-    def check_writable(self) -> None:
+    def check_writable(self) -> None:  # noqa: B027  (of many stores it is not known)
         """Raise StoreError if the store is known not to be writable; writes nothing."""
 
-    @abstractmethod
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system, None if unknown."""
+        return None
 
-    @abstractmethod
     def is_damage(self, error: OSError) -> bool:
         """Return whether an error raised by reading a file means that the file is damaged.
 
         It does not if the same read may succeed later or for another user: the network, permissions, a lost mount.
         """
+        return False
 
     # ---- listing
 
@@ -169,9 +170,10 @@ class Store(ABC):
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
 
-    @abstractmethod
     def remove_files(self, paths: Sequence[str]) -> None:
         """Delete the files at `paths`, in any order; files that do not exist are ignored."""
+        for path in paths:
+            self.remove(path)
 
     @abstractmethod
     def remove_empty_folders(self, folder: str) -> None:
@@ -180,3 +182,29 @@ class Store(ABC):
     @abstractmethod
     def remove_stale_temporaries(self) -> None:
         """Delete the unfinished files that killed processes left more than a day ago."""
+
+
+def store_time(store: Store) -> float:
+    """Return the time by the store's clock, in seconds since 1970: write a probe into work/tmp, and delete it.
+
+    Raises StoreError if the store cannot be written, or does not say when a file was written.
+    """
+    import uuid  # a reader does not need it
+
+    probe = f"{TMP}/clock.{uuid.uuid4().hex}"
+    store.replace(probe, b"", durable=False)
+    try:
+        modified = store.modified(probe)
+    finally:
+        store.remove(probe)
+    if modified is None:
+        raise StoreError(f"{store.place(probe)}: deleted as soon as it was written; run the same command again")
+    return modified
+
+
+def readers_time(store: Store) -> float:
+    """Return store_time, or the nearly equal time of this machine if the store can't be written."""
+    try:
+        return store_time(store)
+    except StoreError:
+        return time.time()

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.formats.records import Mismatch
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_clock import store_time
+from tokenloom.storage.stores.store import Store, store_time
 from tokenloom.storage.versions.numbered_entries import EntryLog, now, user
 
 FOLDER = "retired"

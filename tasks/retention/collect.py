@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_clock import readers_time, store_time
+from tokenloom.storage.stores.store import Store, readers_time, store_time
 from tokenloom.storage.versions.published import is_dataset
 from tokenloom.storage.versions.retirement import KEPT, RETIRED, change_state
 from tokenloom.tasks.retention.deletion import FILES_AT_ONCE, Used, delete_version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -16,22 +16,9 @@ class _WithoutFolder(Store):
 
     is_local = False
 
-    def local(self, path: str) -> None:
-        """See Store."""
-
     def creates_exclusively(self) -> bool:
         """See Store."""
         return True
-
-    def check_writable(self) -> None:
-        """See Store."""
-
-    def free_bytes(self) -> None:
-        """See Store."""
-
-    def is_damage(self, error: OSError) -> bool:
-        """See Store."""
-        return False
 
 
 class MemoryStore(_WithoutFolder):
@@ -130,11 +117,6 @@ class MemoryStore(_WithoutFolder):
         self.place(path)
         self.files.pop(path, None)
 
-    def remove_files(self, paths: Sequence[str]) -> None:
-        """See Store."""
-        for path in paths:
-            self.remove(path)
-
     def remove_empty_folders(self, folder: str) -> None:
         """See Store."""
 
@@ -175,11 +157,6 @@ class _Stepping(_WithoutFolder):
         file = io.BytesIO()
         yield file
         self.replace(path, file.getvalue())
-
-    def remove_files(self, paths: Sequence[str]) -> None:
-        """See Store."""
-        for path in paths:
-            self.remove(path)
 
 
 def _stepped(name: str) -> Callable[..., Any]:

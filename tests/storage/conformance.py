@@ -13,8 +13,7 @@ import pytest
 from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import s3
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_clock import store_time
+from tokenloom.storage.stores.store import Store, store_time
 from tokenloom.storage.stores.store_file import StoreFile
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from tests.servers.google_server import google_server
 from tests.servers.s3_server import BUCKET
 from tests.storage.conformance import MIB, StoreConformance
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores import remote_retries, s3, uploads
+from tokenloom.storage.stores import remote_kinds, remote_retries, s3
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files.finding import find_files
@@ -149,9 +149,8 @@ class TestS3(ObjectStoreConformance):
         with closing(boto3.client("s3")) as client:
             client.create_multipart_upload(Bucket=bucket, Key=key)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                uploads, "_STALE", 100 * 365 * uploads._STALE
-            )  # this server reports 2010 as the start of every upload
+            # this server reports 2010 as the start of every upload
+            patch.setattr(remote_kinds, "STALE", 100 * 365 * remote_kinds.STALE)
             store.remove_stale_temporaries()
         assert unfinished(store) == [key]
         store.remove_stale_temporaries()

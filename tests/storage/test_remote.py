@@ -35,9 +35,17 @@ from tokenloom.cli.output import Output
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.stores import local_files, remote, remote_errors, remote_retries, remote_systems, uploads
+from tokenloom.storage.stores import (
+    local_files,
+    remote,
+    remote_errors,
+    remote_kinds,
+    remote_retries,
+    remote_systems,
+)
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.remote_retries import TimeLimits
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, published_versions, read_inputs
 from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
@@ -105,7 +113,7 @@ def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
     """A fresh folder with a file of 1000 bytes in it."""
     key = f"some/{uuid.uuid4().hex}"
     put(s3_url, f"{key}/a/file", bytes(range(250)) * 4)
-    return RemoteStore(f"s3://{BUCKET}/{key}", read_seconds=5)
+    return RemoteStore(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
 
 
 def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Published, s3_proxy: FaultyProxy) -> None:
@@ -218,10 +226,10 @@ def test_a_persistent_error_is_raised_after_the_last_attempt(store: RemoteStore,
 
 def test_a_stalled_server_is_an_error(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.always = "hold"  # for as long as this test runs
-    hurried = RemoteStore(store.root, tries=2, read_seconds=0.3)
+    hurried = RemoteStore(store.root, TimeLimits(tries=2, read_seconds=0.3))
     with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries .*Time"):
         hurried.read("a/file")
-    limited = RemoteStore(store.root, total_seconds=0.5, read_seconds=60)
+    limited = RemoteStore(store.root, TimeLimits(total_seconds=0.5, read_seconds=60))
     with pytest.raises(StoreError, match="did not answer correctly"):
         limited.read("a/file")
 
@@ -386,7 +394,7 @@ def test_other_file_systems_of_fsspec_are_stores() -> None:
 @pytest.fixture
 def memory() -> RemoteStore:
     """A fresh folder in memory with a file of 4 bytes in it."""
-    store = RemoteStore(f"memory://{uuid.uuid4().hex}", tries=2, read_seconds=0.3)
+    store = RemoteStore(f"memory://{uuid.uuid4().hex}", TimeLimits(tries=2, read_seconds=0.3))
     store.replace("a/file", b"data")
     return store
 
@@ -433,12 +441,12 @@ def test_parts_of_killed_processes_are_removed_after_a_day(
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(MemoryFileSystem, "mv", end)
-        patch.setattr(uploads, "_remove_part", end)
+        patch.setattr(remote_kinds.FileSystemKind, "_remove_part", end)
         memory.replace("a/file", b"other")
     memory.replace("work/tmp/exclusive", b"of nobody's upload")
     memory.remove_stale_temporaries()
     assert len(memory.names("work/tmp")) == 2
-    monkeypatch.setattr(uploads, "_STALE", datetime.timedelta(seconds=-2))
+    monkeypatch.setattr(remote_kinds, "STALE", datetime.timedelta(seconds=-2))
     memory.remove_stale_temporaries()
     assert memory.names("work/tmp") == ["exclusive"]
 
@@ -517,7 +525,7 @@ def test_a_stalled_library_is_abandoned_with_its_connection(
 
 def test_a_silent_server_is_an_error_within_the_time_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", tries=2, read_seconds=0.3)
+        store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", TimeLimits(tries=2, read_seconds=0.3))
         with pytest.raises(StoreError, match="did not answer correctly in 2 tries"):
             store.read("file")
 

@@ -31,6 +31,7 @@ from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
 from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.remote_retries import TimeLimits
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
@@ -47,7 +48,7 @@ def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
     """Files of FILE_BYTES, and their `.blocks`, in a fresh folder of the S3 store."""
     key = f"cached/{uuid.uuid4().hex}"
-    store = RemoteStore(f"s3://{BUCKET}/{key}", read_seconds=5)
+    store = RemoteStore(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
     requests = []
     for i in range(NUM_FILES):
         data = os.urandom(FILE_BYTES)
