@@ -8,8 +8,8 @@ from typing import Any
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store, readers_time, store_time
 from tokenloom.storage.versions.published import is_dataset
-from tokenloom.storage.versions.retirement import KEPT, RETIRED, change_state
-from tokenloom.tasks.retention.deletion import FILES_AT_ONCE, Used, delete_version
+from tokenloom.storage.versions.retirement import KEPT, RETIRED
+from tokenloom.tasks.retention.deletion import FILES_AT_ONCE, Used, change_unless_used, delete_version
 from tokenloom.tasks.retention.leftovers import Leftovers, find_leftovers
 from tokenloom.tasks.retention.policy import Action, Decision, Policy, decide
 from tokenloom.tasks.retention.survey import VersionStatus, survey, version_files
@@ -105,35 +105,29 @@ def _apply(store: Store, decision: Decision, now: float, collected: Collected) -
     """Do what was decided about a version, unless somebody uses it by now."""
     version, action = decision.status.version, decision.action
     try:
-        if action == Action.DELETE:
-            collected.bytes += _delete(store, decision, now, dry_run=collected.dry_run)
-            collected.deleted.append(version)
-            return
-        if action == Action.RETIRE:
-            _change(store, decision, RETIRED, dry_run=collected.dry_run)
-            collected.retired.append(version)
-            return
-        if action == Action.UN_RETIRE:
-            _change(store, decision, KEPT, dry_run=collected.dry_run)
-        collected.kept.append(Kept(version, decision.why))
+        collected.bytes += _do(store, decision, now, dry_run=collected.dry_run)
     except Used as error:
         collected.kept.append(Kept(version, str(error)))
-
-
-def _delete(store: Store, decision: Decision, now: float, *, dry_run: bool) -> int:
-    if dry_run:
-        return sum(file.num_bytes for file in version_files(store, decision.status.version).values())
-    return delete_version(store, decision.status, now)
-
-
-def _change(store: Store, decision: Decision, state: str, *, dry_run: bool) -> None:
-    if dry_run:
         return
+    if action == Action.DELETE:
+        collected.deleted.append(version)
+    elif action == Action.RETIRE:
+        collected.retired.append(version)
+    else:
+        collected.kept.append(Kept(version, decision.why))
+
+
+def _do(store: Store, decision: Decision, now: float, *, dry_run: bool) -> int:
+    """Return how many bytes it frees, or would."""
     status = decision.status
-    try:
-        change_state(store, status.version, status.entry_number, state, f"gc: {decision.why}")
-    except FileExistsError as error:
-        raise Used("used again, or another gc changed it") from error
+    if decision.action == Action.DELETE:
+        if not dry_run:
+            return delete_version(store, status, now)
+        return sum(file.num_bytes for file in version_files(store, status.version).values())
+    state = {Action.RETIRE: RETIRED, Action.UN_RETIRE: KEPT}.get(decision.action)
+    if state and not dry_run:
+        change_unless_used(store, status.version, status.entry_number, state, f"gc: {decision.why}")
+    return 0
 
 
 def _remove_leftovers(store: Store, found: list[Leftovers], collected: Collected) -> None:

@@ -12,11 +12,18 @@ from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
-from tokenloom.storage.versions.retirement import DELETED, DELETING, RETIRED, change_state, newest_retirement
+from tokenloom.storage.versions.retirement import (
+    CLAIM_SECONDS,
+    DELETED,
+    DELETING,
+    RETIRED,
+    change_state,
+    newest_retirement,
+)
 from tokenloom.storage.work.assignment import CANDIDATES
 from tokenloom.tasks.retention.survey import VersionStatus, users_of, version_files
 
-_EXTEND_SECONDS, _LAST_SECONDS = 300.0, 600.0  # retirement.CLAIM_SECONDS is the time after which others may continue
+_LAST_SECONDS = CLAIM_SECONDS / 2  # of a claim: others may continue after all of CLAIM_SECONDS
 _NO_FILE = "none"  # no file of a version has this name
 FILES_AT_ONCE = 1000  # deleted in one request, where the store can
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine is suspended
@@ -30,34 +37,26 @@ class _Claim:
     """The right to delete the files of a version; `check` must be called before each request that deletes."""
 
     def __init__(self, store: Store, version: str, seen_number: int) -> None:
-        self._store, self._version, self._number = store, version, seen_number
-        self._extend()
-
-    def _extend(self) -> None:
-        begin = time.clock_gettime(_CLOCK)  # before the entry exists
-        try:
-            self._number = change_state(self._store, self._version, self._number, DELETING, "gc").number
-        except FileExistsError as error:
-            raise Used("used again, or another gc deletes it") from error
-        self._begin = begin
+        self._place = f"{store.root}@{version}"
+        self._begin = time.clock_gettime(_CLOCK)  # before the entry exists
+        self.number = change_unless_used(store, version, seen_number, DELETING, "gc")
 
     def check(self) -> None:
-        """Raise StoreError if this process was too slow, so that others may have taken over."""
+        """Raise StoreError if this process was too slow, so that others may take over."""
         age = time.clock_gettime(_CLOCK) - self._begin
         if age > _LAST_SECONDS:
             raise StoreError(
-                f"{self._store.root}@{self._version}: this process stood still for {age:,.0f} s while it deleted the "
-                "version; run gc again in an hour, which continues"
+                f"{self._place}: this process has been deleting the version for {age:,.0f} s, or stood still; run gc "
+                "again in an hour, which continues"
             )
-        if age > _EXTEND_SECONDS:
-            self._extend()
 
-    def end(self) -> None:
-        """Record that all files are deleted."""
-        try:
-            change_state(self._store, self._version, self._number, DELETED, "gc")
-        except FileExistsError as error:
-            raise Used("another gc took over, as this one was slow") from error
+
+def change_unless_used(store: Store, version: str, seen_number: int, state: str, reason: str) -> int:
+    """Return the number of a new entry of a version's log; raises Used if it is not the next one any more."""
+    try:
+        return change_state(store, version, seen_number, state, reason).number
+    except FileExistsError as error:
+        raise Used("used again, or another gc changed it") from error
 
 
 def delete_version(store: Store, status: VersionStatus, now: float) -> int:
@@ -86,14 +85,14 @@ def delete_version(store: Store, status: VersionStatus, now: float) -> int:
     claim.check()
     for folder in (version_path(status.version), f"{CANDIDATES}/{status.version}"):
         store.remove_empty_folders(folder)
-    claim.end()
+    change_unless_used(store, status.version, claim.number, DELETED, "gc")
     return sum(file.num_bytes for file in files.values())
 
 
 def _look_again(store: Store, status: VersionStatus, now: float) -> None:
     entry = newest_retirement(store, status.version)
     if entry is None or entry.number != status.entry_number:
-        raise Used("used again, or another gc deletes it")
+        raise Used("used again, or another gc changed it")
     if entry.state != RETIRED:  # DELETING: nobody may use it since that entry
         return
     users, tags_of = users_of(store, now)

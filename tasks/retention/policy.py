@@ -89,7 +89,7 @@ def _decide_deleting(status: VersionStatus, now: float) -> Decision:
 
 
 def _used(status: VersionStatus) -> str:
-    """Return who uses a version, "" if nobody does."""
+    """Return the tags and leases that use a version, "" if there are none."""
     tagged = f"tagged {', '.join(status.tags)}" if status.tags else ""
     leased = f"leased: {', '.join(status.users)}" if status.users else ""
     return "; ".join(filter(None, (tagged, leased)))
