@@ -30,10 +30,10 @@ from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_bl
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import unpack_header
 from tokenloom.storage.stores.local_files import file_sha256
+from tokenloom.storage.stores.store import MAX_TRANSFERS
 
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
-_MAX_DOWNLOADS = 3  # attempts for a block, or a `.blocks` file, that keeps arriving damaged
 _CLAIM_NS = 30 * 10**9  # how long a claim holds; a request takes seconds over a slow line
 _POLL_SECONDS = 0.01  # between looks whether another thread has downloaded a block
 _MAX_KNOWN = 512  # `.blocks` files that a process keeps in memory
@@ -50,14 +50,14 @@ def read_blocks(request: ShardRequest) -> ShardBlocks:
     """
     name = blocks_name(request.path)
     place = request.store.place(name)
-    for _ in range(_MAX_DOWNLOADS):
+    for _ in range(MAX_TRANSFERS):
         try:
             data = request.store.read(name)
         except FileNotFoundError as error:
             raise _missing(place) from error
         if sha256_of_bytes(data) == request.blocks_sha256:
             return decode_blocks(data, place)
-    raise FormatError(f"{place}: its SHA-256 is not the one listed, in {_MAX_DOWNLOADS} downloads; restore it")
+    raise FormatError(f"{place}: its SHA-256 is not the one listed, in {MAX_TRANSFERS} downloads; restore it")
 
 
 class PartialShard:
@@ -152,7 +152,7 @@ class PartialShard:
     def _fill(self, run: range) -> None:
         """Verify blocks, and download those that are not here, again if some arrive damaged."""
         missing = [block for block in run if not self._is_here(block)]
-        for _ in range(_MAX_DOWNLOADS):
+        for _ in range(MAX_TRANSFERS):
             if not missing:
                 return
             missing = [block for part in self.runs(missing) for block in self._download(part)]
@@ -160,7 +160,7 @@ class PartialShard:
         if missing:
             raise FormatError(
                 f"{self.place}: block {missing[0]} does not have the checksum in {blocks_name(self._request.path)}, in "
-                f"{_MAX_DOWNLOADS} downloads; the shard in the store is damaged; restore it"
+                f"{MAX_TRANSFERS} downloads; the shard in the store is damaged; restore it"
             )
 
     def _is_here(self, block: int) -> bool:
