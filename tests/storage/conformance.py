@@ -151,11 +151,13 @@ class StoreConformance:
         assert store.num_bytes(f"odd {name}/{name}") == 5
         assert not store.exists(f"odd {name}/{name[:-1]}")
 
-    @pytest.mark.parametrize("name", ["../file", "a/../../file", "/file", "a/.."])
+    @pytest.mark.parametrize("name", ["..", "../file", "a/../../file", "/file", "//file", "a/.."])
     def test_names_that_would_leave_the_store_are_refused(self, store: Store, name: str) -> None:
-        for use in (store.read, store.exists, store.names, store.remove, lambda name: store.create(name, b"")):
+        writes = [lambda name: store.create(name, b""), lambda name: store.replace(name, b"")]
+        for use in (store.read, store.exists, store.names, store.remove, *writes):
             with pytest.raises(StoreError, match="would leave the store"):
                 use(name)
+        assert store.names("") == []
 
     def test_files_below_a_folder_are_listed_with_length_and_time(self, store: Store) -> None:
         assert store.files_below("a") == {}

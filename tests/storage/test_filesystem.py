@@ -5,17 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO
 
 import pytest
 
-from tests.counts import count
 from tests.storage.conformance import creates
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import local_files
@@ -58,92 +56,15 @@ def test_a_written_file_is_complete_and_leaves_no_temporary(store: LocalStore, w
     assert store.exists(PATH)
 
 
-def test_exactly_one_of_eight_racing_creators_succeeds(store: LocalStore) -> None:
-    for round_index in range(count(20, 1000)):
-        path = f"tags/latest/{round_index:08d}.json"
-        barrier = threading.Barrier(8)
-        won: list[bytes] = []
-        lost: list[bytes] = []
-
-        def creator(data: bytes, path: str = path, barrier: threading.Barrier = barrier) -> None:
-            barrier.wait()
-            try:
-                store.create(path, data)
-                won.append(data)  # noqa: B023  (joined below)
-            except FileExistsError:
-                lost.append(data)  # noqa: B023
-
-        threads = [threading.Thread(target=creator, args=(bytes([i]) * 1000,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (len(won), len(lost)) == (1, 7)
-        assert store.read(path) == won[0]
-    assert store.names(TMP) == []
-
-
-def test_create_never_changes_an_existing_file(store: LocalStore) -> None:
-    store.create(PATH, b"first")
-    with pytest.raises(FileExistsError):
-        store.create(PATH, b"second")
-    assert files(store) == {PATH: b"first"}
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_replace_writes_the_new_bytes(store: LocalStore, durable: bool) -> None:
-    store.replace(PATH, b"old and longer", durable=durable)
-    store.replace(PATH, b"new", durable=durable)
-    assert files(store) == {PATH: b"new"}
-
-
-def test_nothing_is_visible_under_the_name_before_the_block_ends(store: LocalStore) -> None:
-    with store.writing(PATH) as file:
-        file.write(bytes(100_000))
-        file.flush()
-        assert not store.exists(PATH)
-        assert len(store.names(TMP)) == 1
-    assert store.num_bytes(PATH) == 100_000
-
-
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
-def test_writer_that_raises_leaves_nothing(store: LocalStore, error: type[BaseException]) -> None:
+def test_writer_that_raises_leaves_the_old_file(store: LocalStore, error: type[BaseException]) -> None:
+    store.replace(PATH, b"old")
     with pytest.raises(error), store.writing(PATH) as file:
         file.write(b"half")
         file.flush()
         assert len(store.names(TMP)) == 1
         raise error
-    assert files(store) == {}
-
-
-def test_writer_that_raises_leaves_the_old_file(store: LocalStore) -> None:
-    store.replace(PATH, b"old")
-    with pytest.raises(KeyError), store.writing(PATH) as file:
-        file.write(b"half")
-        raise KeyError
     assert files(store) == {PATH: b"old"}
-
-
-@pytest.mark.parametrize("name", ["..", "../x", "a/../../x", "a/..", "/etc/passwd", "/", "//x"])
-def test_name_that_leaves_the_store_is_refused(store: LocalStore, name: str) -> None:
-    actions: list[Callable[[], Any]] = [
-        lambda: store.local(name),
-        lambda: store.read(name),
-        lambda: store.exists(name),
-        lambda: store.names(name),
-        lambda: store.create(name, b""),
-        lambda: store.replace(name, b""),
-        lambda: store.remove(name),
-    ]
-    for action in actions:
-        with pytest.raises(StoreError, match="would leave the store"):
-            action()
-    assert not store.root.exists()
-
-
-def test_a_name_that_only_looks_like_leaving_the_store_is_allowed(store: LocalStore) -> None:
-    store.replace("a..b/..c", b"x")
-    assert store.read("a..b/..c") == b"x"
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/store", "gs://bucket", "memory://x"])
@@ -237,18 +158,7 @@ def assert_reported(error: StoreError, store: LocalStore, number: int) -> None:
     assert "same command again" in str(error)
     assert isinstance(error.__cause__, OSError)
     assert error.__cause__.errno == number
-
-
-@each_writer
-def test_a_full_disk_is_reported_with_the_next_step(
-    store: LocalStore, write: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(file: IO[bytes], data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(local_files, "write_all", fail)
-    with pytest.raises(StoreError, match="free space"):
-        write(store, PATH, b"data")
+    assert number != errno.ENOSPC or "free space" in str(error)
 
 
 @each_writer
@@ -347,15 +257,6 @@ def test_the_buffer_is_flushed_before_the_file_is_synced(
     monkeypatch.setattr(os, "fsync", recording_fsync)
     write(store, PATH, b"12345")  # few enough to stay in the buffer until it is flushed
     assert lengths[0] == 5
-
-
-def test_missing_file_has_no_length_and_no_names(store: LocalStore) -> None:
-    assert store.num_bytes(PATH) is None
-    assert store.names("versions") == []
-    assert not store.exists(PATH)
-    store.remove(PATH)
-    with pytest.raises(FileNotFoundError):
-        store.read(PATH)
 
 
 def test_path_through_a_file_is_missing(store: LocalStore) -> None:

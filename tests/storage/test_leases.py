@@ -226,32 +226,3 @@ def test_a_damaged_log_is_refused_and_named(store: MemoryStore) -> None:
     store.replace(path, sign_record(RetirementEntry("forgotten", "", "", "", 1)))
     with pytest.raises(FormatError, match="state must be one of retired, kept, deleting, deleted, not 'forgotten'"):
         newest_retirement(store, A)
-
-
-def test_a_file_in_the_place_of_the_next_state_is_named_at_once(store: MemoryStore) -> None:
-    states(store, RETIRED)
-    store.create(f"retired/{A}/00000002.json", store.read(f"retired/{A}/00000001.json"))
-    with pytest.raises(FormatError, match=r"00000002\.json: it is in the place of the next entry"):
-        Lease(store, A, READER, READER_SECONDS)
-
-
-@pytest.mark.parametrize("is_copy", [True, False])
-def test_a_state_with_the_last_number_costs_nothing(store: MemoryStore, is_copy: bool) -> None:
-    states(store, RETIRED)
-    stray = RetirementEntry(RETIRED, "", "", "", 1 if is_copy else 99_999_999)
-    store.create(f"retired/{A}/99999999.json", sign_record(stray))
-    if is_copy:
-        Lease(store, A, READER, READER_SECONDS)
-        entry = newest_retirement(store, A)
-        assert entry is not None
-        assert (entry.state, entry.number) == (KEPT, 2)
-        return
-    with pytest.raises(FormatError, match=r"99999999\.json: no number is left after it; remove it"):
-        Lease(store, A, READER, READER_SECONDS)
-
-
-def test_one_of_two_who_change_a_state_is_refused(store: MemoryStore) -> None:
-    states(store, RETIRED)
-    change_state(store, A, 1, DELETING, "gc")
-    with pytest.raises(FileExistsError):
-        change_state(store, A, 1, KEPT, "reader")

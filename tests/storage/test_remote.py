@@ -32,7 +32,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import (
@@ -43,7 +43,6 @@ from tokenloom.storage.stores import (
     remote_retries,
     remote_systems,
 )
-from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_retries import TimeLimits
 from tokenloom.storage.versions import tags
@@ -158,29 +157,6 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
     put(s3_url, "moving/data/tags/latest/00000002.json", sign_record(replace(entry, number=2)))
     assert tags.newest_number(store, "latest") == 2
     assert store.names("tags/latest") == ["00000001.json", "00000002.json"]
-
-
-def test_a_remote_store_behaves_like_a_local_one(store: RemoteStore, tmp_path: Path) -> None:
-    local = LocalStore(tmp_path)
-    local.local("a").mkdir()
-    local.local("a/file").write_bytes(bytes(range(250)) * 4)
-    for each in (local, store):
-        assert [each.exists(path) for path in ("", "a", "a/file", "b")] == [True, True, True, False]
-        assert each.num_bytes("a/file") == 1000
-        assert each.num_bytes("b") is None
-        assert [each.names(path) for path in ("", "a", "b")] == [["a"], ["file"], []]
-        assert each.read("a/file") == bytes(range(250)) * 4
-        assert each.place("a/file") == f"{each.root}/a/file"
-        with pytest.raises(FileNotFoundError):
-            each.read("b")
-        for path in ("../file", "/etc/passwd", "a/../../b"):
-            with pytest.raises(StoreError, match="would leave the store"):
-                each.read(path)
-        assert each.read_range("a/file", 5, 9) == bytes([5, 6, 7, 8])
-        assert each.read_range("a/file", 9, 9) == b""
-        for start, end in ((990, 1001), (1000, 1010)):
-            with pytest.raises(FormatError, match=r"a/file.*cut short"):
-                each.read_range("a/file", start, end)
 
 
 def test_the_marker_object_of_a_folder_is_not_listed(store: RemoteStore, s3_url: str) -> None:
@@ -372,20 +348,6 @@ def test_a_store_works_after_a_fork_and_pickles_small(store: RemoteStore) -> Non
     sent = pickle.dumps(store)
     assert len(sent) < 500
     assert pickle.loads(sent).read("a/file") == store.read("a/file")  # noqa: S301  (our own bytes)
-
-
-def test_other_file_systems_of_fsspec_are_stores() -> None:
-    import fsspec
-
-    fsspec.filesystem("memory").pipe_file("/remote/data/a/file", b"0123456789")
-    store = RemoteStore("memory://remote/data")
-    assert store.names("") == ["a"]
-    assert store.read("a/file") == b"0123456789"
-    assert store.read_range("a/file", 3, 5) == b"34"
-    with pytest.raises(FormatError, match="10 bytes"):
-        store.read_range("a/file", 3, 11)
-    assert store.num_bytes("a") is None
-    assert not store.exists("b")
 
 
 # ---- stores other than object stores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -74,99 +73,35 @@ def test_of_two_movers_with_the_same_base_one_is_refused(store: LocalStore) -> N
     assert [entry.version for entry in tags.log(store, "latest")] == [A, B]
 
 
-def test_exactly_one_of_racing_movers_wins_each_number(store: LocalStore) -> None:
-    history(store, (A, "build"))
-    barrier = threading.Barrier(8)
-    won: list[str] = []
-    refused: list[str] = []
-
-    def mover(version: str) -> None:
-        barrier.wait()
-        try:
-            tags.move(store, "latest", version, 1, "tag")
-            won.append(version)
-        except FileExistsError:
-            refused.append(version)
-
-    threads = [threading.Thread(target=mover, args=(f"{i:016x}",)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(won), len(refused)) == (1, 7)
-    assert [entry.version for entry in tags.log(store, "latest")] == [A, *won]
-
-
-def test_first_build_sets_the_tag(store: LocalStore) -> None:
-    assert tags.move_by_build(store, "latest", A, 0) is None
-    assert named(store) == A
-    assert tags.log(store, "latest")[0].reason == tags.BUILD_REASON
-
-
-def test_a_build_moves_a_tag_that_did_not_move_since_it_planned(store: LocalStore) -> None:
-    seen = history(store, (A, "build"))
-    assert tags.move_by_build(store, "latest", B, seen) is None
-    assert named(store) == B
-
-
-def test_a_build_does_not_move_a_tag_that_moved_since_it_planned(store: LocalStore) -> None:
-    # A slow old build does not win over a newer one.
-    history(store, (A, "build"), (B, "build"))
-    note = tags.move_by_build(store, "latest", C, 1)
-    assert note is not None
-    assert B in note
-    assert named(store) == B
-    assert tags.newest_number(store, "latest") == 2
-
-
-def test_a_build_does_not_move_a_tag_whose_log_was_deleted_since_it_planned(store: LocalStore) -> None:
-    assert tags.move_by_build(store, "latest", C, 1) == "latest was moved to nothing while this build ran"
-    assert tags.newest_number(store, "latest") == 0
-
-
-def test_a_build_does_not_move_a_tag_that_was_first_set_since_it_planned(store: LocalStore) -> None:
-    history(store, (A, "tag"))
-    assert tags.move_by_build(store, "latest", C, 0) is not None
-    assert named(store) == A
-
-
-@pytest.mark.parametrize("reason", ["rollback", "tag"])
-def test_a_rollback_survives_a_build(store: LocalStore, reason: str) -> None:
-    # B was rolled back by hand; building B again, from the newest state of the tag, must not bring it back.
-    seen = history(store, (A, "build"), (B, "build"), (A, reason))
-    note = tags.move_by_build(store, "latest", B, seen)
-    assert note is not None
-    assert reason in note
-    assert B in note
-    assert named(store) == A
-    assert tags.newest_number(store, "latest") == seen
-
-
-@pytest.mark.parametrize("reason", ["rollback", "tag"])
-def test_a_build_of_a_new_version_moves_a_tag_that_was_set_by_hand(store: LocalStore, reason: str) -> None:
-    seen = history(store, (A, "build"), (B, "build"), (A, reason))
-    assert tags.move_by_build(store, "latest", C, seen) is None
-    assert named(store) == C
-
-
-def test_a_build_can_return_to_a_version_that_a_build_left(store: LocalStore) -> None:
-    # A build made the newest entry, so this undoes nobody's decision: the inputs are those of A again.
-    seen = history(store, (A, "build"), (B, "build"))
-    assert tags.move_by_build(store, "latest", A, seen) is None
-    assert named(store) == A
-
-
-def test_a_rollback_no_longer_applies_after_a_build_has_moved_the_tag(store: LocalStore) -> None:
-    seen = history(store, (A, "build"), (B, "build"), (A, "rollback"), (C, "build"))
-    assert tags.move_by_build(store, "latest", B, seen) is None
-    assert named(store) == B
-
-
-def test_a_build_of_the_tagged_version_adds_no_entry(store: LocalStore) -> None:
-    history(store, (A, "build"), (B, "tag"))
-    for seen in (0, 1, 2):
-        assert tags.move_by_build(store, "latest", B, seen) is None
-    assert tags.newest_number(store, "latest") == 2
+@pytest.mark.parametrize(
+    ("moves", "version", "seen", "why_not"),
+    [
+        ("", "A", 0, None),
+        ("A", "B", 1, None),
+        ("AB", "C", 1, f"moved to {B}"),  # a slow old build does not win over a newer one
+        ("", "C", 1, "latest was moved to nothing while this build ran"),  # its log was deleted
+        ("a", "C", 0, f"moved to {A}"),
+        ("ABa", "B", 3, f"set to {A} by hand (rollback) after it named {B}"),  # a rollback survives a build
+        ("ABa", "C", 3, None),
+        ("AB", "A", 2, None),  # a build made the newest entry, so this undoes nobody's decision
+        ("ABaC", "B", 4, None),  # the rollback no longer applies
+        *(("Ab", "B", seen, None) for seen in (0, 1, 2)),
+    ],
+)
+def test_a_build_moves_a_tag_unless_that_undoes_a_newer_move(
+    store: LocalStore, moves: str, version: str, seen: int, why_not: str | None
+) -> None:
+    # An upper-case letter is a build of that version, a lower-case one a move by hand.
+    history(store, *[(move.lower() * 16, "build" if move.isupper() else "rollback") for move in moves])
+    before, name = named(store), version.lower() * 16
+    note = tags.move_by_build(store, "latest", name, seen)
+    if why_not is not None:
+        assert why_not in str(note)
+        assert (named(store), tags.newest_number(store, "latest")) == (before, len(moves))
+        return
+    assert (note, named(store)) == (None, name)
+    assert tags.newest_number(store, "latest") == len(moves) + (before != name)
+    assert before == name or tags.log(store, "latest")[-1].reason == tags.BUILD_REASON
 
 
 def test_a_build_that_loses_the_race_reports_it(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,12 +118,6 @@ def test_a_build_that_loses_the_race_reports_it(store: LocalStore, monkeypatch: 
     assert note is not None
     assert "same moment" in note
     assert named(store) == B
-
-
-def test_tags_move_independently(store: LocalStore) -> None:
-    tags.move(store, "prod", A, 0, "tag")
-    tags.move(store, "latest", B, 0, "build")
-    assert [tags.log(store, name)[0].version for name in ("prod", "latest")] == [A, B]
 
 
 def test_damaged_entry_is_refused_and_named(store: LocalStore) -> None:
