@@ -25,7 +25,7 @@ from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
 from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import send_all
-from tests.servers.running import artifact, log_lines
+from tests.servers.running import artifact, log_lines, newest_run
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
@@ -50,8 +50,8 @@ def _spec(folder: Path, **fields: Any) -> BuildSpec:
 
 def _task_runs() -> tuple[Any, list[TaskRun]]:
     """Return the newest flow run and its task runs."""
+    run = newest_run()
     with get_client(sync_client=True) as client:
-        run = max(client.read_flow_runs(), key=lambda run: run.created or 0)
         wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(run.id))]))
         send_all()
         deadline = time.monotonic() + 60
@@ -154,8 +154,7 @@ def test_other_flows_in_the_same_process_keep_their_logs(tmp_path: Path) -> None
 
     with pytest.raises(InputError):
         unrelated_flow()
-    with get_client(sync_client=True) as client:
-        run = max(client.read_flow_runs(), key=lambda run: str(run.created))
+    run = newest_run()
     send_all()
     text = "\n".join(line for _, line in log_lines(run))
     assert "Traceback" in text and "Finished in state Failed" in text

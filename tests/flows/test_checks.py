@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.client.orchestration import get_client
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.servers.prefect_servers import send_all
-from tests.servers.running import artifact, event, log_lines
+from tests.servers.running import artifact, event, log_lines, newest_run
 from tokenloom.cli.main import main
 from tokenloom.errors import GateFailed
 from tokenloom.flows import build_dataset as module
@@ -31,8 +30,7 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     spec = make_spec(tmp_path / "store", [source], dataset="checked", checks=strict)
     with pytest.raises(GateFailed, match=r"1 of 2 checks failed.*min_documents: expected >= 1,000, found 50"):
         build_dataset(spec.with_workers(0))
-    with get_client(sync_client=True) as client:
-        run = max(client.read_flow_runs(), key=lambda run: str(run.created))
+    run = newest_run()
     send_all()
     assert run.state is not None
     assert run.state.is_failed()

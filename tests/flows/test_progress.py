@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import FlowRun
 from tests.builders.datasets import make_spec, write_jsonl
 from tests.builders.failing import fail_at_the_third_shard
 from tests.servers.prefect_servers import send_all
-from tests.servers.running import log_lines, wait_until
+from tests.servers.running import log_lines, newest_run, wait_until
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.runs import progress_log
 from tokenloom.flows.runs.progress_page import progress_page, summary_line
@@ -36,11 +36,6 @@ def _spec(folder: Path, **fields: Any) -> BuildSpec:
         write_jsonl(folder / "input" / f"{name}.jsonl", [f"document {i} of {name}" for i in range(150)])
     source = {"kind": "jsonl", "path": str(folder / "input" / "*.jsonl")}
     return make_spec(folder / "store", [source], tokenizer={"kind": "byte"}, shard_tokens=1000, **fields)
-
-
-def _newest_run() -> FlowRun:
-    with get_client(sync_client=True) as client:
-        return max(client.read_flow_runs(), key=lambda run: str(run.created))
 
 
 def _log(run: FlowRun) -> list[tuple[str, str]]:
@@ -68,7 +63,7 @@ class TestRuns:
 
     def test_the_log_has_a_line_for_each_step_and_none_for_each_task_that_completed(self, tmp_path: Path) -> None:
         build_dataset(_spec(tmp_path).with_workers(2))
-        texts = [text for _, text in _log(_newest_run())]
+        texts = [text for _, text in _log(newest_run())]
         steps = [text.split(" done in ")[0] for text in texts if " done in " in text]
         assert steps == [
             "plan", "read file structure", "tokenize", "divide into shards", "shuffle", "validate", "publish"
@@ -88,7 +83,7 @@ class TestRuns:
         )  # otherwise Prefect raises the first failure
         result: dict[str, Any] = state.result()
         num_shards = sum(split["shards"] for split in result["splits"].values())
-        run = _newest_run()
+        run = newest_run()
         (artifact,) = _artifacts(run.id, "data-progress")
         assert artifact.description.startswith("100% of the build, ")
         assert "2 of 2 partitions reused" in artifact.data and f"2 of {num_shards} shards reused" in artifact.data

@@ -6,11 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
 
 from tests.builders.damaging import Made, make_version
-from tests.servers.running import artifact
+from tests.servers.running import artifact, newest_run
 from tokenloom.errors import CheckError, SpecError
 from tokenloom.flows.direct import verify_directly
 from tokenloom.flows.verify_dataset import verify_dataset
@@ -24,16 +22,11 @@ def made(tmp_path: Path) -> Made:
     return make_version(tmp_path)
 
 
-def _newest_run() -> FlowRun:
-    with get_client(sync_client=True) as client:
-        return max(client.read_flow_runs(), key=lambda run: run.created)  # type: ignore[arg-type, return-value]
-
-
 def test_an_intact_version_completes_with_the_result_of_the_command(made: Made) -> None:
     spec = made.spec.with_workers(1)
     result = verify_dataset(made.reference, deep=True, spec=spec)
     assert result == verify_directly(made.reference, True, None, 0)
-    run = _newest_run()
+    run = newest_run()
     assert run.state is not None
     assert run.state.is_completed()
     assert run.name.startswith(f"data {made.version} verified (")
@@ -50,7 +43,7 @@ def test_a_damaged_version_fails_and_names_the_files(made: Made) -> None:
     with pytest.raises(CheckError) as caught:
         verify_dataset(made.reference)
     assert f"{len(names)} damaged: {', '.join(names[:5])}" in str(caught.value)
-    run = _newest_run()
+    run = newest_run()
     assert run.state is not None
     assert run.state.is_failed()
     assert names[0] in str(run.state.message)

@@ -40,6 +40,7 @@ from tests.servers.running import (
     event,
     flow_run,
     log_lines,
+    newest_run,
     parameters,
     processes_with,
     running_up,
@@ -139,8 +140,7 @@ def started_by_command(asked: dict[str, Any], folder: Path, mark: str) -> Iterat
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: list(spills.glob("*.json")))
-            with get_client(sync_client=True) as client:
-                yield max(client.read_flow_runs(), key=lambda run: str(run.created))
+            yield newest_run()
         finally:
             process.kill()
 
