@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from tests.builders.damaging import make_version
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats import blocks as blocks_module
-from tokenloom.storage.formats.blocks import (
-    BlockHasher,
-    ShardBlocks,
-    decode_blocks,
-    encode_blocks,
-)
+from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks, encode_blocks
 
 
 def blocks_of(data: bytes, block_bytes: int, header_bytes: int) -> ShardBlocks:

@@ -150,10 +150,7 @@ def test_best_fit_keeps_every_token_once_except_tokens_shared_by_chunks(lengths:
     assert (seen == 1 + shared).all()
 
 
-@given(
-    sizes=st.lists(st.integers(1, 60), max_size=200),
-    capacity=st.sampled_from([60, 61, 64, 100, 127, 128, 1000]),
-)
+@given(sizes=st.lists(st.integers(1, 60), max_size=200), capacity=st.sampled_from([60, 61, 64, 100, 127, 128, 1000]))
 def test_bins_equal_those_of_best_fit_decreasing(sizes: list[int], capacity: int) -> None:
     different, counts = np.unique(np.array(sizes, dtype=np.int64), return_counts=True)
     filling = fill_bins(different[::-1], counts[::-1], capacity)
@@ -199,13 +196,7 @@ GOLDEN: dict[str, Pieces] = {
     "concat": [[(0, 9)], [(8, 17)], [(16, 25)], [(24, 33)], [(32, 41)]],
     "document": [[(5, 14)], [(13, 22)], [(27, 36)]],
     "document_padded": [[(0, 5)], [(5, 14)], [(13, 22)], [(21, 23)], [(23, 26)], [(27, 36)], [(36, 38)], [(38, 43)]],
-    "best_fit": [
-        [(0, 5), (23, 26), (26, 27)],
-        [(5, 14)],
-        [(13, 22)],
-        [(21, 23), (36, 38), (38, 43)],
-        [(27, 36)],
-    ],
+    "best_fit": [[(0, 5), (23, 26), (26, 27)], [(5, 14)], [(13, 22)], [(21, 23), (36, 38), (38, 43)], [(27, 36)]],
 }
 
 

@@ -116,8 +116,7 @@ def test_arrays_are_read_only_and_outlive_the_shard(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "dtype"),
-    [(1, "u1"), (256, "u1"), (257, "<u2"), (65536, "<u2"), (65537, "<u4"), (2**32, "<u4")],
+    ("vocab_size", "dtype"), [(1, "u1"), (256, "u1"), (257, "<u2"), (65536, "<u2"), (65537, "<u4"), (2**32, "<u4")]
 )
 def test_ids_have_the_narrowest_type_that_fits_the_vocabulary(vocab_size: int, dtype: str) -> None:
     assert token_dtype(vocab_size) == np.dtype(dtype)

@@ -273,10 +273,7 @@ def test_datasets_and_mixtures_need_no_extra_and_loaders_need_only_torch(built: 
     assert done.returncode == 0, done.stderr
     data = TokenDataset(built.reference, seq_len=16, packing="best_fit")
     ids = data[0]["input_ids"]
-    assert done.stdout.splitlines() == [
-        f"{len(data)} {ids.sum()} {data.decode(ids)[:4]}",
-        "torch.Size([16]) 3 []",
-    ]
+    assert done.stdout.splitlines() == [f"{len(data)} {ids.sum()} {data.decode(ids)[:4]}", "torch.Size([16]) 3 []"]
 
 
 _LOCAL_READER = """

@@ -62,10 +62,7 @@ def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.Captur
     ("arguments", "message"),
     [
         ([], "gc needs a rule"),
-        (
-            ["--keep-last", "1", "--grace", "a day"],
-            "'a day' is not a time: write a number and s, m, h or d",
-        ),
+        (["--keep-last", "1", "--grace", "a day"], "'a day' is not a time: write a number and s, m, h or d"),
         (["--keep-last", "-1"], "-1 is not in"),
         (["--keep-days", "soon"], "'soon' is not a number"),
         (["--keep-days", "-1"], "-1 is not in"),

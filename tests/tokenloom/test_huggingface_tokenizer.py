@@ -485,10 +485,7 @@ def test_a_library_that_does_not_agree_gets_only_short_texts(tmp_path: Path, mon
 # Refusals
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", '{"a": 1}', "[1, 2]", "null", "\x00\xff", "[" * 10_000],
-)
+@pytest.mark.parametrize("content", ["", "{", '{"a": 1}', "[1, 2]", "null", "\x00\xff", "[" * 10_000])
 def test_a_file_that_is_not_a_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is not a valid tokenizer\.json"):
         load_tokenizer(write_json(tmp_path, content))

@@ -225,8 +225,7 @@ _BAD_TEKKEN = {
 def test_a_tekken_file_that_is_not_one_is_refused(case: str, tmp_path: Path) -> None:
     content: Any = _BAD_TEKKEN[case][0]
     with pytest.raises(
-        TokenizerError,
-        match=rf"/tekken\.json is not Mistral's tekken\.json: .*{_BAD_TEKKEN[case][1]}.*; download it",
+        TokenizerError, match=rf"/tekken\.json is not Mistral's tekken\.json: .*{_BAD_TEKKEN[case][1]}.*; download it"
     ):
         load_tokenizer(tekken_definition(tmp_path, content))
 

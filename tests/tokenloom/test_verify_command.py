@@ -36,15 +36,7 @@ def test_an_intact_version_is_reported_and_exits_with_0(made: Made, capsys: pyte
     out = capsys.readouterr().out
     assert f"data@{made.version}: nothing is damaged" in out
     result = _json(capsys, 0, "verify", made.reference, "--deep", "--workers", "0")
-    assert set(result) == {
-        "reference",
-        "version",
-        "files",
-        "bytes",
-        "documents_encoded_again",
-        "damages",
-        "warnings",
-    }
+    assert set(result) == {"reference", "version", "files", "bytes", "documents_encoded_again", "damages", "warnings"}
     assert result["documents_encoded_again"] == made.manifest["rows"]["kept"]
     assert re.search(rf"{result['files']} files, {result['bytes']:,} bytes read", out)
 
