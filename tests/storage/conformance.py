@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -153,7 +154,7 @@ class StoreConformance:
 
     @pytest.mark.parametrize("name", ["..", "../file", "a/../../file", "/file", "//file", "a/.."])
     def test_names_that_would_leave_the_store_are_refused(self, store: Store, name: str) -> None:
-        writes = [lambda name: store.create(name, b""), lambda name: store.replace(name, b"")]
+        writes = [partial(store.create, data=b""), partial(store.replace, data=b"")]
         for use in (store.read, store.exists, store.names, store.remove, *writes):
             with pytest.raises(StoreError, match="would leave the store"):
                 use(name)
