@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -155,7 +156,8 @@ class StoreConformance:
     @pytest.mark.parametrize("name", ["..", "../file", "a/../../file", "/file", "//file", "a/.."])
     def test_names_that_would_leave_the_store_are_refused(self, store: Store, name: str) -> None:
         writes = [partial(store.create, data=b""), partial(store.replace, data=b"")]
-        for use in (store.read, store.exists, store.names, store.remove, *writes):
+        uses: list[Callable[[str], object]] = [store.read, store.exists, store.names, store.remove, *writes]
+        for use in uses:
             with pytest.raises(StoreError, match="would leave the store"):
                 use(name)
         assert store.names("") == []
