@@ -142,10 +142,11 @@ class CacheFiles:
         """Return the bytes of all complete and partial files."""
         return sum({file.status.st_ino: file.status.st_size for file in self._files()}.values())
 
-    def open_partial(self, sha256: str, num_bytes: int) -> int | None:
-        """Return a descriptor of the file that a shard of `num_bytes` is downloaded into; create it if necessary.
+    def open_partial(self, sha256: str, num_bytes: int) -> tuple[int, int] | None:
+        """Return descriptors of the file that a shard of `num_bytes` is downloaded into, and of its claims.
 
-        The least recently used files are removed until there is space. None while other downloads take it up.
+        Both are created if necessary; the least recently used files are removed until there is space. None while other
+        downloads take it up.
 
         Raises:
             FileExistsError: somebody has completed the shard.
@@ -164,7 +165,11 @@ class CacheFiles:
                 return None
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             os.ftruncate(descriptor, num_bytes)
-            return descriptor
+            try:
+                return descriptor, os.open(self.claims_path(sha256), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            except OSError:
+                os.close(descriptor)
+                raise
 
     def complete(self, sha256: str, descriptor: int) -> None:
         """Give a partial file whose SHA-256 is right its name; the caller holds the shard's lock.

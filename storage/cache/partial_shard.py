@@ -67,14 +67,16 @@ class PartialShard:
         process: the files and counters of this process.
         request: the shard.
         blocks: the checksums of its blocks.
-        descriptor: of its file in the cache; closed with this object.
+        descriptors: of its file in the cache and of its claims; closed with this object.
     """
 
-    def __init__(self, process: CacheProcess, request: ShardRequest, blocks: ShardBlocks, descriptor: int) -> None:
-        self._process, self._request, self._blocks, self._file = process, request, blocks, descriptor
-        weakref.finalize(self, os.close, descriptor)
-        self._claims = os.open(process.files.claims_path(request.sha256), os.O_RDWR | os.O_CREAT, 0o666)
-        weakref.finalize(self, os.close, self._claims)
+    def __init__(
+        self, process: CacheProcess, request: ShardRequest, blocks: ShardBlocks, descriptors: tuple[int, int]
+    ) -> None:
+        self._process, self._request, self._blocks = process, request, blocks
+        self._file, self._claims = descriptors
+        for descriptor in descriptors:
+            weakref.finalize(self, os.close, descriptor)
         with suppress(BlockingIOError):
             fcntl.flock(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._claims, 0)  # nobody else has it open: its claims are those of ended processes

@@ -150,9 +150,9 @@ class ShardCache:
         blocks = read_blocks(request)
         what = f"waiting for {request.num_bytes:,} bytes of space, which other downloads take up"
         waits = polls(_ROOM_POLL_SECONDS, f"{self.folder}: {what}; raise the cache's limit: TOKENLOOM_CACHE_LIMIT")
-        while (descriptor := process.files.open_partial(request.sha256, request.num_bytes)) is None:
+        while (descriptors := process.files.open_partial(request.sha256, request.num_bytes)) is None:
             next(waits)
-        return PartialShard(process, request, blocks, descriptor)
+        return PartialShard(process, request, blocks, descriptors)
 
     def _work(self, process: CacheProcess) -> None:
         """Download the queued shards, then end."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tokenloom.storage.cache.cache_process import ShardRequest
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
-    from tokenloom.storage.formats.shard import ShardHeader
     from tokenloom.storage.versions.leases import Lease
 
 _OPEN_ATTEMPTS = 10
@@ -134,7 +133,9 @@ class ShardFiles:
             raise
         except OSError as error:
             raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
-        self._check(index, shard.place, shard.header)
+        check_header(shard.header, self.entries[index], shard.place)
+        if shard.header.dtype != self._dtype:
+            raise FormatError(f"{shard.place}: not the shard that the manifest lists; restore it")
         return shard
 
     def max_open(self, wanted: int) -> int:
@@ -169,10 +170,11 @@ class ShardFiles:
         from tokenloom.storage.cache.partial_shard import start_calls  # for remote stores only
 
         assert self.cache is not None  # called for remote stores only
-        wait = start_calls([partial(self._fetch_first, index, with_offsets) for index in indices], _NUM_REQUESTS)
-        if waits:
-            wait()
-            return indices
+        if self._by_blocks:
+            wait = start_calls([partial(self._fetch_first, index, with_offsets) for index in indices], _NUM_REQUESTS)
+            if waits:
+                wait()
+                return indices
         return [index for index in indices if self.cache.holds(self._request(index))]
 
     def _fetch_first(self, index: int, with_offsets: bool) -> None:
@@ -188,11 +190,6 @@ class ShardFiles:
         entry = self.entries[index]
         path = version_path(self._version, entry.name)
         return ShardRequest(self.store, path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
-
-    def _check(self, index: int, place: str, header: ShardHeader) -> None:
-        check_header(header, self.entries[index], place)
-        if header.dtype != self._dtype:
-            raise FormatError(f"{place}: not the shard that the manifest lists; restore it")
 
 
 def _default_cache() -> ShardCache:
