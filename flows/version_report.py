@@ -46,7 +46,7 @@ def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None =
     if not plan.spec.report:
         return result
     collect = partial(_collect_in_worker, plan, run_each) if run_each is not None else None
-    result = replace(result, report=_report(result, result.published, collect))
+    result = replace(result, report=_report(result.facts, result.published, collect))
     if result.published or result.tag_moved:
         _write_catalogue(plan.store)
     return result

@@ -42,10 +42,11 @@ def name_run(dataset: str, version: str) -> None:
 
 def show_result(result: BuildResult) -> None:
     """Write the artifacts of a published version: a summary and tables of inputs and shards."""
-    manifest, inputs = result.manifest, read_inputs(result.store, result.manifest)
+    facts = result.facts
+    manifest, inputs = facts.manifest, read_inputs(facts.store, facts.manifest)
     key = artifact_key(manifest.dataset)
     create_markdown_artifact(
-        summary(result, inputs, _links(result.store, manifest, result.report)),
+        summary(result, inputs, _links(facts.store, manifest, result.report)),
         key=f"{key}-summary",
         description=_cell(outcome_line(result.to_json())),
     )
@@ -97,8 +98,8 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
         inputs: the inputs of the version.
         links: lines about the version's pages.
     """
-    assert result.build is not None  # the build has just written it
-    manifest, seconds = result.manifest, result.build.seconds
+    assert result.facts.build is not None  # the build has just written it
+    manifest, seconds = result.facts.manifest, result.facts.build.seconds
     slowest = max(seconds, key=lambda step: seconds[step])
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(

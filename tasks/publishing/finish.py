@@ -35,11 +35,10 @@ def finish_build(
     gates = facts.recorded_gates if published else evaluate_published(facts, plan.tag, plan.limits)
     if not published and failed(gates):
         raise published_failure(facts, plan.tag, gates)
+    facts.to_json()  # a damaged file fails the build before its tag moves
     tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
     return BuildResult(
-        store=facts.store,
-        manifest=facts.manifest,
-        build=facts.build,
+        facts=facts,
         published=published,
         tag=plan.tag,
         tag_moved=tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None,

@@ -62,8 +62,8 @@ _LIBRARIES = (
 
 
 @dataclass(frozen=True)
-class BuildResult(VersionFacts):
-    """A version, and what a build did for it; `published` is False if the version already existed.
+class BuildResult:
+    """The facts of a version, and what a build did for it; `published` is False if the version already existed.
 
     `tag_moved` says whether the build moved `tag` to the version, `tag_note` why it did not. `gates` are the results of
     the spec's checks. `num_partitions` is None if the build found its version published and did not cut the input.
@@ -72,6 +72,7 @@ class BuildResult(VersionFacts):
     `reference_library`. `report` is the path or URL of the version's report, None if there is none.
     """
 
+    facts: VersionFacts
     published: bool
     tag: str
     tag_moved: bool
@@ -84,11 +85,31 @@ class BuildResult(VersionFacts):
     reference_library: str
     report: str | None = None
 
+    @property
+    def reference(self) -> str:
+        """STORE/DATASET@VERSION."""
+        return self.facts.reference
+
+    @property
+    def version(self) -> str:
+        """The version's name."""
+        return self.facts.version
+
+    @property
+    def splits(self) -> dict[str, dict[str, int]]:
+        """Tokens, documents and shards of each split."""
+        return self.facts.splits
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The number of rows read, by what became of them."""
+        return self.facts.rows
+
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
         num_own = None if self.num_partitions is None else self.num_partitions - self.num_identical
-        encoders = self.build.encoders if self.build else None
-        return super().to_json() | {
+        encoders = self.facts.build.encoders if self.facts.build else None
+        return self.facts.to_json() | {
             "published": self.published,
             "seconds": self.seconds,
             "partitions": self.num_partitions,
