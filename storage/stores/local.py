@@ -8,12 +8,11 @@ files (spills and their records) are not synced: their checksums show damage, an
 from __future__ import annotations
 
 import errno
-import io
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,8 +25,6 @@ from tokenloom.storage.stores.local_files import (
     check_folder,
     make_folder,
     open_regular,
-    sync,
-    sync_folder,
 )
 from tokenloom.storage.stores.store import TMP, Store, StoredFile, cut_short
 
@@ -169,9 +166,7 @@ class LocalStore(Store):
         place = self.local(path)
         with translate_read_errors(place), open_regular(place) as file:
             file.seek(start)
-            data = b""
-            while part := file.read(end - start - len(data)):
-                data += part
+            data = file.read(end - start)
         if len(data) < end - start:
             raise FormatError(cut_short(str(place), start + len(data), start, end))
         return data
@@ -180,49 +175,35 @@ class LocalStore(Store):
         """Yield the file at `path` in blocks of 1 MiB, all in one buffer; errors as `read`."""
         place, buffer = self.local(path), memoryview(bytearray(_BLOCK_BYTES))
         with translate_read_errors(place), open_regular(place) as file:
-            while num_bytes := _fill(file, buffer):
+            while num_bytes := file.readinto(buffer):
                 yield buffer[:num_bytes]
 
     # ---- writing
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
-        _retry_if_deleted(lambda: self._create(self.local(path), data))
-
-    def _create(self, final: Path, data: bytes) -> None:
-        with translate_write_errors(final):
-            self._make_folder(final.parent)
-            temporary = self._temporary_name(final.name)
-            try:
-                with temporary.open("xb") as file:
-                    local_files.write_all(file, data)
-                    sync(file)
-                local_files.name_exclusively(temporary, final)
-            finally:
-                temporary.unlink(missing_ok=True)
-            try:
-                sync_folder(final.parent)
-            except OSError:  # a power failure could undo the link after others have relied on it
-                final.unlink(missing_ok=True)
-                raise
+        _retry_if_deleted(lambda: self._write(path, data, exclusive=True))
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
+        _retry_if_deleted(lambda: self._write(path, data, durable=durable))
 
-        def write() -> None:
-            with self.writing(path, durable=durable) as file:
-                local_files.write_all(file, data)
+    def _write(self, path: str, data: bytes, **options: bool) -> None:
+        with self._writing(path, **options) as file:
+            local_files.write_all(file, data)
 
-        _retry_if_deleted(write)
+    def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
+        """Open a new file that appears at `path` when the block ends; see `Store.writing`."""
+        return self._writing(path, durable=durable)
 
     @contextmanager
-    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
-        """Open a new file that appears at `path` when the block ends; see `Store.writing`."""
+    def _writing(self, path: str, *, durable: bool = True, exclusive: bool = False) -> Iterator[IO[bytes]]:
         final = self.local(path)
         with translate_write_errors(final):
             self._make_folder(final.parent)
-            temporary = self._temporary_name(final.name)
-            with local_files.writing_atomically(final, temporary, durable=durable) as file:
+            self._make_folder(self.local(TMP))
+            temporary = self.local(TMP) / f"{final.name}.{os.urandom(16).hex()}"
+            with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
                 yield file
 
     def remove(self, path: str) -> None:
@@ -251,11 +232,6 @@ class LocalStore(Store):
                 if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                     self.remove(path)
 
-    def _temporary_name(self, name: str) -> Path:
-        folder = self.local(TMP)
-        self._make_folder(folder)
-        return folder / f"{name}.{os.urandom(16).hex()}"
-
     def _make_folder(self, folder: Path) -> None:
         self._check_inside(folder)
         make_folder(folder)
@@ -268,14 +244,6 @@ class LocalStore(Store):
                 f"{folder}: a link in {self.root} leads out of it, to {real}, where tokenloom writes and deletes "
                 "nothing; replace the link with a folder and run the same command again"
             )
-
-
-def _fill(file: io.BufferedReader, buffer: memoryview) -> int:
-    """Read until the buffer is full or the file ends; return the number of bytes."""
-    filled = 0
-    while filled < len(buffer) and (num_bytes := file.readinto(buffer[filled:])):
-        filled += num_bytes
-    return filled
 
 
 def _remove_if_empty(folder: str) -> None:

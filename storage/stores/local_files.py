@@ -50,15 +50,18 @@ def syncing(file: IO[bytes]) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def writing_atomically(final: Path, temporary: Path | None = None, *, durable: bool = False) -> Iterator[IO[bytes]]:
+def writing_atomically(
+    final: Path, temporary: Path | None = None, *, durable: bool = False, exclusive: bool = False
+) -> Iterator[IO[bytes]]:
     """Open a new file that gets its final name, also in place of a file there, when the block ends without an error.
 
     Args:
         final: the final name.
         temporary: its name until then, on the same file system; None for one beside the final name.
         durable: wait until the file and its name are on the device.
+        exclusive: replace nothing.
 
-    Raises OSError.
+    Raises OSError, of which FileExistsError means that `exclusive` met a file.
     """
     temporary = temporary or final.with_name(f"{final.name}.{os.urandom(16).hex()}")
     try:
@@ -67,12 +70,16 @@ def writing_atomically(final: Path, temporary: Path | None = None, *, durable: b
             file.flush()
             if durable:
                 sync(file)
-        os.replace(temporary, final)
-    except BaseException:
+        (name_exclusively if exclusive else os.replace)(temporary, final)
+    finally:
         temporary.unlink(missing_ok=True)
+    try:
+        if durable:
+            sync_folder(final.parent)
+    except OSError:
+        if exclusive:  # a power failure could undo the name after others have relied on it
+            final.unlink(missing_ok=True)
         raise
-    if durable:
-        sync_folder(final.parent)
 
 
 def replace_file(path: Path, data: bytes) -> None:

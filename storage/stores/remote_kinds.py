@@ -34,7 +34,6 @@ Info = dict[str, Any]  # what fsspec says about a file: "name", "type", "size" a
 _PREFIX = "tokenloom-up-"  # of temporary files in TMPDIR
 STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
-_HTML = "text/html"  # without it a browser saves a page and does not show it
 _PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # the number is the time in seconds when it was begun
 _MARK = "writer"  # in an object's metadata
 _logger = logging.getLogger("tokenloom")
@@ -56,8 +55,7 @@ class FileSystemKind:
 
     def list_folder(self, place: str) -> list[Info]:
         """Return fsspec's info of each name in a folder; raises FileNotFoundError, StoreError."""
-        found: list[Info] = self.calls.call(place, "ls", place, detail=True, many=True)
-        return found
+        return list(self.calls.call(place, "ls", place, detail=True, many=True))
 
     def list_below(self, place: str) -> list[Info]:
         """Return fsspec's info of all files in a folder and below; raises FileNotFoundError, StoreError."""
@@ -234,7 +232,7 @@ class ObjectStoreKind(FileSystemKind):
             except FileExistsError as error:
                 exists = error
         with contextlib.suppress(FileNotFoundError):
-            if (self._metadata(place) or {}).get(_MARK) == mark:
+            if self._metadata(place).get(_MARK) == mark:
                 return
         raise exists
 
@@ -242,9 +240,8 @@ class ObjectStoreKind(FileSystemKind):
         """Return the options of `pipe_file` that put metadata into an object."""
         return {"metadata": metadata}
 
-    def _metadata(self, place: str) -> dict[str, str] | None:
-        metadata: dict[str, str] | None = self.calls.call(place, "info", place).get("metadata")
-        return metadata
+    def _metadata(self, place: str) -> dict[str, str]:
+        return dict(self.calls.call(place, "info", place).get("metadata") or {})
 
     def _put(self, place: str, path: str) -> bool:
         options = self._typed(content_type) if (content_type := content_type_of(place)) else {}
@@ -269,8 +266,8 @@ class AzureKind(ObjectStoreKind):
 
 
 def content_type_of(place: str) -> str | None:
-    """Return what a store should answer to a browser that asks for a file; None for the store's default."""
-    return _HTML if place.endswith(".html") else None
+    """Return a file's content type, without which a browser saves a page; None for the store's default."""
+    return "text/html" if place.endswith(".html") else None
 
 
 @contextlib.contextmanager

@@ -62,14 +62,16 @@ def system_of(url: str, read_seconds: float) -> Any:
     Raises StoreError if the URL's scheme is unknown or its package is not installed.
     """
     scheme = scheme_of(url)
-    options = _options_of(scheme, url)
+    kind = _class_of(scheme)
+    options = kind._get_kwargs_from_urls(url) if kind else {}  # such as a host or an account
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
     configured = {name: fsspec.config.conf.get(name) for name in _names_of(scheme)}
     key = os.getpid(), scheme, read_seconds, environment, repr((options, configured))
     with _making:
         if key not in _systems:
             make = partial(_make_system, scheme, read_seconds, options)
-            _systems[key] = make() if _is_async(scheme) else _BlockingFileSystem(scheme, make)
+            is_blocking = kind and not kind.async_impl
+            _systems[key] = _BlockingFileSystem(scheme, make) if is_blocking else make()
             for old in list(_systems)[:-_MAX_SYSTEMS]:  # of credentials that have changed since
                 del _systems[old]
         return _systems[key]
@@ -80,24 +82,12 @@ def _names_of(scheme: str) -> tuple[str, ...]:
     return next((names for names in (S3, GOOGLE, AZURE) if scheme in names), (scheme,))
 
 
-def _options_of(scheme: str, url: str) -> dict[str, Any]:
-    """Return the options that a URL contains, such as a host or an account."""
+def _class_of(scheme: str) -> Any:
+    """Return the class of the file systems of a scheme, None if there is none or its package is not installed."""
     try:
-        options: dict[str, Any] = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)
+        return fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError):  # _make_system reports it
-        return {}
-    return options
-
-
-def _is_async(scheme: str) -> bool:
-    try:
-        return bool(fsspec.get_filesystem_class(scheme).async_impl)
-    except (ImportError, ValueError):  # _make_system reports it
-        return True
-
-
-def _is_known(scheme: str) -> bool:
-    return scheme in fsspec.registry or scheme in fsspec.available_protocols()
+        return None
 
 
 def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> Any:
@@ -108,7 +98,9 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
         for name in _names_of(scheme):  # else fsspec would replace the user's options with ours
             config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
         options = options | {"config_kwargs": config}
-    if _is_async(scheme):  # others pass unknown options to their library, which refuses them
+    if (kind := _class_of(scheme)) and kind.async_impl:  # the libraries of others refuse options they do not know
+        kind := _class_of(scheme)
+    ) and kind.async_impl:  # others pass unknown options to their library, which refuses them
         options = options | {"use_listings_cache": False}
     try:
         anonymous = _anonymous_google(options) if scheme in GOOGLE else None
@@ -118,7 +110,7 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
         advice = f"pip install {package}" if package else str(error)
         raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
     except (ValueError, TypeError) as error:  # an unknown option
-        if not _is_known(scheme):
+        if scheme not in fsspec.registry and scheme not in fsspec.available_protocols():
             raise StoreError(
                 f"store {scheme}://: unknown URL scheme; a store is a local folder or a URL of s3:// (extra [s3]), "
                 "gs:// (extra [gcs]), az:// (extra [azure]) or another scheme of fsspec"

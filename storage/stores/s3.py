@@ -70,9 +70,8 @@ class S3Kind(ObjectStoreKind):
     def _with_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
         return {"Metadata": metadata}
 
-    def _metadata(self, place: str) -> dict[str, str] | None:
-        metadata: dict[str, str] | None = self.calls.call(place, "metadata", place)
-        return metadata
+    def _metadata(self, place: str) -> dict[str, str]:
+        return dict(self.calls.call(place, "metadata", place) or {})
 
 
 def list_s3(calls: RemoteCalls, place: str, bucket: str, prefix: str, *, deep: bool) -> list[Info]:
