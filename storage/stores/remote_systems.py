@@ -99,8 +99,6 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
             config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
         options = options | {"config_kwargs": config}
     if (kind := _class_of(scheme)) and kind.async_impl:  # the libraries of others refuse options they do not know
-        kind := _class_of(scheme)
-    ) and kind.async_impl:  # others pass unknown options to their library, which refuses them
         options = options | {"use_listings_cache": False}
     try:
         anonymous = _anonymous_google(options) if scheme in GOOGLE else None
