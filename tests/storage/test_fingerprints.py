@@ -6,11 +6,13 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
 
 from tokenloom.errors import InputError
+from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work import fingerprints
 from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory, remote_fingerprint
@@ -141,16 +143,9 @@ def test_a_damaged_fingerprint_file_counts_as_empty(store: LocalStore, tmp_path:
     path = write(tmp_path / "a.txt", b"text")
     first = take(store, path)
     good = store.read(PATH)
-    damaged = [
-        b"",
-        b"[]",
-        b"{}",
-        b"null",
-        b'{"files":5}',
-        b"\xff",
-        good[:-1],
-        good.replace(first[0][-4:].encode(), b"0000"),
-    ]
+    shapes: list[dict[str, Any]] = [{}, {"files": []}, {"files": {"a": 1}}, {"files": {"a": [[1, 2], "x"]}}]
+    damaged = [b"", b"[]", b"{}", b"null", b'{"files":5}', b"\xff"]
+    damaged += [good[:-1], good.replace(first[0][-4:].encode(), b"0000"), *map(sign, shapes)]
     for data in damaged:
         assert data != good
         store.replace(PATH, data)

@@ -49,21 +49,16 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.write_text("in the way")
-    spec = spec_at(store, tmp_path, TEXTS)
-    assert_refused(spec, str(store), "a file is in the place of a folder", error=StoreError)
-    assert store.read_text() == "in the way"
-    store.unlink()
+@pytest.mark.parametrize("file", ["store", "store/data"])
+def test_a_store_or_dataset_that_is_a_file_is_refused(file: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("in the way")
+    spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
+    assert_refused(spec, str(path), "a file is in the place of a folder", error=StoreError)
+    assert path.read_text() == "in the way"
+    path.unlink()
     assert_builds(spec, TEXTS)
-
-
-def test_a_dataset_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir()
-    (store / "data").write_text("in the way")
-    assert_refused(spec_at(store, tmp_path, TEXTS), str(store / "data"), error=StoreError)
 
 
 def test_a_store_without_write_permission_is_refused(tmp_path: Path) -> None:

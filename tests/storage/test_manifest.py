@@ -10,7 +10,7 @@ import pytest
 from tests.builders.manifests import NO_FILES, empty_manifest
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.formats.manifest import FORMAT_VERSION, encode_manifest, read_manifest, version_name
+from tokenloom.storage.formats.manifest import encode_manifest, read_manifest, version_name
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.shard_entries import FileEntry, Shards
 
@@ -58,30 +58,8 @@ def test_manifest_of_another_format_is_refused_by_name(version: Any) -> None:
         read_manifest(data, "v/manifest.json")
 
 
-def test_manifest_without_a_format_is_refused() -> None:
-    with pytest.raises(FormatError, match="format None"):
-        read_manifest(sign({"dataset": "news"}), "manifest.json")
-
-
-def test_a_damaged_manifest_is_refused_before_it_is_used() -> None:
-    data = sign({"format_version": FORMAT_VERSION, "dataset": "news"})
-    with pytest.raises(FormatError, match="checksum"):
-        read_manifest(data.replace(b"news", b"nows"), "manifest.json")
-
-
 @pytest.mark.parametrize(
-    "name",
-    [
-        "train/0.tok",
-        "train/1\n",
-        "../1",
-        "train/../0",
-        "/train/0",
-        "test/0",
-        "train/",
-        "t1rain/000000",
-        "train/00.t9ok",
-    ],
+    "name", ["train/0.tok", "train/1\n", "../1", "train/../0", "/train/0", "test/0", "train/", "t1rain/000000"]
 )
 def test_shards_with_other_names_are_refused(name: str) -> None:
     value = empty_manifest("news", "a" * 16)

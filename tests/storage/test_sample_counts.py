@@ -209,13 +209,6 @@ def test_a_damaged_or_missing_shard_is_named_when_samples_are_counted(
     assert not (tmp_path / "counts").exists()
 
 
-def test_an_unknown_packing_is_refused(plain: _Built, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="packing: one of"):
-        sample_counts(plain.store, plain.manifest, "train", "greedy", 30, tmp_path)
-    with pytest.raises(ValueError, match="seq_len must be in"):
-        sample_counts(plain.store, plain.manifest, "train", "concat", 0, tmp_path)
-
-
 def test_the_cache_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
     assert default_cache_folder() == tmp_path

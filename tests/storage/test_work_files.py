@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,6 @@ from tokenloom.storage.work.assignment import (
     read_assignment,
     write_assignment,
 )
-from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory
 from tokenloom.storage.work.partition_records import (
     CheckWindow,
     PartitionRecord,
@@ -168,12 +166,3 @@ def test_a_partition_with_missing_or_truncated_files_has_no_record(path: str, tm
             store.replace(path, b"1")
         assert find_partition_record(store, SPILL) is None
         assert find_partition_records(store, [SPILL]) == {}
-
-
-@pytest.mark.parametrize("value", [{}, {"files": []}, {"files": {"a": 1}}, {"files": {"a": [[1, 2], "x"]}}])
-def test_remembered_fingerprints_of_another_shape_are_forgotten(value: dict[str, Any], tmp_path: Path) -> None:
-    store, path = LocalStore(tmp_path / "store"), tmp_path / "a"
-    path.write_bytes(b"text")
-    store.replace(PATH, sign(value))
-    fingerprint, stamp = FingerprintMemory(store).local(str(path))
-    assert (fingerprint[:9], stamp.num_bytes) == ("xxh3_128:", 4)

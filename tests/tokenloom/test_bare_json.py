@@ -15,7 +15,7 @@ from tests.tokenloom.test_fast_encoders import train
 from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.tokenizers import huggingface_json, load_tokenizer
 from tokenloom.tokenizers.fast import bare_json as module
-from tokenloom.tokenizers.fast.bare_json import BareJson, bare_json
+from tokenloom.tokenizers.fast.bare_json import bare_json
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven, bare_content
 
@@ -97,31 +97,6 @@ def test_other_code_makes_it_again_in_the_same_place(machine: Machine, monkeypat
     assert bare_json(PLAIN).code == bare_json(PLAIN).code == "another release"
     assert len(machine.parsed) == 2
     assert len(machine.records) == 1
-
-
-def test_code_that_is_unknown_keeps_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed_code", lambda: "")
-    assert bare_json(PLAIN) == bare_json(PLAIN)
-    assert len(machine.parsed) == 2
-    assert not machine.folder.exists()
-
-
-def test_a_damaged_record_is_replaced(machine: Machine) -> None:
-    found: BareJson = bare_json(PLAIN)
-    (path,) = machine.records
-    good = path.read_bytes()
-    for damaged in (b"", good[:-1], good.replace(b'"marker_id":0', b'"marker_id":1'), b"{}"):
-        assert damaged != good
-        path.write_bytes(damaged)
-        assert bare_json(PLAIN) == found
-        assert path.read_bytes() == good
-
-
-def test_the_record_of_another_file_is_not_used(machine: Machine) -> None:
-    plain, normal = bare_json(PLAIN), bare_json(NORMAL)
-    first, second = (machine.folder / "tokenizers" / f"{kept.name}.json" for kept in (plain, normal))
-    first.write_bytes(second.read_bytes())
-    assert bare_json(PLAIN) == plain
 
 
 def test_a_file_with_an_unknown_part_is_refused_each_time(machine: Machine) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.counts import count
-from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts
+from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts, refused
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import Tokenizer, load_tokenizer, long_texts
 
@@ -172,9 +172,7 @@ def test_a_template_without_one_token_after_the_text_does_not_determine_eot(sing
     library = tokenizers.Tokenizer.from_str(train_wordpiece())
     library.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     definition = write_json(tmp_path, library.to_str())
-    with pytest.raises(
-        TokenizerError, match=r"is unknown; give tokenizer\.eot; .*: \[PAD\], \[UNK\], \[CLS\], \[SEP\]"
-    ):
+    with refused(r"is unknown; give tokenizer\.eot; .*: \[PAD\], \[UNK\], \[CLS\], \[SEP\]"):
         load_tokenizer(definition)
     assert marks(definition, eot="[SEP]") == [3]
 
@@ -182,7 +180,7 @@ def test_a_template_without_one_token_after_the_text_does_not_determine_eot(sing
 def test_a_template_with_an_unknown_id_is_refused(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_wordpiece())
     library.post_processor = processors.BertProcessing(("[SEP]", 999), ("[CLS]", 2))
-    with pytest.raises(TokenizerError, match=r"its template puts ids \[2\], \[999\]"):
+    with refused(r"its template puts ids \[2\], \[999\]"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
@@ -191,14 +189,14 @@ def test_end_of_text_is_known_by_one_usual_spelling_but_not_by_two(tmp_path: Pat
     assert marks(write_json(tmp_path, library.to_str())) == [library.token_to_id(EOT)]
     library.add_special_tokens(["</s>"])
     definition = write_json(tmp_path, library.to_str())
-    with pytest.raises(TokenizerError, match=r"is unknown.*: <\|endoftext\|>, <s>, </s>"):
+    with refused(r"is unknown.*: <\|endoftext\|>, <s>, </s>"):
         load_tokenizer(definition)
     assert marks(definition, eot="</s>") == [library.token_to_id("</s>")]
 
 
 @pytest.mark.parametrize("field", ["eot", "bos"])
 def test_an_unknown_eot_or_bos_is_refused_with_a_list_of_special_tokens(field: str, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"'<nope>' is not one of its tokens; .*: <\|endoftext\|>, <s>"):
+    with refused(r"'<nope>' is not one of its tokens; .*: <\|endoftext\|>, <s>"):
         load_tokenizer({**write_json(tmp_path, train_bpe()), field: "<nope>"})
 
 
@@ -292,23 +290,8 @@ LOCAL = {
 }
 PIECES = [
     *("a", "B", "foo", "я", "й", "字", "가", "ᄀ", "ก", "ำ", "क", "ב", "é", "が", "ﬁ", "ﷺ", "İ", "Σ", "1", "23", "٣"),
-    *(
-        " ",
-        " ",
-        "  ",
-        "    ",
-        "\n",
-        "\r\n",
-        "\n\n",
-        "\t",
-        "\u3000",
-        "\u00a0",
-        "\x00",
-        "\ufffd",
-        "\u200d",
-        "👩",
-        "\U000e0001",
-    ),
+    *(" ", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\t", "\u3000", "\u00a0"),
+    *("\x00", "\ufffd", "\u200d", "👩", "\U000e0001"),
     *("'s", "'LL", "we'll", "'", ".", ",", ", ", "，", "。", "(", "/", "|", "-", "\u0301", "\u0338", EOT, "<s>"),
 ]
 STRESS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
@@ -347,7 +330,7 @@ def test_a_long_stretch_without_a_place_to_cut_is_refused(tmp_path: Path) -> Non
 def test_added_tokens_that_normalize_to_one_text_are_refused(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_local("bert"))
     library.add_tokens(["Foo", "foo"])
-    with pytest.raises(TokenizerError, match="differs from run to run; remove one"):
+    with refused("differs from run to run; remove one"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
@@ -487,14 +470,14 @@ def test_a_library_that_does_not_agree_gets_only_short_texts(tmp_path: Path, mon
 
 @pytest.mark.parametrize("content", ["", "{", '{"a": 1}', "[1, 2]", "null", "\x00\xff", "[" * 10_000])
 def test_a_file_that_is_not_a_tokenizer_is_refused(content: str, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*tokenizer\.json is not a valid tokenizer\.json"):
+    with refused(r"tokenizer file .*tokenizer\.json is not a valid tokenizer\.json"):
         load_tokenizer(write_json(tmp_path, content))
 
 
 def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
     whole = train_bpe()
     for length in range(0, len(whole), len(whole) // 20):
-        with pytest.raises(TokenizerError, match="is not a valid tokenizer"):
+        with refused("is not a valid tokenizer"):
             load_tokenizer(write_json(tmp_path, whole[:length]))
 
 
@@ -517,15 +500,15 @@ def test_a_damaged_file_is_refused_or_makes_another_tokenizer(json_text: Callabl
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer file .*nope\.json: no such file"):
+    with refused(r"tokenizer file .*nope\.json: no such file"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
-    with pytest.raises(TokenizerError, match=r"org/model: no such file; .*; give a model on the .* Hub as name"):
+    with refused(r"org/model: no such file; .*; give a model on the .* Hub as name"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "org/model")})
-    with pytest.raises(TokenizerError, match=r"this is a folder; give the path of a tokenizer\.json in it"):
+    with refused(r"this is a folder; give the path of a tokenizer\.json in it"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path)})
-    with pytest.raises(TokenizerError, match=r"give tokenizer\.path"):
+    with refused(r"give tokenizer\.path"):
         load_tokenizer({"kind": "huggingface"})
-    with pytest.raises(TokenizerError, match=r"needs tokenizer\.json; the files given are: other"):
+    with refused(r"needs tokenizer\.json; the files given are: other"):
         load_tokenizer({"kind": "huggingface"}, {"other": b""})
 
 
@@ -537,7 +520,7 @@ def test_a_bpe_that_drops_unknown_characters_is_refused(alphabet: str | None, tm
     trainer = trainers.BpeTrainer(vocab_size=100, special_tokens=[EOT], show_progress=False)
     library.train_from_iterator([alphabet or "naïve café"], trainer)
     assert len(library.encode("Я", add_special_tokens=False).ids) < (1 if alphabet else 2)  # of its two bytes
-    with pytest.raises(TokenizerError, match="drops characters that are not in its alphabet"):
+    with refused("drops characters that are not in its alphabet"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
@@ -552,26 +535,26 @@ def test_a_bpe_with_an_unknown_token_or_byte_fallback_is_not_refused(tmp_path: P
     holed = tokenizers.Tokenizer(models.BPE({**byte_tokens, EOT: 256} | {"<0xD0>": 300}, [], byte_fallback=True))
     vocabulary = {token: i for token, i in holed.get_vocab().items() if token != "<0xD0>"}
     holed.model = models.BPE(vocabulary, [], byte_fallback=True)
-    with pytest.raises(TokenizerError, match="drops characters"):
+    with refused("drops characters"):
         load_tokenizer({**write_json(tmp_path, holed.to_str()), "eot": EOT})
 
 
 def test_random_ids_are_refused(tmp_path: Path) -> None:
     definition = write_json(tmp_path, changed(train_bpe(), lambda content: content["model"].update(dropout=0.1)))
-    with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1.*differ from run to run"):
+    with refused(r"model\.dropout is 0\.1.*differ from run to run"):
         load_tokenizer(definition)
 
 
 def test_a_model_without_an_unknown_token_is_refused_with_the_message_of_the_library(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer(models.WordLevel({"a": 0, EOT: 1}))
     library.add_special_tokens([EOT])
-    with pytest.raises(TokenizerError, match=r"can't be encoded: WordLevel error: Missing \[UNK\]"):
+    with refused(r"can't be encoded: WordLevel error: Missing \[UNK\]"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
 @pytest.mark.parametrize("raised", [Exception, ValueError, type("PanicException", (BaseException,), {})])
 def test_an_error_of_the_library_names_the_tokenizer(raised: type[BaseException], tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="tokenizer label: a text can't be encoded: why"):
+    with refused("tokenizer label: a text can't be encoded: why"):
         encode_each(raising(tmp_path, raised("why")), ["text"])
 
 

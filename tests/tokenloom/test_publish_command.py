@@ -122,12 +122,6 @@ def test_options_that_do_not_fit_together_are_usage_errors(
     assert message in err
 
 
-def test_a_dataset_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "publish", tmp_path / "nothing")
-    assert code == 1
-    assert "no dataset 'nothing'" in err
-
-
 def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--set", "checks.min_documents=50", "--set", "checks.max_token_drift=0.5")
     assert "checks before it is published: min_documents 1,000\n" in run(capsys, "plan", spec_file)[1]

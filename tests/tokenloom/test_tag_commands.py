@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,7 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
-from tokenloom.cli.commands import tag
 from tokenloom.cli.main import main
-from tokenloom.cli.output import Output
-from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
@@ -158,29 +154,6 @@ def test_of_two_movers_one_is_refused_with_the_next_step(project: Project, monke
     assert (project.latest(), third) == (second, third)
 
 
-def test_racing_movers_leave_a_log_without_gaps_and_each_is_answered(project: Project) -> None:
-    versions = [project.build() for _ in range(4)]
-    barrier = threading.Barrier(4)
-    refused: list[StoreError] = []
-
-    def mover(version: str) -> None:
-        barrier.wait()
-        try:
-            tag.run(f"{project.dataset}@{version}", "prod", version, False, out=Output(quiet=True))
-        except StoreError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=mover, args=(version,)) for version in versions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    moves = tags.log(project.store, "prod")
-    assert len(moves) == 4 - len(refused) >= 1
-    assert all(move.reason == move.version for move in moves)
-    assert all("at the same moment" in str(error) for error in refused)
-
-
 # ---- rollback
 
 
@@ -304,15 +277,6 @@ def test_ls_shortens_the_reason_of_a_version_that_a_person_published(project: Pr
     project.json("tag", f"{project.dataset}@{version}", "latest", "--reason", "published by hand " * 9)
     assert project.json("ls", project.dataset)["versions"][0]["reason"] == "published by hand " * 9
     assert project.shown("ls", project.dataset).splitlines()[1].endswith("  latest  published by hand...")
-
-
-def test_ls_shows_the_readable_entries_of_a_damaged_log(project: Project) -> None:
-    first, second = project.build(), project.build()
-    project.store.replace("tags/latest/00000001.json", b"{}")
-    found = project.json("ls", project.dataset)
-    assert found["damages"] == ["damaged: tags/latest; see `tokenloom verify`"]
-    assert {row["version"]: row["tags"] for row in found["versions"]} == {first: [], second: ["latest"]}
-    assert all(row["at"] for row in found["versions"])
 
 
 def test_tags_of_a_remote_store_are_moved_and_shown(project: Project, s3_url: str, s3_proxy: FaultyProxy) -> None:

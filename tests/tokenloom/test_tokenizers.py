@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tiktoken
 from hypothesis import given, settings
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
 from tests.counts import count
-from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each
-from tokenloom.errors import TokenizerError
+from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each, refused
 from tokenloom.tasks.encoding import job_tokenizer
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
@@ -46,10 +44,15 @@ def small_encoding() -> tiktoken.Encoding:
     return tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
 
+def definition_of(path: Path, **fields: Any) -> dict[str, Any]:
+    """Return the definition of a tokenizer from a small .tiktoken file with two special tokens."""
+    special = {EOT: 300, "<s>": 301}
+    return {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": special, **fields}
+
+
 def from_file(path: Path, **fields: Any) -> Tokenizer:
-    """Return a tokenizer from a small .tiktoken file with two special tokens."""
-    definition = {"ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}, **fields}
-    return load_tokenizer({"kind": "tiktoken", **definition})
+    """Return the tokenizer of definition_of."""
+    return load_tokenizer(definition_of(path, **fields))
 
 
 class TestByteTokenizer(TokenizerConformance):
@@ -66,9 +69,7 @@ class TestTiktokenTokenizerOfFiles(TokenizerConformance):
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
-        path = write_ranks(tmp_path / "a.tiktoken")
-        special = {EOT: 300, "<s>": 301}
-        return {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": special}
+        return definition_of(write_ranks(tmp_path / "a.tiktoken"))
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
         return small_encoding().encode_ordinary(text)
@@ -80,9 +81,7 @@ class TestTiktokenTokenizerWithBos(TestTiktokenTokenizerOfFiles):
 
     @pytest.fixture
     def definition(self, tmp_path: Path) -> dict[str, Any]:
-        path = write_ranks(tmp_path / "a.tiktoken")
-        special = {EOT: 300, "<s>": 301}
-        return {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": special, "bos": "<s>"}
+        return definition_of(write_ranks(tmp_path / "a.tiktoken"), bos="<s>")
 
 
 # Bytes
@@ -103,14 +102,6 @@ def test_byte_ids_of_a_text_decode_to_it(text: str) -> None:
     assert 255 not in ids[:-1]
     assert tokenizer.decode(np.array(ids[:-1], np.uint8)) == text
     assert tokenizer.decode(np.array(ids, np.uint8)) == text + EOT
-
-
-def test_byte_ids_of_a_sliced_array_are_those_of_its_own_texts() -> None:
-    tokenizer = load_tokenizer({"kind": "byte"})
-    sliced = pa.array(["zero", "one", "", "three"], pa.large_string()).slice(1, 2)
-    encoded = tokenizer.encode(sliced, np.dtype(np.uint8))
-    assert encoded.tokens.tobytes() == b"one\xff\xff"
-    assert encoded.num_tokens.tolist() == [4, 1]
 
 
 def test_byte_ids_cut_inside_a_character_decode_to_a_replacement() -> None:
@@ -134,15 +125,6 @@ def test_documents_encoded_together_have_the_ids_of_each_encoded_separately(name
     check()
 
 
-def test_end_of_text_in_a_document_is_ordinary_text(tiktoken_cache: Path) -> None:
-    tokenizer = by_name("gpt2")
-    texts = ["plain", EOT, f"a{EOT}b", "plain again"]
-    ids = encode_each(tokenizer, texts)
-    assert [document.count(tokenizer.eot_id) for document in ids] == [1, 1, 1, 1]
-    assert [document[-1] for document in ids] == [tokenizer.eot_id] * 4
-    assert [tokenizer.decode(np.array(document[:-1])) for document in ids] == texts
-
-
 def test_a_text_on_which_the_library_panics_has_the_ids_of_the_unbounded_engine(tiktoken_cache: Path) -> None:
     tokenizer, encoding = by_name("gpt2"), tiktoken.get_encoding("gpt2")
     text = " " * 1_000_000 + "x"
@@ -153,14 +135,6 @@ def test_a_text_on_which_the_library_panics_has_the_ids_of_the_unbounded_engine(
         [*encoding._encode_only_native_bpe(text), 50256],
         [*encoding.encode_ordinary("after"), 50256],
     ]
-
-
-def test_bos_precedes_each_document(tmp_path: Path) -> None:
-    path = write_ranks(tmp_path / "a.tiktoken")
-    plain, with_bos = from_file(path), from_file(path, bos="<s>")
-    texts = ["abc", "", "<s>", EOT, "abcabc ab"]
-    assert encode_each(with_bos, texts) == [[301, *ids] for ids in encode_each(plain, texts)]
-    assert encode_each(plain, texts)[2:4] == [[*b"<s>", 300], [*EOT.encode(), 300]]
 
 
 def test_bos_can_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
@@ -219,15 +193,7 @@ def test_every_part_of_a_definition_changes_the_fingerprint(tmp_path: Path) -> N
         load_tokenizer({"kind": "byte"}),
     ]
     assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == len(tokenizers)
-
-
-def test_the_name_and_path_of_a_definition_do_not_change_the_fingerprint(tmp_path: Path) -> None:
-    path, copy = write_ranks(tmp_path / "a.tiktoken"), write_ranks(tmp_path / "copy.tiktoken")
-    first = from_file(path)
-    assert from_file(path, name="label").fingerprint == first.fingerprint
-    assert from_file(copy).fingerprint == first.fingerprint
-    assert from_file(path, eot=EOT).fingerprint == first.fingerprint
-    assert load_tokenizer({"kind": "byte", "name": "label"}).fingerprint == load_tokenizer({"kind": "byte"}).fingerprint
+    assert from_file(path, eot=EOT).fingerprint == tokenizers[0].fingerprint
 
 
 def test_fingerprints_are_pinned(tiktoken_cache: Path) -> None:
@@ -239,11 +205,11 @@ def test_fingerprints_are_pinned(tiktoken_cache: Path) -> None:
 def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     path = write_ranks(tmp_path / "a.tiktoken")
     planned = from_file(path)
-    definition = {"kind": "tiktoken", "ranks": str(path), "pattern": "gpt2", "special_tokens": {EOT: 300, "<s>": 301}}
+    definition = definition_of(path)
     assert load_job_tokenizer(definition, planned.fingerprint).fingerprint == planned.fingerprint
     job_tokenizer._load.cache_clear()
     write_ranks(path, (b"xy",))
-    with pytest.raises(TokenizerError, match=r"is not the one of the plan.*files changed.*build again"):
+    with refused(r"is not the one of the plan.*files changed.*build again"):
         load_job_tokenizer(definition, planned.fingerprint)
 
 
@@ -266,7 +232,7 @@ def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path
     ],
 )
 def test_an_inconsistent_definition_is_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=message):
+    with refused(message):
         from_file(write_ranks(tmp_path / "a.tiktoken"), **fields)
 
 
@@ -276,14 +242,12 @@ def test_an_inconsistent_definition_is_refused(fields: dict[str, Any], message: 
 def test_an_invalid_file_of_ranks_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tiktoken"
     path.write_bytes(content)
-    with pytest.raises(
-        TokenizerError, match=r"a\.tiktoken is not a \.tiktoken file: (line 1|some) .*; download it again$"
-    ):
+    with refused(r"a\.tiktoken is not a \.tiktoken file: (line 1|some) .*; download it again$"):
         from_file(path)
 
 
 def test_an_invalid_pattern_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"not a regular expression of tiktoken: .*; repair tokenizer\.pattern"):
+    with refused(r"not a regular expression of tiktoken: .*; repair tokenizer\.pattern"):
         from_file(write_ranks(tmp_path / "a.tiktoken"), pattern="(")
 
 
@@ -294,15 +258,12 @@ def test_two_files_that_do_not_match_are_refused(data_dir: Path, tmp_path: Path)
     (tmp_path / "encoder.json").write_text(json.dumps(encoder))
     paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(tmp_path / "encoder.json")}
     message = r"vocab\.bpe and .*encoder\.json are not GPT-2's vocab\.bpe .*: their ids differ; download them again"
-    with pytest.raises(TokenizerError, match=message):
+    with refused(message):
         load_tokenizer({"kind": "tiktoken", **paths})
 
 
 def test_unknown_kinds_and_names_are_refused_with_a_list_of_known_ones() -> None:
-    with pytest.raises(
-        TokenizerError,
-        match=r"'magic' is not supported by this release; supported kinds: byte, tiktoken, huggingface, sentencepiece",
-    ):
+    with refused(r"'magic' is not supported by this release; supported kinds: byte, tiktoken, huggingface, s"):
         load_tokenizer({"kind": "magic"})
-    with pytest.raises(TokenizerError, match=r"no encoding 'gpt9'\. Did you mean gpt2\? Allowed: cl100k_base, gpt2"):
+    with refused(r"no encoding 'gpt9'\. Did you mean gpt2\? Allowed: cl100k_base, gpt2"):
         by_name("gpt9")

@@ -26,49 +26,28 @@ _NOUNS = "files|documents|shards|samples|rows|partitions|batches|processes|input
 
 
 @pytest.mark.parametrize(
-    ("count", "noun", "words"),
+    ("shown", "words"),
     [
-        (1, "file", "1 file"),
-        (0, "file", "0 files"),
-        (1234567, "document", "1,234,567 documents"),
-        (1, "batch", "1 batch"),
-        (2, "batch", "2 batches"),
-        (2, "process", "2 processes"),
+        (counted(1, "file"), "1 file"),
+        (counted(0, "file"), "0 files"),
+        (counted(1234567, "document"), "1,234,567 documents"),
+        (counted(1, "batch"), "1 batch"),
+        (counted(2, "batch"), "2 batches"),
+        (counted(2, "process"), "2 processes"),
+        (counted_rows({"read": 1, "filtered": 0, "duplicates": 1}), "1 read, 0 filtered, 1 duplicate"),
+        (counted_rows({"duplicates": 1234}), "1,234 duplicates"),
     ],
 )
-def test_a_count_agrees_with_its_noun(count: int, noun: str, words: str) -> None:
-    assert counted(count, noun) == words
+def test_a_count_agrees_with_its_noun(shown: str, words: str) -> None:
+    assert shown == words
 
 
-def test_the_fates_of_rows_agree_with_their_counts() -> None:
-    assert counted_rows({"read": 1, "filtered": 0, "duplicates": 1}) == "1 read, 0 filtered, 1 duplicate"
-    assert counted_rows({"duplicates": 1234}) == "1,234 duplicates"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (12.34, "12.3 s"), (99.94, "99.9 s"), (99.96, "1 min 40 s"), (3600, "1 h 0 min")],
-)
-def test_a_measured_time_is_short(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "about 5 s"),
-        (42, "about 40 s"),
-        (58, "about 1 min"),
-        (170, "about 3 min"),
-        (3599, "about 1 h"),
-        (4804, "about 1 h 20 min"),
-    ],
-)
-def test_an_estimated_time_is_rounded(seconds: float, text: str) -> None:
-    assert about(seconds) == text
-
-
-def test_a_running_time_is_a_clock() -> None:
+def test_a_measured_time_is_short_an_estimated_one_rounded_and_a_running_one_a_clock() -> None:
+    measured = {0.04: "0.0 s", 12.34: "12.3 s", 99.94: "99.9 s", 99.96: "1 min 40 s", 3600: "1 h 0 min"}
+    assert {seconds: duration(seconds) for seconds in measured} == measured
+    estimated = {0: "about 5 s", 42: "about 40 s", 58: "about 1 min", 170: "about 3 min", 3599: "about 1 h"}
+    estimated[4804] = "about 1 h 20 min"
+    assert {seconds: about(seconds) for seconds in estimated} == estimated
     assert [clock(seconds) for seconds in (7, 754, 3723)] == ["0:07", "12:34", "1:02:03"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.counts import count
+from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
@@ -34,6 +36,11 @@ TEXTS = [
     "lorem ipsum dolor " * 20_000,
     "last",
 ]
+
+
+def refused(match: str) -> AbstractContextManager[pytest.ExceptionInfo[TokenizerError]]:
+    """Expect a TokenizerError whose message `match` finds."""
+    return pytest.raises(TokenizerError, match=match)
 
 
 def encode_each(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
