@@ -94,11 +94,7 @@ def version_before(entries: Sequence[TagEntry]) -> str | None:
     history: list[str] = []
     for entry in entries:
         if entry.reason != BUILD_REASON and entry.version in history:
-            del history[_last_index(history, entry.version) + 1 :]
+            del history[len(history) - history[::-1].index(entry.version) :]  # all after it was named last
         elif history[-1:] != [entry.version]:
             history.append(entry.version)
     return history[-2] if len(history) > 1 else None
-
-
-def _last_index(values: Sequence[str], value: str) -> int:
-    return len(values) - 1 - values[::-1].index(value)

@@ -8,7 +8,6 @@ import pickle
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
@@ -155,8 +154,8 @@ class StoreConformance:
 
     @pytest.mark.parametrize("name", ["..", "../file", "a/../../file", "/file", "//file", "a/.."])
     def test_names_that_would_leave_the_store_are_refused(self, store: Store, name: str) -> None:
-        writes = [partial(store.create, data=b""), partial(store.replace, data=b"")]
-        uses: list[Callable[[str], object]] = [store.read, store.exists, store.names, store.remove, *writes]
+        uses: list[Callable[[str], object]] = [store.read, store.exists, store.names, store.remove]
+        uses += [lambda name: store.create(name, b""), lambda name: store.replace(name, b"")]
         for use in uses:
             with pytest.raises(StoreError, match="would leave the store"):
                 use(name)
