@@ -50,6 +50,12 @@ def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
     return path
 
 
+def jsonl_spec(folder: Path, texts: Sequence[str], **fields: Any) -> BuildSpec:
+    """Return a spec of one file of JSON lines, which it writes, with the store next to it."""
+    path = write_jsonl(folder / "in.jsonl", texts)
+    return make_spec(folder / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
+
+
 def small_spec(folder: Path, **fields: Any) -> BuildSpec:
     """Return a spec of a few documents of three kinds of sources, in three splits, whose files it writes."""
     texts = [f"document {i}, said {i % 7} times" * (1 + i % 5) for i in range(40)]

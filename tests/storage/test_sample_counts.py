@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.datasets import build, jsonl_spec
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
@@ -43,9 +42,8 @@ class _Built:
 
     def __init__(self, folder: Path, pairs: list[tuple[str, int]]) -> None:
         texts = [f"text number {i}: " + "abc " * (i % 40) for i in range(300)]
-        source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in.jsonl", texts))}
         packs = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in pairs]
-        self.spec: BuildSpec = make_spec(folder / "store", [source], shard_tokens=5000, packs=packs)
+        self.spec = jsonl_spec(folder, texts, shard_tokens=5000, packs=packs)
         store = dataset_store(self.spec.store, "data")
         self.manifest = load_manifest(store, build(self.spec).version)
         self.store = _CountingStore(store.root)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.builders.damaging import Damager, Made, make_version, restored
-from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.datasets import build, jsonl_spec
 from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
@@ -71,8 +71,7 @@ def test_an_undamaged_version_passes(made: Made) -> None:
     ids=["defaults", "duplicates", "one-split", "try-out", "tiny-shards"],
 )
 def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i % 40}" for i in range(60)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
+    spec = jsonl_spec(tmp_path, [f"text {i % 40}" for i in range(60)], **fields)
     result = verified(f"{spec.store}/data@{build(spec).version}", deep=True)
     assert (result["damages"], result["warnings"]) == ([], [])
     assert result["documents_encoded_again"] >= 30
@@ -145,8 +144,7 @@ def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
     result = verify_directly(f"s3://{BUCKET}/whole/data", False, None, 1)
     assert result == verified(made.reference) | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
     assert result["damages"] == []
-    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(20)])
-    build(make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}]))
+    build(jsonl_spec(tmp_path, [f"text {i}" for i in range(20)]))
     upload(s3_url, tmp_path / "store", "small")
     result = verified(f"s3://{BUCKET}/small/data", deep=True)
     assert (result["damages"], result["documents_encoded_again"]) == ([], 20)

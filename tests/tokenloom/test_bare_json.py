@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, normalizers
 
-from tests.tokenloom.test_fast_encoders import train
+from tests.tokenloom.test_fast_encoders import loaded, train
 from tokenloom.storage.formats.canonical import sign_record
-from tokenloom.tokenizers import huggingface_json, load_tokenizer
+from tokenloom.tokenizers import huggingface_json
 from tokenloom.tokenizers.fast import bare_json as module
 from tokenloom.tokenizers.fast.bare_json import bare_json
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
@@ -70,11 +70,8 @@ def test_it_is_the_file_without_what_the_caller_does(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("data", [PLAIN, NORMAL], ids=["plain", "NFC and runs of spaces"])
-def test_an_encoder_of_a_kept_file_gives_the_ids_of_the_reference(
-    data: bytes, machine: Machine, tmp_path: Path
-) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(data)
-    reference = load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "tokenizer.json")})
+def test_an_encoder_of_a_kept_file_gives_the_ids_of_the_reference(data: bytes, machine: Machine) -> None:
+    reference = loaded(data)
     texts = pa.array(["def f(x):\n          y", "naïve  cafe\u0301", "", "a" * 50], pa.large_string())
     expected = reference.encode(texts, _UINT32)
     for _ in range(2):
@@ -107,13 +104,10 @@ def test_a_file_with_an_unknown_part_is_refused_each_time(machine: Machine) -> N
     assert machine.records == []
 
 
-def test_the_size_of_a_vocabulary_is_kept(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_bytes(NORMAL)
-
+def test_the_size_of_a_vocabulary_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def size(code: str) -> int:
         monkeypatch.setattr(huggingface_json, "installed_code", lambda package: code)
-        return load_tokenizer({"kind": "huggingface", "path": str(path)}).vocab_size
+        return loaded(NORMAL).vocab_size
 
     true = size("one release")
     assert true == max(token["id"] for token in json.loads(NORMAL)["added_tokens"]) + 1

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.datasets import build, jsonl_spec
 from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 from tokenloom.errors import FormatError, StoreError, TokenizerError
 from tokenloom.reader.shards import one_shard
-from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import Shard, open_shard
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -34,8 +33,7 @@ class _Built:
 
     def __init__(self, folder: Path) -> None:
         texts = [f"text number {i}: " + "abc " * (i % 13) for i in range(300)]
-        source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in.jsonl", texts))}
-        self.spec: BuildSpec = make_spec(folder / "store", [source], shard_tokens=1500)
+        self.spec = jsonl_spec(folder, texts, shard_tokens=1500)
         self.version = build(self.spec).version
         self.reference = f"{self.spec.store}/data"
         self.folder = Path(self.spec.store) / "data" / "versions" / self.version
@@ -95,8 +93,7 @@ def test_a_dataset_may_be_named_like_a_spec(tmp_path: Path) -> None:
 
 
 def test_a_split_without_documents_says_so_wherever_it_is_read(tmp_path: Path) -> None:
-    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "in.jsonl", ["one text", "another"]))}
-    spec = make_spec(tmp_path / "store", [source], splits={"train": 0.98, "validation": 0.01, "test": 0.01})
+    spec = jsonl_spec(tmp_path, ["one text", "another"])
     build(spec)
     message = r"split 'test': no samples: the split is empty, .* read another split \(train\)"
     for packing in PACKINGS:

@@ -69,12 +69,15 @@ def train(normalizer: Any = None, added: tuple[AddedToken, ...] = ()) -> bytes:
     return tokenizer.to_str().encode()
 
 
+def loaded(data: bytes, **fields: Any) -> Reference:
+    """Return the tokenizer of a tokenizer.json."""
+    return load_tokenizer({"kind": "huggingface", **fields}, {"tokenizer.json": data})
+
+
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference() -> Reference:
     """A small tokenizer.json with NFC, as GPT-NeoX, OLMo and Qwen have it."""
-    path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
-    path.write_bytes(train(normalizers.NFC(), (AddedToken("    ", normalized=True),)))
-    return load_tokenizer({"kind": "huggingface", "path": str(path)})
+    return loaded(train(normalizers.NFC(), (AddedToken("    ", normalized=True),)))
 
 
 @pytest.fixture(scope="module", params=libraries()[0], ids=lambda library: library.NAME)
@@ -92,6 +95,12 @@ def encoder(library: Library, reference: Reference) -> FastEncoder:
 def verdict_on(encoder: FastEncoder, reference: Reference) -> Verdict:
     """Probe an encoder."""
     return probe(reference, encoder, vocabulary_of(reference), lambda what, num_texts: None, SIZE)
+
+
+def judge(reference: Reference, library: str, refused: str | None = None) -> None:
+    """Write a verdict on a library: that it is proven, or why it is refused."""
+    verdict = Verdict(reference.fingerprint, reference.backend, library, refused, [])
+    write_verdict(verdict_path(reference, library), verdict)
 
 
 def changed(encoder: FastEncoder, change: Callable[[str, list[int]], list[int]]) -> FastEncoder:
@@ -147,12 +156,11 @@ def test_the_probe_refuses_an_encoder_that_is_wrong(
 
 @pytest.mark.slow
 def test_the_probe_refuses_an_encoder_that_lacks_a_merge(
-    library: Library, reference: Reference, encoder: FastEncoder, tmp_path: Path
+    library: Library, reference: Reference, encoder: FastEncoder
 ) -> None:
     content = json.loads(reference.files["tokenizer.json"])
     del content["model"]["merges"][-1]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    lacking = library.make_encoder(load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "tokenizer.json")}))
+    lacking = library.make_encoder(loaded(json.dumps(content).encode()))
     assert verdict_on(replace(encoder, encode_texts=lacking.encode_texts), reference).refused is not None
 
 
@@ -232,7 +240,7 @@ def test_texts_with_an_odd_character_or_a_spelling_need_the_reference() -> None:
 
 
 @pytest.fixture(scope="module", params=[None, normalizers.NFC()], ids=["as it is", "NFC"])
-def with_added_tokens(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def with_added_tokens(request: pytest.FixtureRequest) -> Reference:
     """A tokenizer.json with added tokens of every sort."""
     added = [
         AddedToken("|||IP|||", normalized=True),
@@ -240,9 +248,7 @@ def with_added_tokens(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
         AddedToken("|=", special=True, normalized=True),
         AddedToken("  ", normalized=True),
     ]
-    path = tmp_path_factory.mktemp("added") / "tokenizer.json"
-    path.write_bytes(train(request.param, tuple(added)))
-    return load_tokenizer({"kind": "huggingface", "path": str(path), "eot": _SPECIAL})
+    return loaded(train(request.param, tuple(added)), eot=_SPECIAL)
 
 
 @given(
@@ -384,15 +390,14 @@ def test_only_a_proven_encoder_is_chosen(
     monkeypatch.setattr("tokenloom.tokenizers.fast.choice.libraries", lambda: ([library], []))
     choice = choose(reference, "auto")
     assert (choice.tokenizer, choice.pending) == (reference, library)
-    path = verdict_path(reference, encoder.library)
-    good = Verdict(reference.fingerprint, reference.backend, encoder.library, None, [])
-    write_verdict(path, good)
+    judge(reference, encoder.library)
     assert choose(reference, "auto").encoder == encoder.library
     assert choose(reference, REFERENCE).tokenizer is reference
     assert choose(reference, "auto", {encoder.library}).tokenizer is reference
+    path = verdict_path(reference, encoder.library)
     path.write_bytes(path.read_bytes()[:-3])
     assert choose(reference, "auto").pending
-    write_verdict(path, replace(good, refused="it encodes 'x' differently"))
+    judge(reference, encoder.library, "it encodes 'x' differently")
     choice = choose(reference, "auto")
     assert (choice.tokenizer, choice.pending) == (reference, None)
     assert str(choice.reason).endswith("it encodes 'x' differently")
@@ -401,11 +406,10 @@ def test_only_a_proven_encoder_is_chosen(
 @pytest.mark.usefixtures("cache")
 def test_the_next_library_is_chosen_where_one_is_refused_or_distrusted(reference: Reference) -> None:
     first, second = libraries()[0]
-    for library, refused in [(first, "it encodes 'x' differently"), (second, None)]:
-        verdict = Verdict(reference.fingerprint, reference.backend, library.NAME, refused, [])
-        write_verdict(verdict_path(reference, library.NAME), verdict)
+    judge(reference, first.NAME, "it encodes 'x' differently")
+    judge(reference, second.NAME)
     assert choose(reference, "auto").encoder == second.NAME
-    write_verdict(verdict_path(reference, first.NAME), replace(verdict, library=first.NAME))
+    judge(reference, first.NAME)
     assert choose(reference, "auto").encoder == first.NAME
     assert choose(reference, "auto", {first.NAME}).encoder == second.NAME
     assert choose(reference, "auto", {first.NAME, second.NAME}).tokenizer is reference
@@ -414,17 +418,15 @@ def test_the_next_library_is_chosen_where_one_is_refused_or_distrusted(reference
 @pytest.mark.usefixtures("cache")
 def test_a_proven_library_is_used_until_the_fastest_is_probed_and_the_reason_is_given(reference: Reference) -> None:
     first, second = libraries()[0]
-    verdict = Verdict(reference.fingerprint, reference.backend, second.NAME, None, [])
-    write_verdict(verdict_path(reference, second.NAME), verdict)
+    judge(reference, second.NAME)
     choice = choose(reference, "auto")
     assert (choice.encoder, choice.pending) == (second.NAME, first)
     assert choice.reason == f"{first.NAME} has not been probed on this machine"
-    refused = Verdict(reference.fingerprint, reference.backend, first.NAME, "it encodes 'x' differently", [])
-    write_verdict(verdict_path(reference, first.NAME), refused)
+    judge(reference, first.NAME, "it encodes 'x' differently")
     choice = choose(reference, "auto")
     assert (choice.encoder, choice.pending) == (second.NAME, None)
     assert choice.reason == f"{first.NAME} is refused: it encodes 'x' differently"
-    write_verdict(verdict_path(reference, first.NAME), replace(refused, refused=None))
+    judge(reference, first.NAME)
     assert choose(reference, "auto").reason is None
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.builders.commands import run_json
 from tests.builders.retention_actors import built_files
 from tokenloom.cli.main import main
 from tokenloom.storage.stores.local import LocalStore
@@ -28,26 +27,18 @@ def store(files: dict[str, bytes], tmp_path: Path) -> LocalStore:
     return store
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
-    """Return the JSON of a command that succeeds."""
-    capsys.readouterr()
-    assert main([*map(str, arguments), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 def test_gc_retires_then_deletes(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    first = run(capsys, "gc", store.root, "--keep-last", 0)
+    first = run_json(capsys, "gc", store.root, "--keep-last", 0)
     assert (first["deleted"], len(first["retired"]), first["bytes"], first["dry_run"]) == ([], 1, 0, False)
     assert [kept["why"] for kept in first["kept"]] == ["tagged latest"]
-    again = run(capsys, "gc", store.root, "--keep-last", 0)
+    again = run_json(capsys, "gc", store.root, "--keep-last", 0)
     assert [kept["why"] for kept in again["kept"]] != []
     assert (again["deleted"], again["retired"]) == ([], [])
-    would = run(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0", "--dry-run")
-    did = run(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")
+    would = run_json(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0", "--dry-run")
+    did = run_json(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")
     assert did["deleted"] == would["deleted"] == first["retired"]
     assert did["bytes"] == would["bytes"] > 0
-    assert run(capsys, "ls", store.root)["versions"][0]["tags"] == ["latest"]
+    assert run_json(capsys, "ls", store.root)["versions"][0]["tags"] == ["latest"]
 
 
 def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,24 +74,24 @@ def test_gc_takes_a_dataset_and_no_version(store: LocalStore, capsys: pytest.Cap
 
 
 def test_du_shows_a_store_and_a_dataset(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    usage = run(capsys, "du", store.root)
-    assert run(capsys, "du", store.root.parent)["datasets"] == usage["datasets"]
+    usage = run_json(capsys, "du", store.root)
+    assert run_json(capsys, "du", store.root.parent)["datasets"] == usage["datasets"]
     (data,) = usage["datasets"]
     assert data["dataset"] == "data"
     assert data["bytes"] == sum(file.num_bytes for file in store.files_below("").values())
     assert sorted(each["tags"] for each in data["versions"]) == [[], ["latest"]]
-    run(capsys, "gc", store.root, "--keep-last", 0)
-    (data,) = run(capsys, "du", store.root, "--keep-last", 0, "--grace", "0")["datasets"]
-    assert data["gc_frees"] == run(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")["bytes"]
+    run_json(capsys, "gc", store.root, "--keep-last", 0)
+    (data,) = run_json(capsys, "du", store.root, "--keep-last", 0, "--grace", "0")["datasets"]
+    assert data["gc_frees"] == run_json(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")["bytes"]
     assert main(["du", str(store.root)]) == 0
     assert "latest" in capsys.readouterr().out
     assert main(["du", str(store.root / "nothing")]) == 1
 
 
 def test_du_shows_sizes_beside_a_damaged_tag(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    (whole,) = run(capsys, "du", store.root)["datasets"]
+    (whole,) = run_json(capsys, "du", store.root)["datasets"]
     store.replace("tags/prod/00000001.json", b"{}")
-    (data,) = run(capsys, "du", store.root.parent)["datasets"]
+    (data,) = run_json(capsys, "du", store.root.parent)["datasets"]
     assert [each["bytes"] for each in data["versions"]] == [each["bytes"] for each in whole["versions"]]
     assert {each["state"] for each in data["versions"]} == {"unknown"}
     assert (data["bytes"], data["gc_frees"], whole["damage"]) == (whole["bytes"] + 2, 0, None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, local_store, make_spec, write_jsonl
+from tests.builders.commands import run_json
+from tests.builders.datasets import build, jsonl_spec, local_store
 from tokenloom.cli.main import main
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.packing.packings import PACKINGS, PackingShares, shares_of
@@ -22,8 +21,7 @@ from tokenloom.storage.versions.stored_shard import StoredShard
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("pack")
     texts = [f"text number {i}: " + "abc " * (i % 40) for i in range(300)]
-    source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in.jsonl", texts))}
-    spec = make_spec(folder / "store", [source], shard_tokens=9000, splits={"train": 0.8, "validation": 0.2})
+    spec = jsonl_spec(folder, texts, shard_tokens=9000, splits={"train": 0.8, "validation": 0.2})
     return f"{spec.store}/data@{build(spec).version}"
 
 
@@ -39,16 +37,10 @@ def _opened(reference: str) -> tuple[LocalStore, Manifest]:
     return store, load_manifest(store, version)
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["pack", *arguments, "--json"]) == 0
-    value: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return value
-
-
 def test_the_counts_of_all_splits_and_packings_equal_those_of_their_shards(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path
 ) -> None:
-    value = _json(capsys, reference, "--seq-len", "64")
+    value = run_json(capsys, "pack", reference, "--seq-len", "64")
     store, manifest = _opened(reference)
     assert (value["reference"], value["seq_len"], value["cache_folder"]) == (reference, 64, str(cache))
     assert [(row["split"], row["packing"]) for row in value["packings"]] == [
@@ -67,7 +59,7 @@ def test_the_counts_of_all_splits_and_packings_equal_those_of_their_shards(
 def test_readers_use_the_cached_counts(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path, tmp_path: Path
 ) -> None:
-    value = _json(capsys, reference, "--seq-len", "64", "--packing", "best_fit", "--split", "train")
+    value = run_json(capsys, "pack", reference, "--seq-len", "64", "--packing", "best_fit", "--split", "train")
     (row,) = value["packings"]
     _, manifest = _opened(reference)
     counts = sample_counts(LocalStore(tmp_path / "none"), manifest, "train", "best_fit", 64, cache)
@@ -89,7 +81,7 @@ def test_the_table_is_shown_although_the_cache_can_not_be_written(
     reference: str, capsys: pytest.CaptureFixture[str], cache: Path
 ) -> None:
     cache.write_text("")
-    value = _json(capsys, reference, "--seq-len", "64", "--split", "validation")
+    value = run_json(capsys, "pack", reference, "--seq-len", "64", "--split", "validation")
     assert [row["kept"] for row in value["packings"]] == [True, False, False, False]
 
 

@@ -16,7 +16,7 @@ import tokenizers
 from huggingface_hub import constants
 from tokenizers import processors
 
-from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents, write_jsonl
+from tests.builders.datasets import build, jsonl_spec, local_store, manifest_json, stored_documents
 from tests.servers.model_hub import ModelHub
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe, train_wordpiece
 from tests.tokenloom.tokenizer_conformance import EOT, encode_each, refused
@@ -122,11 +122,35 @@ def test_without_an_eos_token_tokenizer_json_decides_alone(content: bytes | None
     assert loaded(definition).eot_id == 0
 
 
-def test_two_files_that_name_different_ends_are_refused_with_both(place: Place) -> None:
-    definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=config(eos_token="<s>"))
-    with refused(r"its end-of-text token is '<\|endoftext\|>', but .* eos_token '<s>'; give "):
-        pinned(definition)
-    assert loaded(definition | {"eot": "<s>"}).eot_id == 1
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (config(eos_token="<s>"), r"its end-of-text token is '<\|endoftext\|>', but .* eos_token '<s>'; give "),
+        *(
+            (content, r"tokenizer_config\.json: it can't be read .*repair it, or give tokenizer\.eot")
+            for content in (b"{", b"[]", b'{"eos_token": {}}', b'{"added_tokens_decoder": [1]}', b"\xff")
+        ),
+        (
+            config(added_tokens_decoder={"0": {"content": EOT}, "9": {"content": "<new>"}}),
+            r"contradicts .*tokenizer\.json: .*'<new>', which is not an added token.*save_pretrained",
+        ),
+        (
+            config(add_prefix_space=True),
+            r"contradicts .*tokenizer\.json: .*add_prefix_space is true, there it is false.*save_pretrained",
+        ),
+    ],
+)
+def test_a_config_that_is_not_one_or_contradicts_tokenizer_json_is_refused(
+    content: bytes, message: str, place: Place
+) -> None:
+    with refused(message):
+        pinned(place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=content))
+
+
+@pytest.mark.parametrize("content", [b"{", config(eos_token="<s>")])
+def test_the_eot_of_a_spec_needs_no_config(content: bytes, place: Place) -> None:
+    definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=content) | {"eot": "<s>"}
+    assert loaded(definition).eot_id == 1
 
 
 @pytest.mark.parametrize("eos", [["<|end|>", "<s>"], [], {"content": ["<s>"]}, 2, True])
@@ -136,34 +160,6 @@ def test_an_eos_token_that_is_not_one_token_is_refused_with_the_next_step(eos: A
     with refused(message):
         pinned(definition)
     assert pinned_eot(definition | {"eot": "<|end|>"}) == "<|end|>"
-
-
-def test_the_eot_of_a_spec_needs_no_config(place: Place) -> None:
-    definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=b"{") | {"eot": "<s>"}
-    assert loaded(definition).eot_id == 1
-
-
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"eos_token": {}}', b'{"added_tokens_decoder": [1]}', b"\xff"])
-def test_a_config_that_is_not_one_is_refused(content: bytes, place: Place) -> None:
-    definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=content)
-    with refused(r"tokenizer_config\.json: it can't be read .*repair it, or give tokenizer\.eot"):
-        pinned(definition)
-
-
-@pytest.mark.parametrize(
-    ("fields", "differs"),
-    [
-        (
-            {"added_tokens_decoder": {"0": {"content": EOT}, "9": {"content": "<new>"}}},
-            "'<new>', which is not an added token",
-        ),
-        ({"add_prefix_space": True}, "add_prefix_space is true, there it is false"),
-    ],
-)
-def test_a_config_that_changes_the_tokenizer_is_refused(fields: dict[str, Any], differs: str, place: Place) -> None:
-    definition = place(tokenizer_json=train_bpe().encode(), tokenizer_config_json=config(**fields))
-    with refused(rf"contradicts .*tokenizer\.json: .*{differs}.*save_pretrained"):
-        pinned(definition)
 
 
 def test_an_unknown_eos_token_is_refused(place: Place) -> None:
@@ -323,5 +319,4 @@ def test_the_commands_say_that_the_end_of_text_comes_from_the_config(
 
 def _spec(folder: Path, **fields: Any) -> BuildSpec:
     """Return the spec of a small dataset with the tokenizer of the hub."""
-    source = {"kind": "jsonl", "path": str(write_jsonl(folder / "a.jsonl", ["lorem ipsum", "dolor"]))}
-    return make_spec(folder / "store", [source], tokenizer=_ON_HUB | fields)
+    return jsonl_spec(folder, ["lorem ipsum", "dolor"], tokenizer=_ON_HUB | fields)

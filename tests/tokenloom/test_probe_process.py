@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.tokenloom.test_fast_encoders import train
+from tests.tokenloom.test_fast_encoders import judge, train
 from tokenloom.cli.main import main
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
@@ -22,7 +22,7 @@ from tokenloom.tokenizers.fast import probe_process
 from tokenloom.tokenizers.fast.choice import choose
 from tokenloom.tokenizers.fast.libraries import libraries
 from tokenloom.tokenizers.fast.probe_process import run_probe, start_probe
-from tokenloom.tokenizers.fast.verdict import Verdict, failures_path, num_failed, verdict_path, write_verdict
+from tokenloom.tokenizers.fast.verdict import Verdict, failures_path, num_failed, verdict_path
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_library_whose_probes_crashed_is_named_and_probed_again_by_the_command
 ) -> None:
     first, second = libraries()[0]
     path = verdict_path(reference, first.NAME)
-    write_verdict(verdict_path(reference, second.NAME), trusting(reference, second.make_encoder(reference)))
+    judge(reference, second.NAME)
     failures_path(path).write_bytes(b"Fatal Python error: Aborted\n\n" * 3)
     choice = choose(reference, "auto")
     assert (choice.encoder, choice.pending) == (second.NAME, None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.builders.commands import run_json
 from tests.builders.datasets import write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.errors import TokenloomError
@@ -41,11 +40,6 @@ def run(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, str,
     return code, shown.out, shown.err
 
 
-def run_json(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, dict[str, Any]]:
-    code, out, _ = run(capsys, *command, "--json")
-    return code, json.loads(out)
-
-
 def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,18 +48,17 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     code, out, err = run(capsys, *build)
     assert (code, out) == (3, "")
     assert "1 of 1 check failed, so nothing was published: min_documents: expected >= 1,000, found 50. " in err
-    code, value = run_json(capsys, *build)
+    value = run_json(capsys, *build, code=3)
     gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False, "compared": True}
     version = value["error"]["version"]
-    assert (code, value["error"]["type"], value["error"]["gates"]) == (3, "GateFailed", [gate])
+    assert (value["error"]["type"], value["error"]["gates"]) == ("GateFailed", [gate])
     assert f'`tokenloom publish {dataset}@{version} --force --reason "..."`' in err
 
-    code, value = run_json(capsys, "publish", dataset)
-    (waiting,) = value["candidates"]
-    assert (code, waiting["version"], waiting["documents"], waiting["gates"]) == (0, version, 50, [gate])
+    (waiting,) = run_json(capsys, "publish", dataset)["candidates"]
+    assert (waiting["version"], waiting["documents"], waiting["gates"]) == (version, 50, [gate])
     assert run(capsys, "publish", f"{dataset}@{version}")[0] == 3
-    code, value = run_json(capsys, "publish", f"{dataset}@{version}", "--force", "--reason", "a small corpus")
-    assert (code, value["published"], value["forced"], value["tag_moved"]) == (0, True, True, True)
+    value = run_json(capsys, "publish", f"{dataset}@{version}", "--force", "--reason", "a small corpus")
+    assert (value["published"], value["forced"], value["tag_moved"]) == (True, True, True)
     assert (value["reference"], value["reason"], value["gates"]) == (f"{dataset}@{version}", "a small corpus", [gate])
     page = Path(value["report"]).read_text()
     assert "1 check failed (min_documents): a small corpus." in page
@@ -76,7 +69,7 @@ def test_a_failed_check_ends_with_code_3_and_a_command_that_publishes(
     assert (code, out) == (0, f"already published: {dataset}@{version}\nreport {value['report']}\n")
     assert Path(value["report"]).read_text() == page
     assert run(capsys, "publish", dataset)[1] == f"{dataset}: no version waits for publication\n"
-    assert run_json(capsys, "publish", dataset)[1] == {"dataset": "data", "candidates": []}
+    assert run_json(capsys, "publish", dataset) == {"dataset": "data", "candidates": []}
 
 
 def test_a_publication_needs_no_prefect_and_outlives_a_server_that_does_not_answer(
@@ -94,7 +87,7 @@ def test_a_publication_needs_no_prefect_and_outlives_a_server_that_does_not_answ
     for dataset, url in (("without", ""), ("with", "http://127.0.0.1:9/api")):
         monkeypatch.setenv("PREFECT_API_URL", url)
         settings = ("--set", f"dataset={dataset}", "--direct", "--workers", 0)
-        version = run_json(capsys, "build", spec_file, *settings)[1]["error"]["version"]
+        version = run_json(capsys, "build", spec_file, *settings, code=3)["error"]["version"]
         reference = f"{spec_file.parent}/store/{dataset}@{version}"
         code, _, err = run(capsys, "publish", reference, "--force", "--reason", "a small corpus")
         assert (code, "Prefect got no event: the server does not answer" in err) == (0, bool(url))
@@ -125,8 +118,8 @@ def test_options_that_do_not_fit_together_are_usage_errors(
 def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--set", "checks.min_documents=50", "--set", "checks.max_token_drift=0.5")
     assert "checks before it is published: min_documents 1,000\n" in run(capsys, "plan", spec_file)[1]
-    assert run_json(capsys, "plan", spec_file, *settings)[1]["checks"] == {"min_documents": 50, "max_token_drift": 0.5}
-    assert run_json(capsys, "plan", spec_file, "--limit", 5)[1]["checks"] == {}
+    assert run_json(capsys, "plan", spec_file, *settings)["checks"] == {"min_documents": 50, "max_token_drift": 0.5}
+    assert run_json(capsys, "plan", spec_file, "--limit", 5)["checks"] == {}
     _, out, _ = run(capsys, "build", spec_file, "--direct", "--workers", 0, *settings)
     assert "; 2 checks passed; " in out
     assert "max_token_drift: not compared: latest names no version\n" in out

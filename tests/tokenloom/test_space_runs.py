@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from tests.tokenloom.test_fast_encoders import ids_of
-from tokenloom.tokenizers import load_tokenizer
+from tests.tokenloom.test_fast_encoders import ids_of, loaded
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import gigatoken_library
 from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
@@ -32,25 +31,8 @@ _END = "<|endoftext|>"
 _PIECES = [
     *(" " * length for length in (1, 1, 2, 3, 4, 5, 6, 7, 10, 11)),
     *("\n", "\n\n", "\r\n", "\t", "\t\n", "\x0b", "\u00a0", "\u2003", "\u3000", "\u200b"),
-    *(
-        "a",
-        "bc",
-        "Def",
-        "\u00e9",
-        "e\u0301",
-        "\u0301",
-        "\u4e00",
-        "1",
-        "234",
-        "'s",
-        "'LL",
-        "'",
-        ")",
-        "):",
-        "/",
-        "#!",
-        "_",
-    ),
+    *("a", "bc", "Def", "\u00e9", "e\u0301", "\u0301", "\u4e00", "1", "234"),
+    *("'s", "'LL", "'", ")", "):", "/", "#!", "_"),
     *(MARKER, _END, "\U0001f600"),
 ]
 _texts = st.lists(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join), max_size=4)
@@ -81,11 +63,9 @@ def qwen_2() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[gpt_2, qwen_2])
-def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(request: pytest.FixtureRequest) -> Reference:
     """A tokenizer with runs of spaces."""
-    path = tmp_path_factory.mktemp("runs") / "tokenizer.json"
-    path.write_text(json.dumps(request.param()))
-    return load_tokenizer({"kind": "huggingface", "path": str(path), "eot": _END})
+    return loaded(json.dumps(request.param()).encode(), eot=_END)
 
 
 @pytest.fixture(scope="module", params=["words", "byte pairs"])

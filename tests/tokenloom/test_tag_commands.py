@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders.commands import run_json
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
@@ -47,9 +48,7 @@ class Project:
         return entry.version
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        assert main([*arguments, "--json"]) == 0
-        value: dict[str, Any] = json.loads(self.capsys.readouterr().out)
-        return value
+        return run_json(self.capsys, *arguments)
 
     def shown(self, *arguments: str) -> str:
         assert main([*arguments]) == 0

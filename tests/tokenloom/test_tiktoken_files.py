@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tiktoken
 
-from tests.tokenloom.test_huggingface_tokenizer import train_bpe
+from tests.tokenloom.test_huggingface_tokenizer import CL100K, train_bpe
 from tests.tokenloom.test_sentencepiece_tokenizer import train
 from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_each, refused
@@ -28,10 +28,6 @@ from tokenloom.tokenizers.tiktoken_files import NAMED_FORMATS
 
 _MERGES = (b"ab", b"abc", b"  ", b"lo", b"lor", b"12")
 _NUM_ORDINARY = 256 + len(_MERGES)
-_LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?"
     r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
@@ -106,7 +102,7 @@ class TestLlama3(_Named):
         return llama3_definition(tmp_path, bos="<|begin_of_text|>")
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return plain_encoding(_LLAMA_3).encode_ordinary(text)
+        return plain_encoding(CL100K).encode_ordinary(text)
 
 
 class TestTekken(_Named):
@@ -151,7 +147,7 @@ def test_a_file_of_llama3_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_llama3_by_name_is_what_its_definition_in_full_is(tmp_path: Path) -> None:
     named = loaded(llama3_definition(tmp_path))
     special = named._encoding._special_tokens
-    full = llama3_definition(tmp_path, name="label", pattern=_LLAMA_3, special_tokens=special, eot="<|end_of_text|>")
+    full = llama3_definition(tmp_path, name="label", pattern=CL100K, special_tokens=special, eot="<|end_of_text|>")
     assert load_tokenizer(full).fingerprint == named.fingerprint
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tokenloom.test_fast_encoders import train
+from tests.tokenloom.test_fast_encoders import judge, train
 from tokenloom.cli.main import main
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import probe_process
 from tokenloom.tokenizers.fast.libraries import libraries
 from tokenloom.tokenizers.fast.probe import ProbeSize
-from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 
 
 @pytest.fixture
@@ -35,8 +34,7 @@ def trust(spec: Path, refused: str | None = None) -> None:
     """Write a verdict on each library."""
     reference = load_tokenizer({"kind": "huggingface", "path": str(spec.parent / "tokenizer.json")})
     for library in libraries()[0]:
-        verdict = Verdict(reference.fingerprint, reference.backend, library.NAME, refused, [])
-        write_verdict(verdict_path(reference, library.NAME), verdict)
+        judge(reference, library.NAME, refused)
 
 
 def test_it_shows_the_encoder_and_the_ids_of_a_text(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.builders.commands import run_json
 from tests.builders.damaging import Made, make_version, restored
 from tokenloom.cli.main import main
 
@@ -22,19 +22,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make_version(tmp_path_factory.mktemp("command"))
 
 
-def _json(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> dict[str, Any]:
-    assert main([*arguments, "--json"]) == code
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    value: dict[str, Any] = json.loads(out)
-    return value
-
-
 def test_an_intact_version_is_reported_and_exits_with_0(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", made.reference, "--workers", "2"]) == 0
     out = capsys.readouterr().out
     assert f"data@{made.version}: nothing is damaged" in out
-    result = _json(capsys, 0, "verify", made.reference, "--deep", "--workers", "0")
+    result = run_json(capsys, "verify", made.reference, "--deep", "--workers", "0")
     assert set(result) == {"reference", "version", "files", "bytes", "documents_encoded_again", "damages", "warnings"}
     assert result["documents_encoded_again"] == made.manifest["rows"]["kept"]
     assert re.search(rf"{result['files']} files, {result['bytes']:,} bytes read", out)
@@ -51,7 +43,7 @@ def test_every_damaged_file_is_named_and_the_exit_code_is_3(
             made.store.local(name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         assert main(["verify", made.reference, "--workers", workers]) == 3
         out = capsys.readouterr().out
-        result = _json(capsys, 3, "verify", made.reference, "--workers", workers)
+        result = run_json(capsys, "verify", made.reference, "--workers", workers, code=3)
     assert {row["file"] for row in result["damages"]} == set(chosen)
     assert all(row["what"] and row["next_step"] for row in result["damages"])
     assert all(f"\n{name}: " in out for name in chosen)
@@ -74,19 +66,19 @@ def test_a_wrong_spec_exits_with_2(made: Made, tmp_path: Path, capsys: pytest.Ca
 def test_ls_shows_a_damaged_version_beside_others(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     with restored(made):
         made.store.local(f"versions/{made.version}/manifest.json").write_bytes(b"{}")
-        dataset = _json(capsys, 0, "ls", f"{made.spec.store}/data")
+        dataset = run_json(capsys, "ls", f"{made.spec.store}/data")
         assert [row["version"] for row in dataset["versions"]] == [made.version]
         assert "manifest.json: the checksum does not match" in dataset["versions"][0]["damage"]
         assert main(["ls", f"{made.spec.store}/data"]) == 0
         assert f"tokenloom verify {made.store.root}@{made.version}" in capsys.readouterr().out
-        assert _json(capsys, 0, "ls", made.spec.store)["datasets"][0]["latest"] == made.version
+        assert run_json(capsys, "ls", made.spec.store)["datasets"][0]["latest"] == made.version
     with restored(made):
         made.store.local("tags/latest/00000003.json").write_bytes(b"{}")
-        assert "damaged: tags/latest" in _json(capsys, 0, "ls", made.spec.store)["datasets"][0]["damage"]
-        dataset = _json(capsys, 0, "ls", f"{made.spec.store}/data")
+        assert "damaged: tags/latest" in run_json(capsys, "ls", made.spec.store)["datasets"][0]["damage"]
+        dataset = run_json(capsys, "ls", f"{made.spec.store}/data")
         assert dataset["versions"][0]["tags"] == ["prod"]
         assert dataset["damages"] == ["damaged: tags/latest; see `tokenloom verify`"]
-    assert _json(capsys, 0, "ls", f"{made.spec.store}/data")["damages"] == []
+    assert run_json(capsys, "ls", f"{made.spec.store}/data")["damages"] == []
 
 
 @pytest.mark.parametrize("suffix", ["tok", "docs"])
@@ -119,9 +111,9 @@ def test_a_folder_in_place_of_a_file_is_damage_and_hides_no_other_damage(
         path.unlink()
         make(path)
         try:
-            damages = _json(capsys, 3, "verify", f"{made.store.root}@{made.version}", "--workers", "0")["damages"]
-            assert file in [row["file"] for row in damages]
-            assert made.version in [row["version"] for row in _json(capsys, 0, "ls", str(made.store.root))["versions"]]
+            found = run_json(capsys, "verify", f"{made.store.root}@{made.version}", "--workers", "0", code=3)
+            assert file in [row["file"] for row in found["damages"]]
+            assert made.version in [row["version"] for row in run_json(capsys, "ls", str(made.store.root))["versions"]]
         finally:
             path.rmdir() if path.is_dir() else path.unlink()
 
@@ -138,15 +130,15 @@ def test_what_stands_in_place_of_a_side_file_costs_nothing_but_that_file(
             path.unlink(missing_ok=True)
             path.parent.mkdir(exist_ok=True)
             make(path)
-        verified = _json(capsys, 0, "verify", reference, "--workers", "0")
+        verified = run_json(capsys, "verify", reference, "--workers", "0")
         assert (verified["damages"], verified["files"] > 3) == ([], True)
         assert any(warning.startswith(f"{build}: damaged, ") for warning in verified["warnings"])
-        assert _json(capsys, 0, "inspect", reference)["inputs"]
-        _json(capsys, 0, "report", str(made.store.root.parent))
-        (dataset,) = _json(capsys, 0, "du", str(made.store.root.parent))["datasets"]
+        assert run_json(capsys, "inspect", reference)["inputs"]
+        run_json(capsys, "report", str(made.store.root.parent))
+        (dataset,) = run_json(capsys, "du", str(made.store.root.parent))["datasets"]
         users = [f"damaged lease {lease} of unknown"] * (make is not Path.mkdir)  # a folder is no lease
         assert dataset["versions"][0]["leases"] == users
-        assert _json(capsys, 0, "gc", str(made.store.root), "--keep-last", "1", "--dry-run")
+        assert run_json(capsys, "gc", str(made.store.root), "--keep-last", "1", "--dry-run")
     finally:
         for path in map(made.store.local, (build, lease)):
             path.rmdir() if path.is_dir() else path.unlink()
