@@ -209,7 +209,7 @@ class PartialShard:
         """
         runs = list(self.runs(range(self._blocks.num_blocks)))
         for run in Random().sample(runs, len(runs)):
-            self.fetch(run)
+            fetch_blocks({self: [block for block in run if not self._is_here(block)]})
         with os.fdopen(os.dup(self._file), "rb") as file:
             sha256 = file_sha256(file)
         if sha256 != self._request.sha256:
