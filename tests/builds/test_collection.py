@@ -242,7 +242,8 @@ def test_on_s3_a_version_is_retired_deleted_and_built_again(
     assert collect(store, RUTHLESS).retired == []
     assert leased.lease is not None
     leased.lease.release()
-    arguments = ["gc", f"{url}/data", "--keep-last", "1", "--grace", "0", "--json"]
+    # Not 1: S3 rounds to seconds, so either of the two may be the last that was published.
+    arguments = ["gc", f"{url}/data", "--keep-last", "0", "--grace", "0", "--json"]
     for key in ("retired", "deleted"):
         capsys.readouterr()
         assert main(arguments) == 0
