@@ -16,6 +16,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import proxied_s3, s3_server
 from tokenloom.server.prefect_server import ensure_prefect_home
+from tokenloom.storage.stores import remote_retries
 
 # A busy machine is slow, which is not a fault of a test: no example has a deadline.
 settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -59,8 +60,12 @@ def s3_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3_proxy(s3_url: str) -> Iterator[FaultyProxy]:
-    """A proxy before the S3 server that fails as planned; the environment sends s3:// through it."""
+def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy before the S3 server that fails as planned; the environment sends s3:// through it.
+
+    This process waits only briefly between its tries.
+    """
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
     with proxied_s3(s3_url) as proxy:
         yield proxy
 

@@ -28,7 +28,6 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
-from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.planning.inputs import check_all_unchanged, list_inputs
@@ -37,12 +36,6 @@ from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait only briefly between retries."""
-    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def write_inputs(folder: Path, num_documents: int = 300) -> list[str]:

@@ -57,9 +57,8 @@ Batches = list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several requests per shard, and short waits between retries."""
+    """Several requests per shard."""
     monkeypatch.setattr(partial_shard, "_REQUEST_BYTES", _REQUEST_BYTES)
-    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @dataclass

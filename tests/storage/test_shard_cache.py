@@ -29,7 +29,6 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
-from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_retries import TimeLimits
 
@@ -39,9 +38,8 @@ NUM_FILES = 6
 
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several requests per file, and short waits between retries."""
+    """Several requests per file."""
     monkeypatch.setattr(partial_shard, "_REQUEST_BYTES", cache_driver.BLOCK_BYTES)
-    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from tests.counts import count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import InputError
-from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files.finding import find_files, match
 from tokenloom.tasks.sources.files.globs import local_glob
@@ -155,12 +154,6 @@ def test_a_single_file_that_cannot_be_found_is_named(tmp_path: Path) -> None:
 
 
 # Remote files
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait only briefly between retries."""
-    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
 
 
 def names_of(pattern: str) -> list[str]:
