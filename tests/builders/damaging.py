@@ -51,6 +51,13 @@ class Made:
         return [str(path.relative_to(self.store.root)) for path in paths if is_listed(path)]
 
 
+def flip_bit(path: Path, place: int, bit: int = 0) -> None:
+    """Flip a bit of a byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
 def is_listed(path: Path) -> bool:
     """Return whether the manifest of a version lists a file of its folder."""
     return path.name != "build.json"
@@ -124,14 +131,9 @@ class Damager:
         return self._flip_in(name, *sections[self._random.randrange(len(sections))])
 
     def _flip_in(self, name: str, start: int, end: int) -> Damage:
-        position, bit = self._random.randrange(start, end), 1 << self._random.randrange(8)
+        position, bit = self._random.randrange(start, end), self._random.randrange(8)
 
-        def apply() -> None:
-            data = bytearray(self._path(name).read_bytes())
-            data[position] ^= bit
-            self._path(name).write_bytes(data)
-
-        return f"bit {bit} of byte {position} of {name}", {name}, apply
+        return f"bit {bit} of byte {position} of {name}", {name}, lambda: flip_bit(self._path(name), position, bit)
 
     def _truncate(self, _: int) -> Damage:
         name = self._random.choice(self._made.files)

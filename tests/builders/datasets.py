@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import load_manifest, version_path
@@ -71,6 +73,12 @@ def small_spec(folder: Path, **fields: Any) -> BuildSpec:
     return make_spec(folder / "store", sources, splits=splits, shard_tokens=800, **fields)
 
 
+def lines_spec(folder: Path, texts: Sequence[str], **fields: Any) -> BuildSpec:
+    """Return a spec of one file of JSON lines, `folder`/a.jsonl, which it writes, with the store beside it."""
+    path = write_jsonl(folder / "a.jsonl", texts)
+    return make_spec(folder / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
+
+
 def local_store(store: str, dataset: str) -> LocalStore:
     """Return the folder of a dataset in a local store."""
     found = dataset_store(store, dataset)
@@ -81,6 +89,11 @@ def local_store(store: str, dataset: str) -> LocalStore:
 def manifest_json(store: Store, version: str) -> dict[str, Any]:
     """Return the JSON of a version's manifest, checked."""
     return load_manifest(store, version).json()
+
+
+def build_record(store: Store, version: str) -> BuildRecord:
+    """Return the build.json of a version."""
+    return decode_build(store.read(version_path(version, BUILD)), BUILD)
 
 
 def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:
@@ -120,3 +133,14 @@ def stored_documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
                 place = {"source": source["source"], "path": source["path"], "row": row["row"]}
                 documents.append({"split": split, "ids": ids, **place} | ({"id": row["id"]} if "id" in row else {}))
     return documents
+
+
+def stored_texts(spec: BuildSpec, version: str) -> list[str]:
+    """Return the texts of a version of the byte tokenizer, sorted."""
+    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, version))
+
+
+def built_alone(spec: BuildSpec, folder: Path) -> dict[str, str]:
+    """Build a spec into a new store in `folder`; return its listed files, as of a build that nothing disturbed."""
+    alone = spec.model_copy(update={"store": str(folder / "alone")})
+    return listed_files(alone, build(alone).version)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.damaging import flip_bit
+from tests.builders.datasets import build, built_alone, listed_files, make_spec, write_jsonl, write_parquet
 from tests.builders.refusals import TEXTS, assert_nothing_visible
 from tests.counts import FULL
 from tokenloom.errors import TokenloomError
@@ -33,9 +34,7 @@ def _truncate(path: Path) -> None:
 def _rewrite(path: Path) -> None:
     """Change a byte in the middle and set the time of change back: only ctime shows the change."""
     before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, before.st_size // 2)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
@@ -101,8 +100,7 @@ def test_an_input_that_changes_at_any_step_is_named(
     assert str(path) in str(caught.value)
     assert_nothing_visible(spec)
     path.write_bytes(whole)
-    alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
-    assert listed_files(spec, build(spec).version) == listed_files(alone, build(alone).version)
+    assert listed_files(spec, build(spec).version) == built_alone(spec, tmp_path)
 
 
 @pytest.mark.parametrize("change", [_append, _rewrite, _replace], ids=lambda change: change.__name__.strip("_"))
@@ -125,5 +123,4 @@ def test_an_input_change_between_builds_creates_a_new_version(change: Callable[[
     second = build(spec)
     assert second.published
     assert second.version != first.version
-    alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
-    assert listed_files(spec, second.version) == listed_files(alone, build(alone).version)
+    assert listed_files(spec, second.version) == built_alone(spec, tmp_path)

@@ -7,12 +7,13 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from tests.builders.datasets import make_spec, write_parquet
+from tests.builders.observing import messages_of_builds
 from tests.tokenloom.test_fast_encoders import changed, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepiece
 from tokenloom.flows.direct import build_directly, verify_directly
@@ -21,13 +22,13 @@ from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.publishing.outcome import encoding_line
 from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import gigatoken_library
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 
 _NUM_TEXTS = 3000
+Change = Callable[[str, list[int]], list[int]]
 
 
 class Builds:
@@ -56,16 +57,33 @@ class Builds:
         return make_spec(self.folder / store, [source], tokenizer=self.definition | {"backend": backend}, **fields)
 
     def build(self, spec: BuildSpec, num_workers: int = 0) -> BuildResult:
-        def listen(event: progress.Event) -> None:
-            if isinstance(event, progress.Message):
-                self.messages.append(event.text)
-
-        with progress.listening(listen):
-            return build_directly(spec, num_workers)
+        with messages_of_builds() as messages:
+            result = build_directly(spec, num_workers)
+        self.messages += messages
+        return result
 
     def shards(self, store: str) -> dict[str, bytes]:
         found = sorted((self.folder / store).rglob("versions/*/*/*.tok"))
         return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in found}
+
+    def assert_same_as_slow(self, store: str) -> None:
+        """Compare the shards of a store with those that the reference encodes."""
+        self.build(self.spec("slow", "reference"))
+        assert self.shards(store) == self.shards("slow")
+
+    def distrust(self) -> None:
+        """Mark the encoder in the store `fast`, as another build does."""
+        store = LocalStore(str(self.folder / "fast" / "data"))
+        distrust(store, self.encoder.library, self.reference.fingerprint, "found elsewhere")
+
+    def build_unchecked(self, store: str, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+        """Build with an encoder that is wrong unnoticed, and be killed before the check."""
+        with monkeypatch.context() as patch:
+            patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+            break_encoder(patch, self, change)
+            patch.setattr("tokenloom.flows.build_steps.check_batches", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                self.build(self.spec(store))
 
     def used(self, store: str) -> dict[str, Any]:
         """Return the fast encoders of build.json."""
@@ -76,30 +94,27 @@ class Builds:
         return list((self.folder / store).rglob("distrusted/*"))
 
 
-@pytest.fixture
-def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
-    """Builds with a cache of their own, in which the encoder is trusted."""
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of each test's own."""
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def builds(tmp_path: Path) -> Builds:
+    """Builds in whose cache the encoder is trusted."""
     made = Builds(tmp_path)
     made.trust()
     return made
 
 
-def killed(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def break_encoder(
-    monkeypatch: pytest.MonkeyPatch, builds: Builds, change: Callable[[str, list[int]], list[int]]
-) -> None:
+def break_encoder(monkeypatch: pytest.MonkeyPatch, builds: Builds, change: Change) -> None:
     wrong = changed(builds.encoder, change)
     monkeypatch.setattr(gigatoken_library, "make_encoder", lambda tokenizer: wrong)
 
 
-def test_the_bytes_of_a_sentencepiece_model_do_not_depend_on_the_encoder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+def test_the_bytes_of_a_sentencepiece_model_do_not_depend_on_the_encoder(tmp_path: Path) -> None:
     builds = Builds(tmp_path, train_sentencepiece())
     builds.trust()
     test_the_bytes_do_not_depend_on_the_encoder(2, builds)
@@ -136,7 +151,6 @@ def test_a_verdict_that_appears_during_a_build_is_used_and_the_file_is_examined_
     from tokenloom.flows import build_steps
     from tokenloom.tasks.encoding import encoders as choices
 
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     builds = Builds(tmp_path)
     num_examined, num_encoded = 0, 0
     choose, tokenize = (getattr(choices, "choose"), getattr(build_steps, "tokenize_partition"))  # noqa: B009  (imported there)
@@ -168,8 +182,7 @@ def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
     break_encoder(monkeypatch, builds, lambda text, ids: [*ids[:-1], 9] if text == wrong_text else ids)
     result = builds.build(builds.spec("fast"))
     assert result.published
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("fast") == builds.shards("slow")
+    builds.assert_same_as_slow("fast")
     assert builds.used("fast") == {}
     (mark,) = builds.marks("fast")
     assert mark.name == f"{builds.encoder.library.replace(' ', '@')}@{builds.reference.fingerprint[:16]}"
@@ -185,8 +198,7 @@ def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     monkeypatch.setattr("tokenloom.tasks.jobs.sample_share", lambda plan: 0)
     break_encoder(monkeypatch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
     assert builds.build(builds.spec("fast")).published
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("fast") == builds.shards("slow")
+    builds.assert_same_as_slow("fast")
     assert len(builds.marks("fast")) == 1
     assert 'give different ids for "text 1' in builds.messages[0]
 
@@ -195,17 +207,10 @@ def test_shards_of_an_encoder_that_was_distrusted_later_are_written_again(
     builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build is killed after its shuffle, another one distrusts the encoder, and the first is run again."""
-    with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
-        break_encoder(patch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
-        patch.setattr("tokenloom.flows.build_steps.check_batches", killed)
-        with pytest.raises(KeyboardInterrupt):
-            builds.build(builds.spec("fast"))
-    store = LocalStore(str(builds.folder / "fast" / "data"))
-    distrust(store, builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    builds.build_unchecked("fast", monkeypatch, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
+    builds.distrust()
     assert builds.build(builds.spec("fast")).published
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("fast") == builds.shards("slow")
+    builds.assert_same_as_slow("fast")
     assert builds.used("fast") == {}
 
 
@@ -214,16 +219,14 @@ def test_an_encoder_that_never_returns_is_replaced(way: str, builds: Builds) -> 
     transform = {"function": f"tests.builders.wrong_encoders:{way}", "version": "1"}
     result = builds.build(builds.spec("fast", documents={"transform": transform}), 1)
     assert result.published
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("fast") == builds.shards("slow")
+    builds.assert_same_as_slow("fast")
     assert builds.used("fast") == {}
     assert [text for text in builds.messages if "a worker died while encoding" in text]
 
 
 def test_spills_of_an_encoder_that_another_build_distrusts_are_encoded_again(builds: Builds) -> None:
     builds.build(builds.spec("fast"))
-    store = LocalStore(str(builds.folder / "fast" / "data"))
-    distrust(store, builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    builds.distrust()
     changed_spec = builds.spec("fast", seed=7)
     again = builds.build(changed_spec.model_copy(update={"seed": 0, "shard_tokens": 10_000}))
     assert again.num_encoded == again.num_partitions == 3
@@ -247,8 +250,7 @@ def test_a_mark_that_appears_during_a_build_stops_it_before_it_publishes(
     assert builds.build(builds.spec("fast")).published
     assert builds.used("fast") == {}
     assert "was distrusted while this build used it" in builds.messages[0]
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("fast") == builds.shards("slow")
+    builds.assert_same_as_slow("fast")
 
 
 def test_a_shard_that_a_build_with_a_distrusted_encoder_overwrote_is_written_again(
@@ -266,43 +268,36 @@ def test_a_shard_that_a_build_with_a_distrusted_encoder_overwrote_is_written_aga
         return original(plan, *arguments)
 
     monkeypatch.setattr(build_steps, "publish_version", overwrite_first)
-    store = LocalStore(str(builds.folder / "fast" / "data"))
-    distrust(store, builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    builds.distrust()
     assert builds.build(builds.spec("fast")).published
     assert "another build has overwritten it" in builds.messages[0]
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("fast") == builds.shards("slow")
+    builds.assert_same_as_slow("fast")
 
 
 def test_verify_names_a_version_that_a_later_mark_casts_doubt_on(builds: Builds) -> None:
     builds.build(builds.spec("fast"))
     reference = str(builds.folder / "fast" / "data")
     assert verify_directly(reference, False, None, 0)["warnings"] == []
-    distrust(LocalStore(reference), builds.encoder.library, builds.reference.fingerprint, "found elsewhere")
+    builds.distrust()
     (warning,) = verify_directly(reference, False, None, 0)["warnings"]
     assert warning.startswith(f"{builds.encoder.library} encoded 3 partitions, and gave wrong ids in another build")
 
 
 def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
-        break_encoder(patch, builds, lambda text, ids: ids[::-1] if text == "text 7: lorem ipsum, it's naïve" else ids)
-        patch.setattr("tokenloom.flows.build_steps.check_batches", killed)
-        with pytest.raises(KeyboardInterrupt):
-            builds.build(builds.spec("mixed"))
+    builds.build_unchecked("mixed", monkeypatch, lambda text, ids: ids[::-1] if text.startswith("text 7:") else ids)
     result = builds.build(builds.spec("mixed", "reference"))
     assert (result.published, result.num_encoded) == (True, 3)
-    builds.build(builds.spec("slow", "reference"))
-    assert builds.shards("mixed") == builds.shards("slow")
+    builds.assert_same_as_slow("mixed")
 
 
-@pytest.mark.parametrize("cache", ["file", "full"])
-def test_a_build_that_can_not_probe_says_so_once(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+@pytest.mark.parametrize("damage", ["file", "full"])
+def test_a_build_that_can_not_probe_says_so_once(
+    damage: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tokenloom.tasks.encoding.encoders._MIN_PROBED_BYTES", 1)
     monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError))
-    if cache == "file":
-        (tmp_path / "cache").write_text("a file")
+    if damage == "file":
+        cache.write_text("a file")
     else:
         full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
         monkeypatch.setattr("tokenloom.tokenizers.fast.verdict.TemporaryFile", full)
@@ -314,7 +309,6 @@ def test_a_build_that_can_not_probe_says_so_once(cache: str, tmp_path: Path, mon
 
 
 def test_a_build_starts_a_probe_once_even_if_it_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("tokenloom.tasks.encoding.encoders._MIN_PROBED_BYTES", 1)
     start = Mock(return_value=True)  # each could start, since the one before ended at once
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe_process.start_probe", start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -13,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.builders.damaging import flip_bit
+from tests.builders.datasets import build, build_record, listed_files, local_store, make_spec, write_jsonl
 from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import GateFailed, StoreError, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import sign_record
-from tokenloom.storage.formats.manifest import BUILD, MANIFEST
-from tokenloom.storage.formats.version_files import BuildRecord, EncoderUse, decode_build
+from tokenloom.storage.formats.manifest import MANIFEST
+from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import hand_moves, tags
 from tokenloom.storage.versions.distrust import distrust
@@ -92,10 +94,6 @@ def fail(spec: BuildSpec) -> GateFailed:
     return caught.value
 
 
-def build_record(folder: Path, version: str) -> BuildRecord:
-    return decode_build(store_of(folder).read(version_path(version, BUILD)), BUILD)
-
-
 @pytest.mark.parametrize("name", EDGES)
 def test_each_gate_fails_beyond_its_limit_and_passes_at_it(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -110,7 +108,7 @@ def test_each_gate_fails_beyond_its_limit_and_passes_at_it(
     result = build(spec_of(folder, "after", **{name: inside}))
     assert (result.version, result.published, result.tag_moved, result.num_encoded) == (error.version, True, True, 0)
     assert [gate.passed for gate in result.gates] == [True]
-    assert build_record(folder, result.version).gates == result.gates
+    assert build_record(store_of(folder), result.version).gates == result.gates
     assert find_candidates(store_of(folder)) == {}
 
 
@@ -138,7 +136,7 @@ def test_a_forced_version_has_the_bytes_of_one_without_checks(folder: Path) -> N
     assert listed_files(spec_of(folder, "after"), error.version) == wanted
     newest = tags.log(store_of(folder), "latest")[-1]
     assert (newest.version, newest.reason) == (error.version, REASON)
-    record = build_record(folder, error.version)
+    record = build_record(store_of(folder), error.version)
     assert (record.forced, [gate.passed for gate in record.gates or []]) == (REASON, [False, False])
     assert find_candidates(store_of(folder)) == {}
 
@@ -161,8 +159,7 @@ def test_a_publication_that_is_interrupted_at_any_write_can_be_repeated(folder: 
         publish_candidate(store, version, REASON)
         entries = tags.log(store, "latest")
         assert [(entry.version, entry.reason) for entry in entries[1:]] == [(version, REASON)]
-        record = decode_build(store.read(version_path(version, BUILD)), BUILD)
-        assert (record.forced, find_candidates(store)) == (REASON, {})
+        assert (build_record(store, version).forced, find_candidates(store)) == (REASON, {})
         num_writes += 1
     # build.json, manifest, tag, the candidate's two files; two leases, each written and deleted
     assert num_writes == 9
@@ -210,8 +207,7 @@ def test_on_s3_a_candidate_is_checked_by_its_bytes_and_published(made: Path) -> 
     spec = spec_of(made, "after", min_documents=81).model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4().hex}"})
     version, store = fail(spec).version, dataset_store(spec.store, "data")
     path = version_path(version, "train/000000.tok")
-    data = store.read(path)
-    store.replace(path, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    store.replace(path, store.read(path)[:-9] + bytes(9))
     with pytest.raises(WorkError, match=r"train/000000\.tok: its SHA-256 is not that of the manifest"):
         publish_candidate(store, version, REASON)
     assert published_versions(store) == []
@@ -235,10 +231,12 @@ def test_a_damaged_candidate_is_refused_until_it_is_built_again(
         "manifest": store.local(candidate_path(version, MANIFEST)),
         "record": store.local(candidate_path(version, "candidate.json")),
     }[damage]
-    data = path.read_bytes()
-    path.unlink()
-    if damage != "missing":
-        path.write_bytes(data[:-1] if damage == "cut" else data[:-300] + bytes([data[-300] ^ 1]) + data[-299:])
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        os.truncate(path, path.stat().st_size - 1)
+    else:
+        flip_bit(path, -300)
     with pytest.raises(WorkError, match=r"build again from the same spec") as caught:
         publish_candidate(store, version, REASON)
     assert path.name in str(caught.value)
@@ -276,7 +274,7 @@ def test_without_force_a_candidate_is_checked_against_the_version_that_latest_na
     build(spec_of(folder, "between"))
     done = publish_candidate(store_of(folder), version)
     assert (done.published, done.forced, done.tag_moved) == (True, False, True)
-    assert build_record(folder, version).forced is None
+    assert build_record(store_of(folder), version).forced is None
 
 
 def test_the_first_version_has_nothing_to_drift_from(tmp_path: Path) -> None:

@@ -12,18 +12,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_parquet
+from tests.builders.damaging import flip_bit
+from tests.builders.datasets import build, built_alone, listed_files, make_spec, small_spec, write_parquet
+from tests.builders.observing import at_step, messages_of_builds
 from tests.counts import FULL, SUMMARY, full_only
 from tests.drivers.kill_driver import find_incomplete
-from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.running import progress
+from tests.servers.processes import children, is_running
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
 _ROOT = Path(__file__).parents[2]
@@ -143,27 +142,9 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> _LargerBuild:
     return _LargerBuild(tmp_path_factory.mktemp("larger"))
 
 
-def _children(pid: int) -> list[int]:
-    """Return the running child processes of `pid`."""
-    children = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = path.read_text().rpartition(") ")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                children.append(int(path.parent.name))
-    return children
-
-
 def _workers(pid: int) -> list[int]:
     """Return the running worker processes of a build, which are children of a child that starts them."""
-    return [worker for server in _children(pid) for worker in _children(server)]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
+    return [worker for server in children(pid) for worker in children(server)]
 
 
 def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) -> str:
@@ -227,24 +208,10 @@ def test_workers_exit_when_the_build_is_killed(larger: _LargerBuild) -> None:
         driver.kill()
         driver.wait()
         deadline = time.monotonic() + 30
-        while any(map(_is_running, workers)) and time.monotonic() < deadline:
+        while any(map(is_running, workers)) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert [pid for pid in workers if _is_running(pid)] == []
+        assert [pid for pid in workers if is_running(pid)] == []
     larger.finish()
-
-
-def _build_disturbed(spec: BuildSpec, step: str, disturb: Callable[[], None], num_workers: int) -> BuildResult:
-    """Build, with `disturb` called once as `step` begins."""
-    waiting = [disturb]
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == step and waiting:
-            waiting.pop()()
-
-    with progress.listening(listen):
-        result = build(spec, num_workers)
-    assert not waiting
-    return result
 
 
 @pytest.mark.parametrize(
@@ -253,18 +220,11 @@ def _build_disturbed(spec: BuildSpec, step: str, disturb: Callable[[], None], nu
 )
 def test_work_can_be_deleted_during_a_build(tmp_path: Path, step: str, num_workers: int) -> None:
     spec = small_spec(tmp_path)
-    expected = listed_files(spec, build(spec).version)
-    shutil.rmtree(spec.store)
     work = Path(spec.store) / spec.dataset / "work"
-    result = _build_disturbed(spec, step, lambda: shutil.rmtree(work, ignore_errors=True), num_workers)
+    with at_step(step, lambda: shutil.rmtree(work, ignore_errors=True)):
+        result = build(spec, num_workers)
     assert result.published
-    assert listed_files(spec, result.version) == expected
-
-
-def _flip_a_byte(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0x10
-    path.write_bytes(data)
+    assert listed_files(spec, result.version) == built_alone(spec, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +238,6 @@ def _flip_a_byte(path: Path, position: int) -> None:
 )
 def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, num_workers: int) -> None:
     spec = small_spec(tmp_path)
-    expected = listed_files(spec, build(spec).version)
-    shutil.rmtree(spec.store)
 
     def damage() -> None:
         path = sorted((Path(spec.store) / spec.dataset / "work" / "spills").glob("*.spill"))[0]
@@ -289,16 +247,9 @@ def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, n
         elif place == "cut short":
             os.truncate(path, size - 1)
         else:
-            _flip_a_byte(path, {"magic": 0, "header": 60, "table": size // 2, "tokens": size - 1}[place])
+            flip_bit(path, {"magic": 0, "header": 60, "table": size // 2, "tokens": size - 1}[place])
 
-    messages: list[str] = []
-
-    def listen(event: Any) -> None:
-        if isinstance(event, progress.Message):
-            messages.append(event.text)
-
-    with progress.listening(listen):
-        result = _build_disturbed(spec, step, damage, num_workers)
-    assert listed_files(spec, result.version) == expected
-    assert len(messages) == 1
-    assert "spill" in messages[0]
+    with messages_of_builds() as messages, at_step(step, damage):
+        result = build(spec, num_workers)
+    assert listed_files(spec, result.version) == built_alone(spec, tmp_path)
+    assert ["spill" in text for text in messages] == [True]

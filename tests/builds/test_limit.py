@@ -17,7 +17,7 @@ from tests.builders.datasets import (
     listed_files,
     make_spec,
     manifest_json,
-    stored_documents,
+    stored_texts,
     write_jsonl,
     write_parquet,
 )
@@ -35,11 +35,6 @@ TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]
 def source(path: Path, **options: Any) -> dict[str, Any]:
     """Return a source of the kind that the file's suffix names."""
     return {"kind": path.suffix[1:], "path": str(path), **options}
-
-
-def texts_of(spec: BuildSpec, version: str) -> list[str]:
-    """Return the texts of a byte dataset, sorted."""
-    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, version))
 
 
 def tagged(spec: BuildSpec) -> dict[str, str]:
@@ -65,7 +60,7 @@ def test_a_tryout_contains_the_first_documents_of_each_source(limit: int, tmp_pa
     sources = two_sources(tmp_path)
     spec = make_spec(tmp_path / "store", sources, limit=limit)
     result = build(spec)
-    assert texts_of(spec, result.version) == sorted([*TEXTS[:300][:limit], *TEXTS[300:][:limit]])
+    assert stored_texts(spec, result.version) == sorted([*TEXTS[:300][:limit], *TEXTS[300:][:limit]])
     workers = make_spec(tmp_path / "workers", sources, limit=limit)
     if limit == 50:
         assert listed_files(workers, build(workers, 2).version) == listed_files(spec, result.version)
@@ -95,7 +90,7 @@ def test_the_limit_counts_documents_not_rows(
         for one in (source(lines, filter="label >= 2"), source(path)):
             spec = make_spec(Path(folder, one["kind"]), [one], limit=limit, documents={"deduplicate": False})
             result = build(spec)
-            assert texts_of(spec, result.version) == sorted(kept)
+            assert stored_texts(spec, result.version) == sorted(kept)
             assert result.rows["kept"] == len(kept)
             assert result.rows["read"] == result.rows["kept"] + result.rows["filtered"] <= len(texts)
 
@@ -113,7 +108,7 @@ def test_duplicates_count_towards_the_limit_before_they_are_dropped(tmp_path: Pa
     path = write_parquet(tmp_path / "a.parquet", ["one", "one", "two", "three"])
     spec = make_spec(tmp_path / "store", [source(path)], limit=3)
     result = build(spec)
-    assert texts_of(spec, result.version) == ["one", "two"]
+    assert stored_texts(spec, result.version) == ["one", "two"]
     assert result.rows["duplicates"] == 1
 
 
@@ -137,7 +132,7 @@ def test_the_limit_is_in_the_manifest_and_a_limit_above_all_documents_still_make
     sources = two_sources(tmp_path)
     spec, full = (make_spec(tmp_path / "store", sources, limit=limit) for limit in (10_000, None))
     result, whole = build(spec), build(full)
-    assert texts_of(spec, result.version) == texts_of(full, whole.version) == sorted(TEXTS)
+    assert stored_texts(spec, result.version) == stored_texts(full, whole.version) == sorted(TEXTS)
     assert result.version != whole.version
     store = dataset_store(spec.store, spec.dataset)
     assert manifest_json(store, result.version)["spec"]["limit"] == 10_000
@@ -183,7 +178,7 @@ def test_the_command_line_accepts_a_limit(tmp_path: Path, capsys: pytest.Capture
     assert said.count("\n") == 1
     assert (value["tag"], value["tag_moved"], value["rows"]["kept"]) == ("tryout", True, 6)
     spec = load_spec(str(path), ["limit=3"])
-    assert texts_of(spec, value["version"]) == sorted([*TEXTS[:3], *TEXTS[300:303]])
+    assert stored_texts(spec, value["version"]) == sorted([*TEXTS[:3], *TEXTS[300:303]])
     assert tagged(spec) == {"tryout": value["version"]}
     assert main(arguments) == 0
     assert "never latest" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_jsonl
+from tests.builders.datasets import build, built_alone, lines_spec, listed_files, make_spec, small_spec, write_jsonl
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import FULL, SUMMARY, count
 from tests.drivers.kill_driver import find_incomplete
@@ -100,9 +100,7 @@ def test_a_transform_that_depends_on_hashes_gives_one_version_the_same_bytes(tmp
 
 def _assert_same_bytes(spec: BuildSpec, version: str, folder: Path) -> None:
     """Compare a version with an undisturbed build in another store."""
-    alone = spec.model_copy(update={"store": str(folder / "alone")})
-    assert build(alone).version == version
-    assert listed_files(spec, version) == listed_files(alone, version)
+    assert listed_files(spec, version) == built_alone(spec, folder)
     assert find_incomplete(Path(spec.store) / spec.dataset, must_be_visible=True) is None
 
 
@@ -183,11 +181,10 @@ def test_64_file_descriptors_suffice_for_any_number_of_files_and_shards(one_file
 
 
 def test_too_few_file_descriptors_are_named(tmp_path: Path) -> None:
-    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", _TEXTS))}
-    spec = make_spec(tmp_path / "store", [source])
+    spec = lines_spec(tmp_path, _TEXTS)
     held: list[int] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    build(make_spec(tmp_path / "warm", [source]))  # all is imported
+    build(spec.model_copy(update={"store": str(tmp_path / "warm")}))  # all is imported
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
     try:
         with contextlib.suppress(OSError):
@@ -209,8 +206,7 @@ def test_too_few_file_descriptors_are_named(tmp_path: Path) -> None:
 
 
 def _one_file(folder: Path, transform: str, texts: list[str]) -> BuildSpec:
-    source = {"kind": "jsonl", "path": str(write_jsonl(folder / "a.jsonl", texts))}
-    return _with_transform(make_spec(folder / "store", [source]), transform)
+    return _with_transform(lines_spec(folder, texts), transform)
 
 
 def test_a_worker_killed_for_memory_is_replaced_and_reported(notes: Path) -> None:
@@ -285,8 +281,7 @@ def test_a_clock_set_back_during_a_build_changes_no_bytes(tmp_path: Path, clock:
 
 
 def test_tags_are_ordered_by_number_regardless_of_the_clock(tmp_path: Path, clock: _Clock) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", _TEXTS)
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
+    spec = lines_spec(tmp_path, _TEXTS)
     versions = []
     for number in range(4):
         clock.offset = -86_400.0 * number

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow.ipc as ipc
 import pytest
 
-from tests.builders.datasets import build, local_store, make_spec, small_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, build_record, local_store, make_spec, small_spec, write_jsonl, write_parquet
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.statistics import (
     DocumentStatistics,
     EncodedCounts,
@@ -18,13 +17,7 @@ from tokenloom.storage.formats.statistics import (
     add_sources,
     count_lengths,
 )
-from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.versions.published import load_manifest, read_inputs, version_path
-
-
-def build_record(spec: BuildSpec, version: str) -> BuildRecord:
-    store = local_store(spec.store, spec.dataset)
-    return decode_build(store.read(version_path(version, BUILD)), "build.json")
 
 
 def statistics_of_tables(spec: BuildSpec, version: str) -> dict[str, DocumentStatistics]:
@@ -47,7 +40,7 @@ def test_the_statistics_of_a_build_are_those_of_its_document_tables(deduplicate:
     spec = small_spec(tmp_path)
     spec = spec.model_copy(update={"documents": spec.documents.model_copy(update={"deduplicate": deduplicate})})
     version = build(spec).version
-    assert build_record(spec, version).statistics == statistics_of_tables(spec, version)
+    assert build_record(local_store(spec.store, "data"), version).statistics == statistics_of_tables(spec, version)
 
 
 def test_what_was_encoded_counts_the_text_of_all_documents(tmp_path: Path) -> None:
@@ -59,7 +52,7 @@ def test_what_was_encoded_counts_the_text_of_all_documents(tmp_path: Path) -> No
         {"kind": "jsonl", "path": str(tmp_path / "b.jsonl"), "name": "a"},
     ]
     spec = make_spec(tmp_path / "store", sources)
-    assert build_record(spec, build(spec).version).encoded == {
+    assert build_record(local_store(spec.store, "data"), build(spec).version).encoded == {
         "z": EncodedCounts(documents=3, tokens=18, bytes=15),
         "a": EncodedCounts(documents=2, tokens=11, bytes=9),
     }

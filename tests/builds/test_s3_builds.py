@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.observing import at_step, messages_of_builds
 from tests.counts import count, full_only
 from tests.drivers.s3_kill_driver import wrong_in_store
 from tests.servers.faulty_proxy import FaultyProxy
@@ -32,7 +33,6 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.planning.inputs import check_all_unchanged, list_inputs
 from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
@@ -110,13 +110,7 @@ def test_exactly_one_of_two_builds_with_the_same_bytes_publishes(tmp_path: Path,
     write_jsonl(tmp_path / "a.jsonl", ["a text"])
     spec = spec_of(str(tmp_path), ["a.jsonl"], fresh_store())
     found: list[BuildResult] = []
-    begins = iter([True])
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == "publish" and next(begins, False):
-            found.append(build(spec))  # the other, all of it
-
-    with progress.listening(listen):
+    with at_step("publish", lambda: found.append(build(spec))):  # the other, all of it
         found.append(build(spec))
     assert [result.published for result in found] == [True, False]
     assert [(result.version, result.tag_note) for result in found] == [(found[0].version, None)] * 2
@@ -183,13 +177,8 @@ def test_a_network_that_fails_while_an_input_is_read_is_not_reported_as_damage(
     key = uuid.uuid4().hex
     upload(s3_url, tmp_path / "in", key)
     spec = spec_of(f"s3://{BUCKET}/{key}", [name], str(tmp_path / "store"))
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == "tokenize":
-            s3_proxy.always = "503"
-
     with (
-        progress.listening(listen),
+        at_step("tokenize", lambda: setattr(s3_proxy, "always", "503")),
         pytest.raises(InputError, match=rf"s3://.*/{name}: the store did not answer"),
     ):
         build_once(spec)
@@ -209,14 +198,8 @@ def test_a_key_with_empty_parts_names_exactly_that_object(tmp_path: Path, s3_url
 
 def test_retries_of_workers_are_reported(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
-    messages: list[str] = []
     s3_proxy.faults["PUT"].extend(["ok"] * 4 + ["503"])  # the fifth write is a worker's
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.Message):
-            messages.append(event.text)
-
-    with progress.listening(listen):
+    with messages_of_builds() as messages:
         build(spec_of(str(tmp_path / "in"), names, fresh_store()), num_workers=1)
     assert len([text for text in messages if "try 1 of 5 failed" in text and "s3://" in text]) == 1
 
@@ -228,14 +211,9 @@ def test_an_object_that_changes_while_it_is_read_fails_the_build(
     key = uuid.uuid4().hex
     upload(s3_url, tmp_path / "in", key)
     spec = spec_of(f"s3://{BUCKET}/{key}", names, fresh_store())
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == "shuffle":
-            write_jsonl(tmp_path / "new" / "b.jsonl", ["another text"])
-            upload(s3_url, tmp_path / "new", key)
-
+    write_jsonl(tmp_path / "new" / "b.jsonl", ["another text"])
     with (
-        progress.listening(listen),
+        at_step("shuffle", lambda: upload(s3_url, tmp_path / "new", key)),
         pytest.raises(InputError, match=rf"s3://corpora/{key}/b.jsonl: .*(changed|shorter|are gone)"),
     ):
         build(spec)

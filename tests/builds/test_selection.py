@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import re
 import string
 import sys
 import tempfile
@@ -22,12 +23,14 @@ from hypothesis import strategies as st
 
 from tests.builders.datasets import (
     build,
+    lines_spec,
     listed_files,
     local_store,
     make_spec,
     manifest_json,
     open_documents,
     stored_documents,
+    stored_texts,
     write_jsonl,
     write_parquet,
 )
@@ -82,21 +85,11 @@ def source(path: Path, **options: Any) -> dict[str, Any]:
     return {"kind": path.suffix[1:], "path": str(path), **options}
 
 
-def texts_of(spec: BuildSpec, result: BuildResult) -> list[str]:
-    """Return the texts of a byte dataset, sorted."""
-    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, result.version))
-
-
 def build_json(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
     """Return the version's build.json."""
     value = json.loads(local_store(spec.store, spec.dataset).read(version_path(result.version, "build.json")))
     assert isinstance(value, dict)
     return value
-
-
-def versions_of(specs: Sequence[BuildSpec]) -> list[str]:
-    """Build each spec and return the versions' names."""
-    return [build(spec).version for spec in specs]
 
 
 # Filters
@@ -149,15 +142,9 @@ def test_a_filter_on_a_sorted_column_reads_only_matching_row_groups(
     pruned = "10,000 by their paths or the statistics of their row groups, without being read"
     assert_refused(spec, f"10,000 rows read, 10,000 of them left out by a filter ({pruned})")
     spec = make_spec(tmp_path / "store", [source(path, filter="score >= 0.8")])
-    assert texts_of(spec, result) == sorted(row["text"] for row in rows if row["score"] >= 0.8)
-    assert result.rows == {
-        "read": 10_000,
-        "kept": 2_000,
-        "duplicates": 0,
-        "filtered": 8_000,
-        "excluded": 0,
-        "quarantined": 0,
-    }
+    assert stored_texts(spec, result.version) == sorted(row["text"] for row in rows if row["score"] >= 0.8)
+    assert result.rows | {"read": 10_000, "kept": 2_000, "filtered": 8_000} == result.rows
+    assert sum(result.rows.values()) == 2 * result.rows["read"]
 
     _Counting.num_bytes = 0
     build(make_spec(tmp_path / "all", [source(path)]))
@@ -219,7 +206,9 @@ def test_without_statistics_no_row_group_is_skipped_and_the_same_rows_are_kept(t
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10, **options)
         spec = make_spec(tmp_path / name, [source(tmp_path / f"{name}.parquet", filter="index >= 155")])
         result = build(spec)
-        found.append((texts_of(spec, result), result.rows, build_json(spec, result)["measured"]["rows_not_read"]))
+        found.append(
+            (stored_texts(spec, result.version), result.rows, build_json(spec, result)["measured"]["rows_not_read"])
+        )
     assert found[0][:2] == found[1][:2]
     assert found[0][1]["filtered"] >= 155
     assert (found[0][2], found[1][2]) == (150, 0)
@@ -408,7 +397,7 @@ def test_length_limits_count_characters_and_dropped_documents_are_counted(tmp_pa
         spec = make_spec(tmp_path / f"store-{least}-{most}", [source(path)], documents=rules | {"deduplicate": False})
         result = build(spec)
         wanted = [text for text in texts if least <= len(text) <= (100 if most is None else most)]
-        assert texts_of(spec, result) == sorted(wanted)
+        assert stored_texts(spec, result.version) == sorted(wanted)
         assert result.rows["filtered"] == len(texts) - len(wanted)
         assert result.rows["read"] == len(texts)
 
@@ -452,7 +441,7 @@ def test_excluded_texts_are_in_no_shard_and_are_counted(deduplicate: bool, tmp_p
     result = build(spec)
     kept = [text for text in SMALL_TEXTS * 2 if text not in EXCLUDED_TEXTS]
     wanted = sorted(set(kept) if deduplicate else kept)
-    assert texts_of(spec, result) == wanted
+    assert stored_texts(spec, result.version) == wanted
     assert result.rows["excluded"] == 2 * len(SMALL_TEXTS) - len(kept)
     assert result.rows["duplicates"] == (len(kept) - len(set(kept)) if deduplicate else 0)
     assert result.rows["read"] == sum(result.rows.values()) - result.rows["read"] == 2 * len(SMALL_TEXTS)
@@ -462,28 +451,19 @@ def test_excluded_texts_are_in_no_shard_and_are_counted(deduplicate: bool, tmp_p
 @pytest.mark.parametrize(
     "line",
     [
-        "text 7",
-        "12ab",
-        content_of("a")[:-1] + "g",
+        *("text 7", "12ab", content_of("a")[:-1] + "g", '"no end', '"half \\ud800"'),
+        *("{}", '{"text": 5}', '{"content": "12"}', "[1]"),
         " ".join(["ab"] * 11),  # 32 characters, 11 bytes
-        '"no end',
-        '"half \\ud800"',
-        "{}",
-        '{"text": 5}',
-        '{"content": "12"}',
-        "[1]",
         "\udcff",  # written as a byte that is not UTF-8
     ],
 )
 def test_an_exclusion_without_an_effect_is_reported_with_its_line(line: str, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
     rules = with_exclusions(tmp_path, ["# list", "", content_of("text 7"), line, content_of("text 8")])
-    assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "exclude.txt, line 4:")
+    assert_refused(lines_spec(tmp_path, SMALL_TEXTS, **rules), "exclude.txt, line 4:")
 
 
 def test_a_missing_file_of_exclusions_is_refused(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
-    spec = make_spec(tmp_path / "store", [source(path)], documents={"exclude": str(tmp_path / "none.txt")})
+    spec = lines_spec(tmp_path, SMALL_TEXTS, documents={"exclude": str(tmp_path / "none.txt")})
     assert "gone" not in assert_refused(spec, "none.txt: can't be read: No such file")
 
 
@@ -506,16 +486,15 @@ def test_the_version_depends_on_the_set_of_exclusions_not_on_their_spelling(tmp_
         with_exclusions(tmp_path / "y", hashes[:1]),
         with_exclusions(tmp_path / "z", [*hashes, content_of("text 6")]),
     ]
-    names = versions_of([specs[0], *(make_spec(tmp_path / "store-0", sources, **item) for item in others)])
-    assert len(set(names)) == len(names)
-    empty = make_spec(tmp_path / "store-0", sources, **with_exclusions(tmp_path / "x", ["# none yet"]))
-    assert versions_of([empty]) == [names[1]]
+    rules = [*others, with_exclusions(tmp_path / "x", ["# none yet"])]
+    names = [build(make_spec(tmp_path / "store-0", sources, **item)).version for item in rules]
+    assert len({build(specs[0]).version, *names}) == len(names)
+    assert names[-1] == names[0]
 
 
 def test_the_path_of_the_exclusions_is_in_no_listed_file(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", SMALL_TEXTS)
     rules = with_exclusions(tmp_path / "confidential", [content_of("text 3")], "requests-of-may.txt")
-    spec = make_spec(tmp_path / "store", [source(path)], **rules)
+    spec = lines_spec(tmp_path, SMALL_TEXTS, **rules)
     result = build(spec)
     folder = Path(spec.store, "data", "versions", result.version)
     for name in listed_files(spec, result.version):
@@ -537,9 +516,8 @@ def test_a_build_after_a_removal_request_encodes_nothing(tmp_path: Path) -> None
 
 
 def test_a_build_of_only_excluded_documents_is_refused(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two", "one"])
     rules = with_exclusions(tmp_path, [content_of("one"), content_of("two")])
-    assert_refused(make_spec(tmp_path / "store", [source(path)], **rules), "documents.exclude")
+    assert_refused(lines_spec(tmp_path, ["one", "two", "one"], **rules), "documents.exclude")
 
 
 # Transforms
@@ -613,7 +591,7 @@ def test_documents_are_what_the_transform_returns(num_workers: int, module: str,
     ]
     spec = make_spec(tmp_path / "store", [source(path) for path in paths], **transform(f"{module}:change"))
     result = build(spec, num_workers)
-    assert texts_of(spec, result) == sorted(f"TEXT {i} 漢" for i in range(80) if i % 4)
+    assert stored_texts(spec, result.version) == sorted(f"TEXT {i} 漢" for i in range(80) if i % 4)
     assert (result.rows["kept"], result.rows["filtered"], result.rows["read"]) == (60, 21, 81)
 
 
@@ -628,7 +606,7 @@ def test_a_new_version_of_a_transform_changes_the_version_and_encodes_again(modu
     assert [result.num_encoded for result in results] == [1, 1, 1]
     assert listed_files(specs[1], results[1].version, ".tok") == listed_files(specs[2], results[2].version, ".tok")
     documents = manifest_json(local_store(specs[2].store, "data"), results[2].version)["spec"]["documents"]
-    assert documents == {"transform": {"function": f"{module}:change", "version": "2"}}
+    assert documents["transform"] == {"function": f"{module}:change", "version": "2"}
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
@@ -655,58 +633,39 @@ def test_a_failing_transform_is_reported_with_file_row_and_function(
     ],
 )
 def test_whatever_a_transform_raises_is_reported_with_file_and_row(
-    function: str, said: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    function: str, said: str, module: str, tmp_path: Path
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["one"])
-    (tmp_path / "spec.yaml").write_text(
-        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
-        f'documents: {{transform: {{function: "{module}:{function}", version: "1"}}}}\n'
-    )
-    for workers in ("0", "1"):
-        if workers == "0" and function == "interrupt":
-            continue  # in this process, it is Ctrl-C
-        arguments = ["build", str(tmp_path / "spec.yaml"), "--direct", "--workers", workers, "--json"]
-        assert main(arguments) == 1
-        message = json.loads(capsys.readouterr().out)["error"]["message"]
-        assert f"{path}, line at byte 0: documents.transform {module}:{function} failed: {said}; correct" in message
+    spec = lines_spec(tmp_path, ["one"], **transform(f"{module}:{function}"))
+    wanted = f"a.jsonl, line at byte 0: documents.transform {module}:{function} failed: {said}; correct"
+    for num_workers in (1,) if function == "interrupt" else (0, 1):  # in this process, it is Ctrl-C
+        with pytest.raises(InputError, match=re.escape(wanted)):
+            build(spec, num_workers)
 
 
 @pytest.mark.parametrize(
     "function", ["{}_nowhere:change", "{}:nothing", "{}:NOTHING", "{}_broken:change", "{}_leaving:change"]
 )
-def test_a_transform_that_cant_be_imported_is_an_error_of_the_spec(
-    function: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS)
+def test_a_transform_that_cant_be_imported_is_an_error_of_the_spec(function: str, module: str, tmp_path: Path) -> None:
     name = function.format(module)
-    spec = make_spec(tmp_path / "store", [source(tmp_path / "a.jsonl")], **transform(name))
+    spec = lines_spec(tmp_path, CHANGED_TEXTS, **transform(name))
     with pytest.raises(SpecError, match=r"documents\.transform\.function: ") as caught:
         build(spec)
     assert name in str(caught.value)
     assert_nothing_visible(spec)
-    (tmp_path / "spec.yaml").write_text(
-        "dataset: data\nstore: ./store\nsources: [{kind: jsonl, path: a.jsonl}]\ntokenizer: {kind: byte}\n"
-        f'documents: {{transform: {{function: "{name}", version: "1"}}}}\n'
-    )
-    assert main(["build", str(tmp_path / "spec.yaml"), "--direct", "--workers", "0"]) == 2
-    assert name in capsys.readouterr().err
 
 
 def test_a_nondeterministic_transform_publishes_nothing(module: str, tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path / "store", [source(write_jsonl(tmp_path / "a.jsonl", CHANGED_TEXTS))], **transform(f"{module}:chance")
-    )
+    spec = lines_spec(tmp_path, CHANGED_TEXTS, **transform(f"{module}:chance"))
     message = assert_refused(spec, "a.jsonl", "differs", error=CheckError)
     assert NEXT_STEP.search(message)
 
 
 def test_exclusions_apply_to_transformed_texts(module: str, tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["one é", "two"])
     options = transform(f"{module}:change")
     options["documents"] |= with_exclusions(tmp_path, [json.dumps("ONE 漢"), json.dumps("two")])["documents"]
-    spec = make_spec(tmp_path / "store", [source(path)], **options)
+    spec = lines_spec(tmp_path, ["one é", "two"], **options)
     result = build(spec)
-    assert texts_of(spec, result) == ["TWO"]
+    assert stored_texts(spec, result.version) == ["TWO"]
     assert result.rows["excluded"] == 1
 
 
@@ -740,7 +699,7 @@ def test_views_categories_and_structs_are_filtered_like_plain_columns(kind: str,
     for text in ('part == "x"', 'label == "a"'):
         spec = make_spec(tmp_path / "store", [{"kind": kind, "path": str(path), "filter": text, "id": "label"}])
         result = build(spec)
-        assert texts_of(spec, result) == ["one", "three and longer than twelve bytes"]
+        assert stored_texts(spec, result.version) == ["one", "three and longer than twelve bytes"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, build_record, lines_spec, local_store, make_spec, write_jsonl, write_parquet
 from tokenloom.errors import CheckError, DistrustedEncoder, EncoderMismatch
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.keys import KEY_SPACE
@@ -38,8 +37,7 @@ from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
 
 
 def num_checked(spec: BuildSpec, version: str) -> int:
-    record = json.loads(local_store(spec.store, spec.dataset).read(f"versions/{version}/build.json"))
-    return int(record["measured"]["documents_encoded_again"])
+    return build_record(local_store(spec.store, "data"), version).measured["documents_encoded_again"]
 
 
 def record_of(num_documents: int, window: CheckWindow | None) -> PartitionRecord:
@@ -51,9 +49,8 @@ def record_of(num_documents: int, window: CheckWindow | None) -> PartitionRecord
 
 
 def test_about_1000_documents_are_checked_however_uneven_the_splits(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(5000)])
     splits = {"train": 0.996, "a": 0.001, "b": 0.001, "c": 0.001, "d": 0.001}
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], splits=splits)
+    spec = lines_spec(tmp_path, [f"document number {i}" for i in range(5000)], splits=splits)
     assert 850 < num_checked(spec, build(spec).version) < 1150  # 1,000, and 5 standard deviations
 
 
@@ -164,8 +161,7 @@ def test_the_check_reads_few_of_the_row_groups(tmp_path: Path, monkeypatch: pyte
 def test_a_missing_changed_or_unchecked_row_stops_the_build(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [f"document number {i}" for i in range(20)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
+    spec = lines_spec(tmp_path, [f"document number {i}" for i in range(20)])
     find_rows = check._find_rows
 
     def changed(*arguments: Any) -> Iterator[EncodedAgain]:
@@ -208,8 +204,7 @@ def test_a_job_that_finds_other_ids_distrusts_the_encoder_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another error than a WorkError would end the workers, and the build could not repair anything."""
-    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
+    spec = lines_spec(tmp_path, ["one", "two"])
     jobs: list[check.CheckJob] = []
 
     def keep(job: check.CheckJob) -> check.PartitionCheck:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
+from tests.builders.damaging import flip_bit
 from tests.builders.datasets import build, listed_files, local_store, make_spec, write_jsonl
+from tests.builders.observing import at_step, messages_of_builds
 from tests.counts import SUMMARY, count
-from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffling.merge import recorded_spill
 
 
@@ -25,28 +27,18 @@ def test_flipped_bits_in_spills_change_no_shard(tmp_path: Path) -> None:
     whole = {path: path.read_bytes() for path in spills}
     assert len(spills) == 2
     flips = random.Random(20261121)
-    waiting: list[Path] = []
-    messages: list[str] = []
 
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == "shuffle" and waiting:
-            recorded_spill.cache_clear()  # as in a process that has read no header yet
-            path = waiting.pop()
-            data = bytearray(path.read_bytes())
-            data[flips.randrange(len(data))] ^= 1 << flips.randrange(8)
-            path.write_bytes(data)
-        elif isinstance(event, progress.Message):
-            messages.append(event.text)
+    def damage(path: Path) -> None:
+        recorded_spill.cache_clear()  # as in a process that has read no header yet
+        flip_bit(path, flips.randrange(path.stat().st_size), flips.randrange(8))
 
     num_flips = count(16, 200)
-    with progress.listening(listen):
-        for _ in range(num_flips):
-            shutil.rmtree(store.local("versions"))
-            waiting.append(flips.choice(spills))
-            damaged = waiting[0]
+    for _ in range(num_flips):
+        shutil.rmtree(store.local("versions"))
+        damaged = flips.choice(spills)
+        with messages_of_builds() as messages, at_step("shuffle", partial(damage, damaged)):
             assert build(spec).version == result.version
-            assert listed_files(spec, result.version) == expected
-            assert [str(damaged) in text and "encoded again" in text for text in messages] == [True]
-            assert {path: path.read_bytes() for path in spills} == whole
-            messages.clear()
+        assert listed_files(spec, result.version) == expected
+        assert [str(damaged) in text and "encoded again" in text for text in messages] == [True]
+        assert {path: path.read_bytes() for path in spills} == whole
     SUMMARY.append(f"spills: {num_flips} flipped bits, no shard changed")

@@ -11,6 +11,7 @@ import fsspec
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.builders.observing import messages_of_builds
 from tests.builders.refusals import assert_refused
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.tasks import test_source_kinds
@@ -20,7 +21,6 @@ from tokenloom.cli import main as cli
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import finding
 from tokenloom.tasks.sources.files.finding import find_files
@@ -160,10 +160,8 @@ def test_plan_counts_the_files_of_each_pattern(
 
 
 def test_a_build_warns_of_a_pattern_that_matches_nothing(tree: Path) -> None:
-    seen: list[progress.Event] = []
-    with progress.listening(seen.append):
+    with messages_of_builds() as messages:
         build(spec_of(tree, "old", "drafts/"))
-    messages = [event.text for event in seen if isinstance(event, progress.Message)]
     assert [text for text in messages if "leave_out" in text] == [
         "leave_out of rows: 'drafts/' matches no file of the source; check it: it is compared with paths below the "
         "folder before the first wildcard"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.builders.damaging import flip_bit
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.cli.main import main
@@ -34,12 +36,7 @@ def _spec(folder: Path, num_files: int) -> BuildSpec:
 def test_a_published_version_is_named_counted_and_timed(tmp_path: Path) -> None:
     value = build(_spec(tmp_path, 2)).to_json()
     assert value["seconds"] > 0
-    assert {name: value[name] for name in ("documents", "shards", "partitions", "partitions_reused")} == {
-        "documents": 100,
-        "shards": 3,
-        "partitions": 2,
-        "partitions_reused": 0,
-    }
+    assert value | {"documents": 100, "shards": 3, "partitions": 2, "partitions_reused": 0} == value
     assert value["tokens"] == sum(split["tokens"] for split in value["splits"].values()) > 1000
     assert outcome_line(value | {"seconds": 12.34}) == (
         f"published {value['reference']}: {value['tokens']:,} tokens in 100 documents, 3 shards, in 12.3 s; "
@@ -126,13 +123,11 @@ def test_what_was_checked_of_an_existing_version_is_said_and_what_reads_the_rest
     spec = _spec(tmp_path, 1)
     folder = Path(build(spec).reference.replace("@", "/versions/"))
     shard = folder / "train" / "000000.tok"
-    data = bytearray(shard.read_bytes())
-    data[-9] ^= 1
-    shard.write_bytes(data)
+    flip_bit(shard, -9)
     verify = f"`tokenloom verify {spec.store}/data@{folder.name}`"
     for lines in _commands_of(spec, tmp_path, capsys).values():
         assert f"only the lengths of its files were checked; {verify} reads their bytes" in lines
-    shard.write_bytes(data[:-1])
+    os.truncate(shard, shard.stat().st_size - 1)
     for command in (["plan", str(tmp_path / "spec.yaml")], ["inspect", f"{spec.store}/data"]):
         assert main(command) == 0
         line = f"damaged: train/000000.tok is missing or cut short; {verify} lists all damage, and what to do"

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.tasks.test_workers import _is_running
+from tests.servers.processes import children, is_running
 from tests.tokenloom.test_fast_encoders import train
 from tokenloom.errors import TokenizerError
 from tokenloom.tasks.encoding import job_tokenizer
@@ -93,13 +93,8 @@ def process_and_parent(_: object) -> tuple[int, int]:
 
 def descendants(pid: int) -> set[int]:
     """Return the processes that a process has started, and theirs."""
-    found = set()
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = status.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == pid and fields[0] != "Z":
-                found |= {int(status.parent.name)} | descendants(int(status.parent.name))
-    return found
+    found = set(children(pid))
+    return found.union(*map(descendants, found))
 
 
 def helpers(pool: WorkerPool) -> set[int]:
@@ -173,7 +168,7 @@ def test_no_process_is_left_when_the_pool_is_closed_or_its_server_ends(definitio
                 os.kill(pool.call(process_and_parent, None)[1], signal.SIGKILL)
                 pool.call(encode, (definition, fingerprint))  # a worker outlives its server
         deadline = time.monotonic() + 20
-        while any(map(_is_running, found)):
+        while any(map(is_running, found)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

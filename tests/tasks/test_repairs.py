@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.datasets import build, local_store, make_spec, write_jsonl
+from tests.builders.damaging import flip_bit
+from tests.builders.datasets import build, lines_spec, local_store
+from tests.builders.observing import messages_of_builds
 from tokenloom.cli.failures import report
 from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.tasks.running import progress
@@ -15,21 +17,15 @@ from tokenloom.tasks.running import progress
 def test_a_build_that_gives_up_on_a_spill_says_that_it_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(40)]))}
-    spec = make_spec(tmp_path / "store", [source])
+    spec = lines_spec(tmp_path, [f"text {i}" for i in range(40)])
     store = local_store(spec.store, spec.dataset)
-    messages: list[str] = []
 
     def damage(event: progress.Event) -> None:
         if isinstance(event, progress.StepStarted) and event.step == "shuffle":
             for path in store.local("work/spills").glob("*.spill"):
-                data = bytearray(path.read_bytes())
-                data[-1] ^= 1
-                path.write_bytes(data)
-        elif isinstance(event, progress.Message):
-            messages.append(event.text)
+                flip_bit(path, -1)
 
-    with progress.listening(damage), pytest.raises(TokenloomError) as caught:
+    with messages_of_builds() as messages, progress.listening(damage), pytest.raises(TokenloomError) as caught:
         build(spec)
     assert [text.endswith("the partition is encoded again") for text in messages] == [True, True]
     assert isinstance(caught.value, StoreError) and not isinstance(caught.value, FormatError)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders.datasets import build, local_store, make_spec, small_spec, stored_documents, write_jsonl
+from tests.builders.observing import messages_of_builds
 from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
@@ -55,7 +56,6 @@ from tokenloom.tasks.report.figures import (
 from tokenloom.tasks.report.page import make_report, render_page
 from tokenloom.tasks.report.samples import choose_rows, token_pieces
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
-from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -358,15 +358,8 @@ def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so() -> None:
 
 def _observed_build(spec: BuildSpec) -> tuple[BuildResult, list[str]]:
     """Build; return the result and the messages."""
-    messages: list[str] = []
-
-    def keep(event: progress.Event) -> None:
-        if isinstance(event, progress.Message):
-            messages.append(event.text)
-
-    with progress.listening(keep):
-        result = build(spec)
-    return result, messages
+    with messages_of_builds() as messages:
+        return build(spec), messages
 
 
 def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,9 +372,7 @@ def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(LocalStore, "replace", refuse)
     result, messages = _observed_build(small_spec(tmp_path, report=True))
-    assert result.published
-    assert result.tag_moved
-    assert result.report is None
+    assert (result.published, result.tag_moved, result.report) == (True, True, None)
     assert ["No space left on device; run `tokenloom report" in message for message in messages] == [True]
 
 
@@ -485,7 +476,10 @@ def test_the_report_of_a_remote_store_has_the_figures_of_a_local_one(tmp_path: P
     ]
 
 
-@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
+LENGTHS = st.lists(st.integers(1, 10**6), min_size=1, max_size=60)
+
+
+@given(LENGTHS)
 def test_quantiles_are_right_to_within_their_bin(lengths: list[int]) -> None:
     array = np.array(lengths, np.uint32)
     for share, found in zip(QUANTILES, length_quantiles(count_lengths(array)), strict=True):
@@ -495,7 +489,7 @@ def test_quantiles_are_right_to_within_their_bin(lengths: list[int]) -> None:
         assert edges[index] <= found < edges[index + 1]
 
 
-@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
+@given(LENGTHS)
 def test_the_area_of_a_histogram_is_its_documents(lengths: list[int]) -> None:
     counts = count_lengths(np.array(lengths, np.uint32))
     bars = length_density(counts)
@@ -531,19 +525,12 @@ def test_axes_have_a_few_round_labels(top: float, start: float, width: float) ->
 
 
 def test_figures_are_short() -> None:
-    assert [short(n) for n in (0, 7, 999, 1000, 12_345, 999_999, 6_120_867, 10**12)] == [
-        *("0", "7", "999", "1 k", "12.3 k", "1 M", "6.12 M", "1 T"),
-    ]
-    assert [megabytes(n) for n in (0, 999, 1000, 25_600_000, 3 * 10**15)] == [
-        "0 B",
-        "999 B",
-        "1 kB",
-        "25.6 MB",
-        "3,000 TB",
-    ]
-    assert [percent_of(n, 10_000) for n in (0, 1, 20, 500, 994, 995, 9999, 10_000)] == [
-        *("0 %", "<0.1 %", "0.2 %", "5.0 %", "9.9 %", "10 %", "100 %", "100 %"),
-    ]
+    numbers = {0: "0", 7: "7", 999: "999", 1000: "1 k", 12_345: "12.3 k", 999_999: "1 M", 6_120_867: "6.12 M"}
+    assert {n: short(n) for n in numbers} == numbers
+    sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 25_600_000: "25.6 MB", 3 * 10**15: "3,000 TB"}
+    assert {n: megabytes(n) for n in sizes} == sizes
+    shares = {0: "0 %", 1: "<0.1 %", 20: "0.2 %", 500: "5.0 %", 994: "9.9 %", 995: "10 %", 9999: "100 %"}
+    assert {n: percent_of(n, 10_000) for n in shares} == shares
     assert percent_of(1, 0) == "-"
 
 
@@ -554,22 +541,9 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", [0, 1, 2])  # light, dark, print
-@pytest.mark.parametrize(
-    ("text", "back"),
-    [
-        ("text", "back"),
-        ("faint", "back"),
-        ("accent", "back"),
-        ("text", "panel"),
-        ("accent", "soft"),
-        ("bad", "back"),
-        ("bad", "panel"),
-    ],
-)
-def test_every_text_has_the_contrast_that_wcag_aa_asks_for(scheme: int, text: str, back: str) -> None:
-    blocks = re.findall(
-        r":root \{(.*?)\}", files("tokenloom.tasks.report").joinpath("style.css").read_text(), re.DOTALL
-    )
-    colours = dict(re.findall(r"--(\w+): (#\w{6})", blocks[scheme]))
-    lighter, darker = sorted((_luminance(colours[text]), _luminance(colours[back])), reverse=True)
-    assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+def test_every_text_has_the_contrast_that_wcag_aa_asks_for(scheme: int) -> None:
+    style = files("tokenloom.tasks.report").joinpath("style.css").read_text()
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]))
+    for pair in ("text back", "faint back", "accent back", "text panel", "accent soft", "bad back", "bad panel"):
+        darker, lighter = sorted(_luminance(colours[name]) for name in pair.split())
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, pair

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
+from tests.builders.observing import messages_of_builds
 from tests.servers.busy_server import serving
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.running import progress, retries
+from tokenloom.tasks.running import retries
 from tokenloom.tasks.running.retries import should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 
@@ -82,11 +82,9 @@ def test_the_bytes_do_not_depend_on_which_request_failed(
         wanted = listed_files(calm, build(calm).version, ".tok")
         num_requests = state.num_requests
     for number in range(num_requests):
-        events: list[Any] = []
-        with serving(tmp_path / "input", {number}) as (url, _), progress.listening(events.append):
+        with serving(tmp_path / "input", {number}) as (url, _), messages_of_builds() as messages:
             busy = _spec(tmp_path, url, f"busy{number}")
             assert listed_files(busy, build(busy, num_workers).version, ".tok") == wanted
-        messages = [event.text for event in events if isinstance(event, progress.Message)]
         assert len(messages) == 1 and "503" in messages[0] and "retrying in" in messages[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.builders.damaging import Made, make_version
-from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.datasets import build, lines_spec, make_spec, write_jsonl
 from tests.storage.test_version_checks import write_shard
 from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
@@ -106,8 +106,7 @@ def test_a_damaged_tokenizer_file_is_named_and_nothing_is_encoded(made: Made) ->
 
 
 def test_about_1000_documents_are_chosen_and_always_the_same(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [f"text {i}" for i in range(3 * NUM_CHECKED)])
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}], shard_tokens=20_000)
+    spec = lines_spec(tmp_path, [f"text {i}" for i in range(3 * NUM_CHECKED)], shard_tokens=20_000)
     made = Made(spec, build(spec).version)
     result = _deep(made)
     assert result["damages"] == []

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
+from tests.builders.datasets import build, built_alone, lines_spec, listed_files
 
 TEXTS = [f"document {i} " * 5 for i in range(40)]
 
 
 def test_work_deleted_before_any_rename_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", TEXTS))}
-    wanted = make_spec(tmp_path / "wanted", [source], shard_tokens=1000)
-    expected = listed_files(wanted, build(wanted).version)
+    spec = lines_spec(tmp_path, TEXTS, shard_tokens=1000)
+    expected = built_alone(spec, tmp_path)
     rename, num_renames = os.replace, 0
 
     def counting(*names: Any) -> None:
@@ -26,7 +25,7 @@ def test_work_deleted_before_any_rename_is_rewritten(tmp_path: Path, monkeypatch
         rename(*names)
 
     monkeypatch.setattr(os, "replace", counting)
-    build(make_spec(tmp_path / "counted", [source], shard_tokens=1000))
+    build(spec)
     assert num_renames >= 8
     for nth in range(num_renames):
         calls = 0
@@ -39,6 +38,6 @@ def test_work_deleted_before_any_rename_is_rewritten(tmp_path: Path, monkeypatch
             rename(*names)
 
         monkeypatch.setattr(os, "replace", deleting)
-        spec = make_spec(tmp_path / f"store-{nth}", [source], shard_tokens=1000)
-        assert listed_files(spec, build(spec).version) == expected, f"deleted before rename {nth}"
+        again = spec.model_copy(update={"store": str(tmp_path / f"store-{nth}")})
+        assert listed_files(again, build(again).version) == expected, f"deleted before rename {nth}"
         assert calls > nth

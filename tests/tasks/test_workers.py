@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pytest
 
+from tests.servers.processes import is_running
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.planning.plan import cut_file
@@ -67,7 +68,7 @@ def raise_unpicklable(place: str) -> NoReturn:
     raise Unpicklable(place, "is not allowed")
 
 
-def return_unpicklable(_: None) -> Any:
+def return_unpicklable(_: str) -> Any:
     return threading.Lock()
 
 
@@ -152,13 +153,6 @@ def _wait_for(path: Path) -> int:
     return int(path.read_text())
 
 
-def _is_running(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
-
-
 def test_calls_run_in_a_child_and_return_its_results(pool: WorkerPool) -> None:
     assert [pool.call(double, number) for number in range(5)] == [0, 2, 4, 6, 8]
     first, second = pool.call(process_id, None), pool.call(process_id, None)
@@ -166,22 +160,15 @@ def test_calls_run_in_a_child_and_return_its_results(pool: WorkerPool) -> None:
 
 
 def test_as_many_children_work_at_once_as_the_pool_has() -> None:
-    with WorkerPool(2) as two:
-        pids: list[int] = []
+    with WorkerPool(2) as two, ThreadPoolExecutor(2) as threads:
         barrier = threading.Barrier(2)
 
-        def call() -> None:
+        def call(_: int) -> list[int]:
             barrier.wait()
-            for _ in range(20):
-                pids.append(two.call(process_id, None))
+            return [two.call(process_id, None) for _ in range(20)]
 
-        threads = [threading.Thread(target=call) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(pids) == 40
-    assert len(set(pids)) == 2
+        first, second = threads.map(call, range(2))
+    assert len({*first, *second}) == 2
 
 
 def test_a_pool_without_workers_runs_calls_in_this_process() -> None:
@@ -225,22 +212,21 @@ def test_exceptions_keep_their_attributes_and_the_traceback_of_the_child(pool: W
     assert "raise_error" in notes
 
 
-def test_an_exception_that_cannot_be_pickled_is_sent_as_its_text(pool: WorkerPool) -> None:
-    with pytest.raises(RuntimeError, match=r"Unpicklable: row 3: is not allowed"):
-        pool.call(raise_unpicklable, "row 3")
-    assert pool.call(double, 4) == 8
-
-
-def test_a_result_that_cannot_be_pickled_raises_and_the_worker_survives(pool: WorkerPool) -> None:
-    with pytest.raises(Exception, match="pickle") as caught:
-        pool.call(return_unpicklable, None)
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (raise_unpicklable, "Unpicklable: row 3: is not allowed"),
+        (lambda row: threading.Lock, "pickle"),
+        (return_unpicklable, "pickle"),
+    ],
+    ids=["exception", "function", "result"],
+)
+def test_what_cannot_be_pickled_raises_and_the_pool_continues(
+    function: Callable[[str], Any], said: str, pool: WorkerPool
+) -> None:
+    with pytest.raises(Exception, match=said) as caught:
+        pool.call(function, "row 3")
     assert not isinstance(caught.value, WorkerLost)
-    assert pool.call(double, 4) == 8
-
-
-def test_a_function_that_cannot_be_pickled_raises_and_the_pool_continues(pool: WorkerPool) -> None:
-    with pytest.raises(Exception, match="pickle"):
-        pool.call(lambda job: job, 1)
     assert pool.call(double, 4) == 8
 
 
@@ -272,24 +258,13 @@ def test_child_that_ends_between_calls_costs_at_most_one_call() -> None:
 
 
 def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
-    pool = WorkerPool(2)
-    failures: list[BaseException] = []
-
-    def call(number: int) -> None:
-        try:
-            pool.call(sleep_after_note, tmp_path / str(number))
-        except WorkerLost as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    pids = [_wait_for(tmp_path / str(number)) for number in range(2)]
-    pool.close(now=True)
-    for thread in threads:
-        thread.join()
-    assert len(failures) == 2
-    assert not any(map(_is_running, pids))
+    pool, notes = WorkerPool(2), [tmp_path / "first", tmp_path / "second"]
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(pool.call, sleep_after_note, note) for note in notes]
+        pids = [_wait_for(note) for note in notes]
+        pool.close(now=True)
+    assert [type(call.exception()) for call in calls] == [WorkerLost] * 2
+    assert not any(map(is_running, pids))
     with pytest.raises(WorkerLost, match="ending"):
         pool.call(double, 1)
 
@@ -303,7 +278,7 @@ def test_closing_now_does_not_wait_for_what_is_preloaded(tmp_path: Path) -> None
         pool.close(now=True)
         with pytest.raises(WorkerLost, match="ending"):
             call.result()
-    assert not _is_running(server)
+    assert not is_running(server)
 
 
 def test_all_threads_that_wait_for_a_child_get_its_exit_code() -> None:
@@ -339,15 +314,15 @@ def test_the_work_of_a_lost_child_is_counted_once(tmp_path: Path) -> None:
 def test_children_are_gone_after_the_block() -> None:
     with WorkerPool(1) as one:
         pid = one.call(process_id, None)
-        assert _is_running(pid)
-    assert not _is_running(pid)
+        assert is_running(pid)
+    assert not is_running(pid)
 
 
 def test_children_that_are_released_end_and_take_no_calls() -> None:
     with WorkerPool(1) as one:
         pid = one.call(process_id, None)
         one.release()
-        while _is_running(pid):  # pytest-timeout ends the test if it does not end
+        while is_running(pid):  # pytest-timeout ends the test if it does not end
             time.sleep(0.01)
         with pytest.raises(WorkerLost, match="the build is ending"):
             one.call(process_id, None)
@@ -383,17 +358,12 @@ def test_children_are_new_programs_if_their_server_has_threads() -> None:
         assert one.call(double, 21) == 42
 
 
-def test_preloading_that_fails_leaves_the_error_to_the_call_that_needs_it() -> None:
+@pytest.mark.parametrize(("function", "job"), [(raise_error, ValueError("no such file")), (end_with, 1)])
+def test_preloading_that_fails_or_ends_the_server_costs_at_most_one_call(function: Any, job: Any) -> None:
     with WorkerPool(1) as one:
-        one.preload(raise_error, ValueError("no such file"))
-        assert one.call(double, 21) == 42
-
-
-def test_preloading_that_ends_the_server_costs_at_most_one_call() -> None:
-    with WorkerPool(1) as one:
-        one.preload(end_with, 1)
-        with contextlib.suppress(WorkerLost):  # the build calls again
-            one.call(double, 1)
+        one.preload(function, job)
+        with contextlib.suppress(WorkerLost) if function is end_with else contextlib.nullcontext():
+            one.call(double, 1)  # the build would call again
         assert one.call(double, 21) == 42
 
 
@@ -412,7 +382,7 @@ def test_children_outlive_their_server_and_another_one_starts_the_next(
                 two.call(double, 1)
             assert two.call(double, 21) == 42
             assert two.call(parent_id, None) != server
-            assert _is_running(pid)
+            assert is_running(pid)
         finally:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match="ended while starting: the reason is unknown"):
@@ -441,7 +411,7 @@ def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
         assert process.stdout is not None
         server, child = int(process.stdout.readline()), _wait_for(tmp_path / "note")
         process.kill()
-    while _is_running(server) or _is_running(child):
+    while is_running(server) or is_running(child):
         time.sleep(0.005)
 
 
