@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,7 +22,7 @@ from prefect.client.schemas.objects import TaskRun
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
 from tests.servers.busy_server import serving
-from tests.servers.prefect_servers import send_all
+from tests.servers.prefect_servers import prefect_worker, send_all
 from tests.servers.running import artifact, log_lines, newest_run
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows import build_dataset as module
@@ -50,7 +48,7 @@ def _spec(folder: Path, **fields: Any) -> BuildSpec:
 
 def _task_runs() -> tuple[Any, list[TaskRun]]:
     """Return the newest flow run and its task runs."""
-    run = newest_run()
+    run: Any = newest_run()
     with get_client(sync_client=True) as client:
         wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(run.id))]))
         send_all()
@@ -242,31 +240,6 @@ def test_every_deployed_flow_filters_its_log() -> None:
     assert {name.split("/")[0] for name in NAMES} == set(FLOWS)
 
 
-@contextmanager
-def _process(environment: dict[str, str], folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Prefect process that is stopped at the end of the block."""
-    log = (folder / f"{arguments[0]}.log").open("wb")
-    process = subprocess.Popen(
-        ["env", "--default-signal=INT", sys.executable, "-m", "prefect", *arguments],
-        cwd=_ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        log.close()
-
-
 @full_only
 def test_a_deployment_of_prefect_yaml_runs_in_a_worker(flows_url: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {
@@ -274,7 +247,6 @@ def test_a_deployment_of_prefect_yaml_runs_in_a_worker(flows_url: str, tmp_path:
         "PREFECT_HOME": str(tmp_path / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
         "TOKENLOOM_HOME": str(tmp_path),
         "PYTHONPATH": str(_ROOT),
     }
@@ -290,7 +262,7 @@ def test_a_deployment_of_prefect_yaml_runs_in_a_worker(flows_url: str, tmp_path:
     prefect("work-pool", "create", "--type", "process", "tokenloom")
     prefect("deploy", "--all")
     parameters = ["--param", f"spec={spec.with_workers(0).model_dump_json()}"]
-    with _process(environment, tmp_path, "worker", "start", "--pool", "tokenloom", "--type", "process"):
+    with prefect_worker(tmp_path, environment, "--type", "process"):
         prefect("deployment", "run", "build-dataset/build-dataset", *parameters, "--watch", "--watch-timeout", "100")
     assert len(list(tmp_path.glob("store/data/versions/*/manifest.json"))) == 1
     assert len(list(tmp_path.glob("store/data/tags/latest/*.json"))) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import build
 from tests.counts import full_only
+from tests.servers.prefect_servers import prefect_worker
 from tests.servers.running import artifact, event, parameters
 from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
 from tokenloom.spec.build_spec import BuildSpec
@@ -120,31 +120,6 @@ def serving(folder: Path, database: str) -> Iterator[str]:
             stop_server(server)
 
 
-@contextmanager
-def working(folder: Path) -> Iterator[None]:
-    """Run a worker with the command that `tokenloom deploy` prints."""
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "tokenloom", "--install-policy", "never"]
-    with (folder / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(
-            ["env", "--default-signal=INT", *command],  # it stops by a SIGINT, which a shell's background job ignores
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"PREFECT_WORKER_QUERY_SECONDS": "1"},
-            start_new_session=True,
-        )
-    try:
-        yield
-    finally:
-        worker.terminate()
-        try:
-            worker.wait(30)
-        finally:
-            if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait()
-
-
 @pytest.fixture(scope="module")
 def team(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """A team's server: two deployments and a build that the API triggered."""
@@ -153,7 +128,7 @@ def team(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with serving(folder, postgres.create("prefect")):
         deployed = run_program([sys.executable, "-m", "tokenloom", "deploy"], cwd=folder)
         assert "prefect worker start --pool tokenloom" in deployed
-        with working(folder):
+        with prefect_worker(folder, dict(os.environ), "--install-policy", "never"):  # as `deploy` prints
             run = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=120, poll_interval=1)
         yield Team(folder, postgres, asked, run)
 

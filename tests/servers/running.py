@@ -182,6 +182,12 @@ def flow_run(run_id: UUID) -> FlowRun:
         return client.read_flow_run(run_id)
 
 
+def newest_run() -> FlowRun:
+    """Return the flow run that the server got last."""
+    with get_client(sync_client=True) as client:
+        return max(client.read_flow_runs(), key=lambda run: str(run.created))
+
+
 def wait_until_final(run_id: UUID, seconds: float = 240) -> FlowRun:
     """Return a flow run once it has ended."""
 
