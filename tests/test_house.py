@@ -210,12 +210,12 @@ _BUDGETS = {
     "examples": 450,
     "flows": 1_050,
     "reader": 2_450,
-    "server": 700,
+    "server": 650,
     "spec": 1_150,
-    "storage": 5_450,
-    "tasks": 7_300,
+    "storage": 5_000,
+    "tasks": 7_200,
     "tokenizers": 2_200,
-    "tokenloom": 350,
+    "tokenloom": 300,
 }
 
 

@@ -23,6 +23,7 @@ from tests.builders.observing import at_step, messages_of_builds
 from tests.counts import FULL, SUMMARY, full_only
 from tests.drivers.kill_driver import find_incomplete
 from tests.servers.processes import children, is_running
+from tokenloom.tasks.shuffling.merge import recorded_spill
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
 _ROOT = Path(__file__).parents[2]
@@ -240,6 +241,7 @@ def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, n
     spec = small_spec(tmp_path)
 
     def damage() -> None:
+        recorded_spill.cache_clear()  # as in a process that has read no header yet
         path = sorted((Path(spec.store) / spec.dataset / "work" / "spills").glob("*.spill"))[0]
         size = path.stat().st_size
         if place == "missing":

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock  # noqa: F401  (a remote store imports it late)
 import fsspec
 import xxhash
 
@@ -76,7 +77,7 @@ class Watch:
             writes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             path = os.path.realpath(os.fsdecode(arguments[0]))
             return None if self._is_below(path, self.writable if writes else self.readable) else path
-        if event in _WRITES:
+        if event in _WRITES and not isinstance(arguments[0], int):  # a descriptor was checked when it was opened
             path = os.path.realpath(os.fsdecode(arguments[0]))
             return None if self._is_below(path, self.writable) else path
         if event == "import":

@@ -170,12 +170,6 @@ def wait_until(condition: Callable[[], Any], seconds: float = 180, *, interval: 
     return found
 
 
-def newest_run() -> FlowRun:
-    """Return the flow run that was created last."""
-    with get_client(sync_client=True) as client:
-        return max(client.read_flow_runs(), key=lambda run: str(run.created))
-
-
 def flow_run(run_id: UUID) -> FlowRun:
     """Return a flow run from the server."""
     with get_client(sync_client=True) as client:
