@@ -65,9 +65,10 @@ def translate_cache_errors(folder: Path) -> Iterator[None]:
     except StoreError:
         raise
     except OSError as error:
-        advice = "free space there, or" if is_full(error) else "give this user permission to write there, or"
+        refused = "give this user permission to write there, or " if isinstance(error, PermissionError) else ""
+        advice = "free space there, or " if is_full(error) else refused
         raise StoreError(
-            f"{folder}: the cache can't be used: {error.strerror or error}; {advice} set TOKENLOOM_CACHE to "
+            f"{folder}: the cache can't be used: {error.strerror or error}; {advice}set TOKENLOOM_CACHE to "
             "another folder"
         ) from error
 

@@ -27,7 +27,7 @@ class Reference(NamedTuple):
 
 
 def parse_reference(text: str) -> Reference:
-    """Return the parts of a reference; raises StoreError if the text is not one.
+    """Return the parts of a reference; raises SpecError if the text is not one.
 
     Slashes at the end, as a shell completes the name of a folder, are ignored.
 
@@ -37,7 +37,7 @@ def parse_reference(text: str) -> Reference:
     dataset, at, name = rest.partition("@")
     is_spec = dataset.lower().endswith((".yaml", ".yml")) and "://" not in text
     if is_spec and not os.path.isdir(f"{store}{slash}{dataset}"):
-        raise StoreError(
+        raise SpecError(
             f"{text!r} is a spec, not a dataset: build it with `tokenloom build`, then write STORE/DATASET, which are "
             "its keys `store` and `dataset`"
         )
@@ -47,7 +47,7 @@ def parse_reference(text: str) -> Reference:
     if not is_named or store.endswith(":/"):
         from tokenloom.storage.stores.remote_errors import redacted  # else a local store does not need it
 
-        raise StoreError(
+        raise SpecError(
             f"{redacted(text)!r} is not a reference: write STORE/DATASET, and @TAG or @VERSION after it if you like"
         )
     return Reference(store, dataset, name)

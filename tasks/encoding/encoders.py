@@ -263,8 +263,8 @@ def _marking(name: str) -> Iterator[bool]:
 
 def _left_message(tokenizer: FastTokenizer) -> str:
     return (
-        f"a worker died while encoding with {tokenizer.encoder}; encoding its partition with {tokenizer.backend} "
-        "instead"
+        f"a worker was killed or crashed while encoding with {tokenizer.encoder}; encoding its partition with "
+        f"{tokenizer.backend} instead"
     )
 
 

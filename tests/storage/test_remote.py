@@ -32,7 +32,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
-from tokenloom.errors import StoreError
+from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import (
@@ -298,7 +298,7 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
         dataset_store(url, "data")
     assert "secret" not in str(caught.value)
     assert "***" in str(caught.value)
-    with pytest.raises(StoreError, match="is not a reference") as caught:
+    with pytest.raises(SpecError, match="is not a reference") as caught:
         parse_reference(f"{url}/Data")
     assert "secret" not in str(caught.value)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.builders.datasets import local_store
 from tests.builders.manifests import empty_manifest
 from tests.counts import count
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.stores.local import LocalStore
@@ -81,7 +81,7 @@ def test_a_reference_is_split_at_the_last_at_sign_after_the_last_slash(
     ],
 )
 def test_bad_reference_is_refused(text: str) -> None:
-    with pytest.raises(StoreError, match="is not a reference: write STORE/DATASET"):
+    with pytest.raises(SpecError, match="is not a reference: write STORE/DATASET"):
         parse_reference(text)
 
 
