@@ -6,8 +6,8 @@ not matter who wrote a block, whether two processes write it at once, or what a 
 
 To save traffic, a thread that begins to download a block claims it: it writes the time to the shard's file of claims, 8
 bytes a block, and others wait. Nothing is wrong if a claim is lost, or if two threads make one at once: they download
-the same bytes. A claim ends after half a minute, because its process may have been killed, or once no process has the
-file of claims open.
+the same bytes. A claim ends with its process; after half a minute if that was killed; and once no process has the file
+of claims open.
 """
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ class PartialShard:
             fcntl.flock(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._claims, 0)  # nobody else has it open: its claims are those of ended processes
         fcntl.flock(self._claims, fcntl.LOCK_SH)
+        self._claimed: set[range] = set()  # the claims of this process
+        # A program's exit stops its threads in the middle of a download, and others would wait for them.
+        weakref.finalize(self, _release, self._claims, self._claimed, os.getpid())
         self._verified: set[int] = set()  # the blocks that this process may read
         #: the URL of the shard, for messages; the path of its file, and that of the complete one
         self.place, self.path = request.place, process.files.partial_path(request.sha256)
@@ -131,7 +134,8 @@ class PartialShard:
                 try:
                     self._fill(claimed)
                 finally:
-                    self._write_claims(claimed, 0)
+                    self._claimed.discard(claimed)
+                    _write_claims(self._claims, claimed, 0)
             else:
                 time.sleep(_POLL_SECONDS)
 
@@ -141,15 +145,12 @@ class PartialShard:
             now = time.time_ns()
             claimed = next(self.runs(block for block in blocks if abs(now - self._claimed_at(block)) > _CLAIM_NS), None)
             if claimed:
-                self._write_claims(claimed, now)
+                self._claimed.add(claimed)
+                _write_claims(self._claims, claimed, now)
             return claimed
 
     def _claimed_at(self, block: int) -> int:
         return int.from_bytes(os.pread(self._claims, 8, 8 * block), "little")
-
-    def _write_claims(self, run: range, time_ns: int) -> None:
-        with suppress(OSError):  # the disk is full, say
-            os.pwrite(self._claims, time_ns.to_bytes(8, "little") * len(run), 8 * run.start)
 
     def _fill(self, run: range) -> None:
         """Verify blocks, and download those that are not here, again if some arrive damaged."""
@@ -220,6 +221,17 @@ class PartialShard:
             )
         self._process.files.complete(self._request.sha256, self._file)
         self._process.count("downloads")
+
+
+def _write_claims(descriptor: int, run: range, time_ns: int) -> None:
+    with suppress(OSError):  # the disk is full, say
+        os.pwrite(descriptor, time_ns.to_bytes(8, "little") * len(run), 8 * run.start)
+
+
+def _release(descriptor: int, claimed: set[range], pid: int) -> None:
+    """End the claims of a process; a forked child, which has a copy of them, ends none."""
+    for run in list(claimed) if os.getpid() == pid else ():
+        _write_claims(descriptor, run, 0)
 
 
 def _missing(place: str) -> StoreError:

@@ -298,9 +298,9 @@ def test_a_url_with_a_secret_is_refused_without_showing_it(url: str) -> None:
         dataset_store(url, "data")
     assert "secret" not in str(caught.value)
     assert "***" in str(caught.value)
-    with pytest.raises(SpecError, match="is not a reference") as caught:
+    with pytest.raises(SpecError, match="is not a reference") as refused:
         parse_reference(f"{url}/Data")
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(refused.value)
 
 
 def test_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,6 +335,29 @@ def test_a_program_exits_while_downloads_are_queued(
     assert len(cached(tmp_path)) < 2, done.stderr  # it did not wait for the others, or for an answer that never comes
 
 
+def test_nobody_waits_for_what_a_program_was_downloading_when_it_exited(
+    tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import threading\nfrom pathlib import Path\n"
+        "from tokenloom.storage.stores.remote import RemoteStore\n"
+        "from tokenloom.storage.cache.cache_process import ShardRequest\n"
+        "from tokenloom.storage.cache.shard_cache import ShardCache\n"
+        "begun, never = threading.Event(), threading.Event()\n"
+        "RemoteStore.read_range = lambda *_: begun.set() or never.wait()\n"
+        f"request = ShardRequest(RemoteStore({files[0].store.root!r}), *{list(files[0][1:])!r})\n"
+        f"ShardCache(Path({str(tmp_path)!r})).ahead([request])\n"
+        "assert begun.wait(60)\n"
+    )
+    monkeypatch.setattr(partial_shard, "_CLAIM_NS", 10**18)  # 30 years
+    cache = ShardCache(tmp_path)
+    _, shard = cache.open(files[0], completes=False)  # keeps the file of claims open
+    subprocess.run([sys.executable, "-c", program], timeout=100, check=True)
+    assert (tmp_path / "partial" / f"{files[0].sha256}.claims").stat().st_size > 0
+    cache.fetch(files[0])  # without an end if a claim was left
+    assert shard is not None and cached(tmp_path) == {files[0].sha256}
+
+
 def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
     cache = ShardCache(tmp_path, 10 * FILE_BYTES)
     cache.ahead(files[:1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 from collections.abc import Callable
@@ -93,7 +94,7 @@ def test_each_single_damage_is_reported_for_exactly_the_files_it_affects(made: M
 def test_a_lost_mount_ends_the_verification_and_is_not_damage(
     made: Made, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("tokenloom.storage.stores.local._fill", failing(number))
+    monkeypatch.setattr("tokenloom.storage.stores.local.open_regular", failing(number))
     next_step = "raise the limit" if number == errno.EMFILE else "check that its file system is mounted"
     with pytest.raises(StoreError, match=f"can't be read: {os.strerror(number)}; {next_step}") as caught:
         verified(made.reference)
@@ -101,18 +102,19 @@ def test_a_lost_mount_ends_the_verification_and_is_not_damage(
 
 
 def test_a_file_that_the_disk_cannot_read_is_damaged(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.storage.stores.local._fill", failing(errno.EIO))
+    monkeypatch.setattr("tokenloom.storage.stores.local.open_regular", failing(errno.EIO))
     found = {row["what"] for row in verified(made.reference)["damages"]}
     assert found == {"can't be read: Input/output error; correct the cause"}
 
 
-def failing(number: int) -> Callable[..., int]:
-    """Return a function that fails as a system call does."""
+def failing(number: int) -> Callable[[Path], io.BufferedReader]:
+    """Return what opens files that can be read as a whole, but not in blocks."""
 
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
+    class Failing(io.BufferedReader):
+        def readinto(self, buffer: object, /) -> int:
+            raise OSError(number, os.strerror(number))
 
-    return fail
+    return lambda path: Failing(io.FileIO(path))
 
 
 @pytest.mark.parametrize("keeps_work", [True, False])
