@@ -212,7 +212,7 @@ _BUDGETS = {
     "reader": 2_450,
     "server": 650,
     "spec": 1_150,
-    "storage": 5_000,
+    "storage": 5_050,
     "tasks": 7_200,
     "tokenizers": 2_200,
     "tokenloom": 300,
