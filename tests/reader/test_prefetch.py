@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import subprocess
 import sys
 import threading
@@ -271,7 +270,9 @@ def test_threads_that_share_a_loader_take_each_batch_once(reference: str, prefet
     taken: list[dict[str, Any]] = []
 
     def take_some(most: int) -> None:
-        for batch in itertools.islice(loader, most):
+        for _ in range(most):
+            if (batch := next(loader, None)) is None:
+                return
             taken.append(as_lists(batch))
             time.sleep(0)  # another thread's turn
 

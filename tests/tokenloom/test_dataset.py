@@ -20,7 +20,7 @@ import pytest
 from tests.builders.datasets import build, jsonl_spec
 from tests.reader.oracle import PACKINGS, Oracle, make_store, shard_paths
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
-from tokenloom.errors import FormatError, StoreError, TokenizerError
+from tokenloom.errors import FormatError, SpecError, StoreError, TokenizerError
 from tokenloom.reader.shards import one_shard
 from tokenloom.storage import Shard, open_shard
 
@@ -81,7 +81,7 @@ def test_a_spec_in_place_of_a_dataset_is_named(tmp_path: Path, name: str) -> Non
     for there in (False, True):
         if there:
             Path(tmp_path, name.partition("@")[0]).write_text("dataset: news\n")
-        with pytest.raises(StoreError, match=f"{name}' is a spec, not a dataset: build it .* write STORE/DATASET"):
+        with pytest.raises(SpecError, match=f"{name}' is a spec, not a dataset: build it .* write STORE/DATASET"):
             TokenDataset(tmp_path / name)
 
 
