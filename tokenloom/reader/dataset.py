@@ -79,6 +79,7 @@ class TokenDataset(SplitSamples):
 
     Raises:
         ValueError: an argument is out of range.
+        SpecError: the reference is not one.
         StoreError: the dataset, version or split does not exist; with `lease`, the store can't be written. If gc
             deleted the version, the StoreError is a VersionDeleted.
         FormatError: the manifest is damaged; or, on first use, a shard.
