@@ -165,8 +165,8 @@ class CacheFiles:
             if _length(path) != num_bytes and not self._make_room(num_bytes):
                 return None
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-            os.ftruncate(descriptor, num_bytes)
             try:
+                os.ftruncate(descriptor, num_bytes)
                 return descriptor, os.open(self.claims_path(sha256), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             except OSError:
                 os.close(descriptor)
@@ -183,6 +183,12 @@ class CacheFiles:
             if not os.path.samestat(os.fstat(descriptor), partial.stat()):  # removed, and made again by another process
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(partial))
             partial.replace(self.path(sha256))
+            self.claims_path(sha256).unlink(missing_ok=True)
+
+    def remove_partial(self, sha256: str) -> None:
+        """Remove a partial file and its claims; the caller holds the shard's lock."""
+        with self._room_lock():
+            self.partial_path(sha256).unlink(missing_ok=True)
             self.claims_path(sha256).unlink(missing_ok=True)
 
     def remove(self, sha256: str) -> bool:

@@ -214,7 +214,7 @@ class PartialShard:
         with os.fdopen(os.dup(self._file), "rb") as file:
             sha256 = file_sha256(file)
         if sha256 != self._request.sha256:
-            self.path.unlink(missing_ok=True)
+            self._process.files.remove_partial(self._request.sha256)
             raise FormatError(
                 f"{self.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
                 f"{blocks_name(self._request.path)}: the program that wrote the version has a bug"

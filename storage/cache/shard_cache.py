@@ -20,7 +20,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder, default
 from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
 
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "failed_checks")
-_ROOM_POLL_SECONDS = 0.05  # between attempts to find space
+_SPACE_POLL_SECONDS = 0.05  # between attempts to find space
 
 
 class ShardCache:
@@ -149,7 +149,7 @@ class ShardCache:
         process.files.prepare()
         blocks = read_blocks(request)
         what = f"waiting for {request.num_bytes:,} bytes of space, which other downloads take up"
-        waits = polls(_ROOM_POLL_SECONDS, f"{self.folder}: {what}; raise the cache's limit: TOKENLOOM_CACHE_LIMIT")
+        waits = polls(_SPACE_POLL_SECONDS, f"{self.folder}: {what}; raise the cache's limit: TOKENLOOM_CACHE_LIMIT")
         while (descriptors := process.files.open_partial(request.sha256, request.num_bytes)) is None:
             next(waits)
         return PartialShard(process, request, blocks, descriptors)

@@ -25,7 +25,6 @@ from tokenloom.storage.stores.store import Store
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
 ALIGNMENT = 4096  # tokens start at a multiple of it
-OFFSETS_START = 48  # the header's field offsets_start is there
 _FIXED = struct.Struct("<8sIIIIQQQQQ16s16s")
 _CHECKSUM_BYTES = 16
 _MAX_HEADER_BYTES = 2**24

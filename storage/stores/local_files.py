@@ -67,7 +67,6 @@ def writing_atomically(
     try:
         with temporary.open("x+b") as file:
             yield file
-            file.flush()
             if durable:
                 sync(file)
         (name_exclusively if exclusive else os.replace)(temporary, final)

@@ -68,9 +68,8 @@ _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "transient"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
 }
-_SILENT = re.compile(
-    r"(?:Forbidden: [^\n]*|Bad Request)?(?:\s|, 40[03])*"
-)  # texts of gcsfs for an answer without a body
+#: texts of gcsfs for an answer without a body
+_SILENT = re.compile(r"(?:Forbidden: [^\n]*|Bad Request)?(?:\s|, 40[03])*")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing: all that the library reports
 _TRANSIENT_ERRNOS = {

@@ -36,7 +36,7 @@ _UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class ListedVersion:
+class CatalogueVersion:
     """A version of the catalogue; `manifest` and `build` are None if they are damaged, `report` is a relative URL."""
 
     name: str
@@ -48,7 +48,7 @@ class ListedVersion:
     @property
     def at(self) -> str:
         """When it was published; "-" if that is unknown."""
-        return shown_time(self.build.at) if self.build and self.build.at else _UNKNOWN
+        return shown_time(self.build.at) if self.build else _UNKNOWN
 
     @property
     def num_tokens(self) -> int:
@@ -116,7 +116,7 @@ def render_catalogue(root: str, folder: Store) -> str:
     return page.render(max_rows=_MAX_VERSIONS)
 
 
-def _section(name: str, versions: Sequence[ListedVersion], num_versions: int) -> Section:
+def _section(name: str, versions: Sequence[CatalogueVersion], num_versions: int) -> Section:
     """Return the section of a dataset: the versions that are listed, the newest first."""
     from tokenloom.tasks.report.parts import Section, Table
 
@@ -128,7 +128,7 @@ def _section(name: str, versions: Sequence[ListedVersion], num_versions: int) ->
     return Section(name, name, f"{counted(num_versions, 'version')}{more}", tables=[table])
 
 
-def _versions(store: Store, dataset: str, limit: int) -> tuple[list[ListedVersion], int]:
+def _versions(store: Store, dataset: str, limit: int) -> tuple[list[CatalogueVersion], int]:
     """Return the versions of a dataset to list, the newest first, and how many there are."""
     names = [version for version in store.names("versions") if VERSION_PATTERN.match(version)]
     tags_of, recent = _tags(store, limit if len(names) > limit else 1)
@@ -143,7 +143,7 @@ def _versions(store: Store, dataset: str, limit: int) -> tuple[list[ListedVersio
             path = report_path(name)
             report = f"{dataset}/{path}" if path.rpartition("/")[2] in reports else None
             found.append(
-                ListedVersion(
+                CatalogueVersion(
                     name,
                     _decoded(read_manifest, manifest, MANIFEST),
                     _decoded(decode_build, build or b"", BUILD),
@@ -181,7 +181,7 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
     return tags_of, [move.version for move in sorted(moves, key=lambda move: (move.at, move.number), reverse=True)]
 
 
-def _cells(version: ListedVersion) -> list[str]:
+def _cells(version: CatalogueVersion) -> list[str]:
     from tokenloom.tasks.report.parts import linked, marked
 
     manifest, build = version.manifest, version.build
@@ -194,14 +194,14 @@ def _cells(version: ListedVersion) -> list[str]:
         marked("date", version.at),
         *(figures or [_UNKNOWN] * 3),
         marked("tag", *version.tags),
-        clipped(build.by, _TEXT_CHARS) if build and build.by else _UNKNOWN,
+        clipped(build.by, _TEXT_CHARS) if build else _UNKNOWN,
         marked("bad", checks) if is_bad else checks,
     ]
 
 
 def _checks(build: BuildRecord | None) -> tuple[str, bool]:
     """Return what a version's checks found, in words, and whether one failed."""
-    if build is None or build.gates is None:
+    if build is None:
         return "not recorded", False
     if not build.gates:
         return "none set", False

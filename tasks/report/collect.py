@@ -52,11 +52,9 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
         StoreError: the store can't be read.
     """
     notes: list[str] = []
-    inputs, facts = (
-        read_inputs(store, manifest),
-        VersionFacts(store, manifest, find_build_record(store, manifest.version)),
-    )
-    statistics = (facts.build.statistics if facts.build else None) or {}
+    inputs = read_inputs(store, manifest)
+    facts = VersionFacts(store, manifest, find_build_record(store, manifest.version))
+    statistics = facts.build.statistics if facts.build else {}
     if not _fit(manifest, statistics):
         statistics = {}
         notes.append("build.json is missing or damaged, so sources, lengths and perhaps more are unknown.")

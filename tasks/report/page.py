@@ -52,10 +52,10 @@ def render_page(figures: VersionFigures) -> str:
 
 def _facts(figures: VersionFigures) -> list[str]:
     build, facts = figures.facts.build, []
-    if build and build.at:
+    if build:
         facts.append(f"published {shown_time(build.at)} UTC")
     facts.append(f"tagged {', '.join(figures.tags)}" if figures.tags else "no tag names it now")
-    if build and build.gates == []:
+    if build and not build.gates:
         facts.append("no checks set")
     return [*facts, f"tokenizer {described_tokenizer(figures.facts.tokenizer)}"]
 

@@ -40,7 +40,7 @@ def report_sections(figures: VersionFigures) -> Iterator[Section]:
 
 def bytes_per_token(counts: EncodedCounts | None) -> float | None:
     """Return the bytes of text for each token; None if unknown."""
-    return counts.bytes / counts.tokens if counts and counts.bytes is not None and counts.tokens else None
+    return counts.bytes / counts.tokens if counts and counts.tokens else None
 
 
 def _sources(figures: VersionFigures) -> Section:
@@ -50,7 +50,7 @@ def _sources(figures: VersionFigures) -> Section:
     if rates:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
         charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
-    lead = "" if rates else "Bytes per token are unknown: build.json does not record them."
+    lead = "" if rates else "Bytes per token are unknown: build.json can't be used, or nothing was encoded."
     return Section("sources", "Sources", lead, charts, [_table_of_sources(figures, rates)])
 
 
@@ -160,7 +160,7 @@ def _quantile_name(share: float) -> str:
 
 def _rows(figures: VersionFigures) -> Section:
     rows = figures.facts.manifest.row_counts
-    read = rows.get("read", 0)
+    read = rows["read"]
     left = {name: count for name, count in rows.items() if name not in ("read", "kept")}
     num_left = sum(left.values())
     lead = f"{num_left:,} of {counted(read, 'row')} ({percent_of(num_left, read)}) did not become documents."

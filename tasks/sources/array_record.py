@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.fields import Fields
@@ -22,7 +22,6 @@ from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _ESCAPE_BYTES = 2**22  # room for the other fields of a JSON record; escapes may double the document
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
-_REPAIR = "repair or recreate the file, or leave it out"
 
 
 class Reader(RecordReader):
@@ -105,8 +104,8 @@ def _open(url: str) -> Iterator[Any]:
         try:
             file.close()
         except RuntimeError as error:
-            raise InputError(f"{url}: not a readable ArrayRecord file: {message_of(error)}; {_REPAIR}") from error
-        raise InputError(f"{url}: not a readable ArrayRecord file; {_REPAIR}")
+            raise InputError(f"{url}: not a readable ArrayRecord file: {message_of(error)}; {REPAIR}") from error
+        raise InputError(f"{url}: not a readable ArrayRecord file; {REPAIR}")
     try:
         yield file
     finally:
@@ -119,4 +118,4 @@ def _read(file: Any, url: str, row: int) -> bytes:
         record: bytes = file.read()
         return record
     except (RuntimeError, IndexError) as error:
-        raise InputError(f"{url}, record {row}: can't be read: {message_of(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}, record {row}: can't be read: {message_of(error)}; {REPAIR}") from error

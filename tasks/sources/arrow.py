@@ -19,6 +19,7 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
+    REPAIR,
     FileRange,
     Group,
     Options,
@@ -37,7 +38,6 @@ from tokenloom.tasks.sources.saved_datasets import find_arrow_files
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
-_REPAIR = "repair or recreate the file, or leave it out"
 
 
 class Reader(SourceReader):
@@ -83,7 +83,7 @@ class Reader(SourceReader):
                 try:
                     check_batch(batch)
                 except pa.ArrowException as error:
-                    raise InputError(f"{url}, record batch {index}: damaged: {message_of(error)}; {_REPAIR}") from error
+                    raise InputError(f"{url}, record batch {index}: damaged: {message_of(error)}; {REPAIR}") from error
                 yield from self._columns.rows(batch, row, url)
                 row, next_index = row + batch.num_rows, index + 1
                 if next_index == part.end:
@@ -114,7 +114,7 @@ def _open_source(url: str) -> Iterator[Any]:
             yield pa.PythonFile(file, "r")
             return
         if input_bytes(url) == 0:
-            raise InputError(f"{url}: the file is empty, so it is not an Arrow file; {_REPAIR}")
+            raise InputError(f"{url}: the file is empty, so it is not an Arrow file; {REPAIR}")
     with pa.memory_map(local_path(url)) as source:
         yield source
 
@@ -141,7 +141,7 @@ def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: l
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {REPAIR}") from error
 
 
 def _check_names(fields: pa.Schema | pa.StructType) -> None:
@@ -237,7 +237,7 @@ def _translate_batch_errors(url: str, index: int, max_bytes: int) -> Iterator[No
     except pa.ArrowMemoryError as error:
         raise InputError(f"{url}, record batch {index}: {no_memory(max_bytes)}") from error
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{url}, record batch {index}: can't be read: {message_of(error)}; {_REPAIR}") from error
+        raise InputError(f"{url}, record batch {index}: can't be read: {message_of(error)}; {REPAIR}") from error
 
 
 def _check_end(source: Any, url: str) -> None:
@@ -248,9 +248,9 @@ def _check_end(source: Any, url: str) -> None:
     end, size = source.tell(), source.size()
     source.seek(max(0, end - len(_END_OF_STREAM)))
     if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
-        raise InputError(f"{url}: no end of stream after its last record batch: the file is cut off; {_REPAIR}")
+        raise InputError(f"{url}: no end of stream after its last record batch: the file is cut off; {REPAIR}")
     if end != size:
-        raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {_REPAIR}")
+        raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {REPAIR}")
 
 
 def _num_bytes(batch: pa.RecordBatch) -> int:

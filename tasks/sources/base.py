@@ -18,6 +18,7 @@ from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
+REPAIR = "repair or recreate the file, or leave it out"  # the next step for a damaged file
 
 Options = Mapping[str, Any]  # how a file is read; each kind knows its own keys
 

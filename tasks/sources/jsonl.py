@@ -60,9 +60,8 @@ class Reader(TextFileReader):
             for raw in self.pieces(url, file, "\n", self._max_line_bytes, start, last):
                 if raw.row == 0 and isinstance(raw.value, bytes):
                     raw = raw._replace(value=raw.value.removeprefix(_BOM))
-                if isinstance(raw.value, BadRow) or (
-                    raw.value and not raw.value.isspace()
-                ):  # a blank line is not a row
+                # A blank line is not a row.
+                if isinstance(raw.value, BadRow) or (raw.value and not raw.value.isspace()):
                     yield raw
 
     def place(self, url: str, row: int) -> str:

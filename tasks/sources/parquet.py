@@ -56,9 +56,7 @@ class Reader(SourceReader):
         self._columns = Columns(options)
         self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
-        self._footer: tuple[str, pq.FileMetaData] | None = (
-            None  # the footer of the file opened last, which is slow to parse
-        )
+        self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: it is slow to parse
 
     @contextmanager
     def _open(self, url: str, part: FileRange | None = None) -> Iterator[pq.ParquetFile]:

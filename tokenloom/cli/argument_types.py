@@ -76,21 +76,21 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--grace",
-        type=duration,
-        default=duration("24h"),
+        type=duration_argument,
+        default=duration_argument("24h"),
         metavar="TIME",
         help="how long a version stays retired before a run deletes it: 24h, 30m, 7d (default: 24h)",
     )
     parser.add_argument(
         "--keep-work",
-        type=duration,
-        default=duration("7d"),
+        type=duration_argument,
+        default=duration_argument("7d"),
         metavar="TIME",
         help="how long unpublished candidates stay, and spills that no version uses (default: 7d)",
     )
 
 
-def duration(text: str) -> float:
+def duration_argument(text: str) -> float:
     """Return a time such as 24h, 30m, 7d, 45s or 0 in seconds."""
     try:
         return seconds_of(text)

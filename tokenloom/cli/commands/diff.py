@@ -18,6 +18,7 @@ from tokenloom.storage.comparison.changes import Change, changes
 from tokenloom.storage.comparison.compare import FATES, Fates, Tally, compare
 from tokenloom.storage.comparison.rows import Rows, VersionDocuments
 from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.stores.local_files import writing_atomically
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.running import progress
@@ -187,18 +188,13 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
     if output is None:
         yield write_output
         return
-    path = Path(output).resolve()
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            yield file.write
-        partial.replace(path)
+        with writing_atomically(Path(output).resolve()) as file:
+            yield lambda text: file.write(text.encode())
     except OSError as error:
         if isinstance(error, TokenloomError):  # the store failed, not the file
             raise
         raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _version(tables: VersionTables) -> ComparedVersion:

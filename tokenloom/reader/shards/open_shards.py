@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tokenloom.reader.shards.one_shard import OpenShard
     from tokenloom.storage.cache.partial_shard import PartialShard
 
+_NUM_DESCRIPTORS = 2  # an open shard may hold so many: those of its file and of its claims
+
 
 class OpenShards:
     """The open shards of a split, by index; several threads may use them.
@@ -30,21 +32,13 @@ class OpenShards:
         open_one: opens the shard of an index.
         max_open: how many shards may stay open, at least 1; fewer where they would hold more than two thirds of the
             file descriptors that the process may have.
-        num_descriptors: how many of them one open shard may hold.
         in_cache: whether the files are in a cache, which removes the least recently used ones.
     """
 
-    def __init__(
-        self,
-        open_one: Callable[[int], OpenShard],
-        max_open: int,
-        *,
-        num_descriptors: int = 2,
-        in_cache: bool = False,
-    ) -> None:
+    def __init__(self, open_one: Callable[[int], OpenShard], max_open: int, *, in_cache: bool = False) -> None:
         self._open_one, self._in_cache = open_one, in_cache
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // num_descriptors
+        most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // _NUM_DESCRIPTORS
         self._max_open = max(1, min(max_open, most))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
         self._open: dict[int, OpenShard] = {}  # the most recently used one last
