@@ -246,6 +246,7 @@ def test_a_file_that_is_damaged_in_the_store_is_named(
         cache.fetch(right._replace(blocks_sha256=files[1].blocks_sha256))
     with pytest.raises(FormatError, match=r"train/0\.tok: its SHA-256 is not the one listed, although its blocks have"):
         cache.fetch(right._replace(sha256=files[1].sha256))
+    assert list((tmp_path / "partial").iterdir()) == []
     for name in ("missing.blocks", "missing.tok"):
         with pytest.raises(StoreError, match=rf"{name}: missing from a published version; restore it"):
             cache.fetch(right._replace(path="missing.tok"))
