@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
-from tokenloom.storage.versions.numbered_entries import STRAY
 from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
@@ -105,16 +104,20 @@ def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[En
 
 def _by_file(damages: list[Damage]) -> list[DamagedFile]:
     """Return the damaged files in the order they were found."""
-    by_file: defaultdict[str, list[str]] = defaultdict(list)
+    by_file: defaultdict[str, list[Damage]] = defaultdict(list)
     for damage in damages:
-        by_file[damage.file].append(damage.what)
-    whats = {file: "; ".join(what) for file, what in by_file.items()}
-    return [DamagedFile(file=file, what=what, next_step=_next_step(file, what)) for file, what in whats.items()]
+        by_file[damage.file].append(damage)
+    return [
+        DamagedFile(
+            file=file,
+            what="; ".join(damage.what for damage in found),
+            next_step=found[0].next_step or _usual_next_step(file),
+        )
+        for file, found in by_file.items()
+    ]
 
 
-def _next_step(file: str, problem: str) -> str:
-    if problem.startswith(STRAY):
-        return "remove it"
+def _usual_next_step(file: str) -> str:
     if file.startswith(("tags/", "retired/")):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"

@@ -211,7 +211,7 @@ _BUDGETS = {
     "flows": 1_050,
     "reader": 2_450,
     "server": 650,
-    "spec": 1_150,
+    "spec": 1_200,
     "storage": 5_050,
     "tasks": 7_200,
     "tokenizers": 2_200,

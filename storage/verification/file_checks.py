@@ -28,10 +28,11 @@ Taker = Callable[[int, memoryview], None]  # position of a block in its file, th
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged file: its path relative to the dataset's folder, and its problem."""
+    """A damaged file: its path relative to the dataset's folder, its problem, and a next step that is not the usual."""
 
     file: str
     what: str
+    next_step: str | None = None
 
 
 def check_file(store: Store, path: str, sha256: str, take: Taker) -> list[str]:

@@ -14,7 +14,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message
 from tokenloom.storage.verification.shard_checks import ShardClaim
 from tokenloom.storage.versions import retirement, tags
-from tokenloom.storage.versions.numbered_entries import E, EntryLog
+from tokenloom.storage.versions.numbered_entries import E, EntryLog, StrayEntry
 from tokenloom.storage.versions.published import is_published, version_path
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import counted
@@ -110,7 +110,10 @@ def check_retirements(store: Store) -> list[Damage]:
 def _read_log(store: Store, log: EntryLog[E]) -> tuple[list[E], list[Damage]]:
     """Return the readable entries of a log, and its damages."""
     entries, problems = log.read_all()
-    return entries, [Damage(path, bare_message(error, store.place(path))) for path, error in problems.items()]
+    return entries, [
+        Damage(path, bare_message(error, store.place(path)), "remove it" if isinstance(error, StrayEntry) else None)
+        for path, error in problems.items()
+    ]
 
 
 def _contradictions(tag: str, path: str, entry: TagEntry, before: TagEntry | None) -> list[Damage]:

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Entry")
 _ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 _LAST = 10**8 - 1  # eight digits
-STRAY = "it is not an entry of this log"  # how the problem of a file begins that says another number than its name
 
 
-class _StrayEntry(FormatError):
+class StrayEntry(FormatError):
     """A file is named as an entry of a log and says another number."""
 
 
@@ -65,7 +64,7 @@ class EntryLog(Generic[E]):
         for number in reversed(self.numbers()):
             try:
                 return self.read(number)
-            except _StrayEntry:
+            except StrayEntry:
                 continue
         return None
 
@@ -87,7 +86,7 @@ class EntryLog(Generic[E]):
             raise FormatError(str(error)) from error  # a folder or a pipe in its place, for instance
         value = read_signed(data, place)
         if (said := value.get("number", number)) != number:
-            raise _StrayEntry(f"{place}: {STRAY}, as it says number {said!r:.20}; remove it")
+            raise StrayEntry(f"{place}: it is not an entry of this log, as it says number {said!r:.20}; remove it")
         try:
             entry = decode_record(self._kind, value)
             self._check(entry)
@@ -107,7 +106,7 @@ class EntryLog(Generic[E]):
         for number, data in zip(numbers, self._store.read_all([self.path(number) for number in numbers]), strict=True):
             try:
                 entries.append(self.read(number, data or None))
-            except _StrayEntry as error:
+            except StrayEntry as error:
                 problems[self.path(number)] = error
                 continue
             except FormatError as error:
@@ -124,7 +123,7 @@ class EntryLog(Generic[E]):
         """Return all entries, oldest first; raises FormatError if one is damaged or missing."""
         entries, problems = self.read_all()
         for problem in problems.values():
-            if not isinstance(problem, _StrayEntry):
+            if not isinstance(problem, StrayEntry):
                 raise problem
         return entries
 

@@ -110,7 +110,10 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("documents: {exclude: 5}\n", "spec.yaml:7: documents.exclude: must be text; got 5"),
         ("documents: {deduplicate: 1}\n", "spec.yaml:7: documents.deduplicate: must be true or false; got 1"),
         ("splits: [{name: train, share: 2}]\n", "spec.yaml:7: splits.0.share: must be at most 1; got 2"),
-        ("splits: 5\n", "spec.yaml:7: splits: must be a list; got 5"),
+        (
+            "splits: 5\n",
+            "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}; got 5",
+        ),
         ("  - {kind: csv, path: x, delimiter: ab}\n", "spec.yaml:7: sources.2.delimiter: must be one character"),
     ],
 )

@@ -149,6 +149,8 @@ class BuildSpec(SpecModel):
     @field_validator("splits", mode="before")
     @classmethod
     def _splits_as_list(cls, value: Any) -> Any:
+        if not isinstance(value, dict | list):
+            raise ValueError("must be a mapping of names to shares, such as {train: 0.9, test: 0.1}")
         return [{"name": name, "share": share} for name, share in value.items()] if isinstance(value, dict) else value
 
     @field_validator("splits")
