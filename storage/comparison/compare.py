@@ -112,7 +112,7 @@ def _match(a: Rows, b: Rows, splits_a: UInt64s, splits_b: UInt64s) -> Fates:
 
 
 def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
-    """Return the (k,) positions in A and in B of the items that pair: the i-th of equal ones in A with the i-th in B.
+    """Return the (k,) positions in A and in B of the items that pair: the i-th copy in A with the i-th copy in B.
 
     Example: _pair([[7, 7, 5, 5, 7]], 2) -> ([0], [2]): of A = [7, 7] and B = [5, 5, 7]
 
@@ -120,7 +120,7 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
         words: (n,) arrays; items are equal if all their words are. Those of A come first.
         num_a: how many of the n items are of A.
     """
-    order = np.lexsort(words)  # stable: of equal items, those of A come first
+    order = np.lexsort(words)  # stable: among copies, those of A come first
     if not len(order):
         return order, order
     is_first = np.zeros(len(order), dtype=bool)  # whether an item is the first of its equals

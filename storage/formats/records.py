@@ -1,7 +1,7 @@
 """Records: JSON of a known shape as frozen dataclasses, and the decoder that checks it.
 
 The fields of a record have the names of its JSON's keys. Other keys are ignored, and a field with a default may be
-missing. A NamedTuple stands for a JSON array with an item for each field. `Annotated[int, Rule(...)]` restricts the
+missing. A NamedTuple is a JSON array with an item for each field. `Annotated[int, Rule(...)]` restricts the
 values of a field, or the keys of an object. A class with a method `from_json` decodes itself.
 
     @dataclass(frozen=True, slots=True)

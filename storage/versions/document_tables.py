@@ -64,7 +64,7 @@ class VersionTables:
         return self.spec.splits[int(split_indices(content[np.newaxis], self.spec.splits)[0])].name
 
     def find(self, content: UInt64s) -> list[FoundDocument]:
-        """Return the document of a content, (2,), of a version without duplicates; none if it has no such document."""
+        """Return the document of a content, (2,), of a version without duplicates; [] if there is none."""
         return self._find(int(order_keys(content[np.newaxis], self.spec.seed)[0]), content)
 
     def find_copy(self, content: UInt64s, fingerprint: str, row: int) -> list[FoundDocument]:
@@ -78,7 +78,7 @@ class VersionTables:
         if split is None:
             return []
         digits = f"{key:016x}"
-        first_keys = [(first, i) for i, row in enumerate(split.shards.rows) if (first := row.get("first_key"))]
+        first_keys = [(first, i) for i, row in enumerate(split.shards.rows) if (first := row["first_key"])]
         place = bisect_right(first_keys, digits, key=itemgetter(0)) - 1
         if place < 0:
             return []

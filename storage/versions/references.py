@@ -89,7 +89,7 @@ def resolve(reference: Reference) -> tuple[Store, Manifest]:
     Warns (UserWarning) if it names a version that is retired.
 
     Raises:
-        StoreError: there is no such dataset, tag or version.
+        StoreError: the dataset, tag or version does not exist.
         FormatError: tag log or manifest are damaged.
     """
     store, version = find_version(reference)
@@ -105,7 +105,7 @@ def find_version(reference: Reference) -> tuple[Store, str]:
     """Return the dataset's store and the version that `reference` names, which may be missing.
 
     Raises:
-        StoreError: there is no such dataset or tag.
+        StoreError: the dataset or tag does not exist.
         FormatError: the tag's log is damaged.
     """
     store = dataset_store(reference.store, reference.dataset)

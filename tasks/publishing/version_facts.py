@@ -105,7 +105,7 @@ def facts_of(store: Store, version: str) -> VersionFacts:
     """Return the facts of a published version.
 
     Raises:
-        StoreError: there is no such version, or the store can't be read.
+        StoreError: the version does not exist, or the store can't be read.
         FormatError: its manifest is damaged.
     """
     return VersionFacts(store, load_manifest(store, version), find_build_record(store, version))

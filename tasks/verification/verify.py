@@ -197,7 +197,7 @@ def open_version(reference: str) -> OpenedVersion:
         reference: STORE/DATASET@TAG_OR_VERSION.
 
     Raises:
-        StoreError: there is no such dataset, tag or version, or the store can't be read.
+        StoreError: the dataset, tag or version does not exist, or the store can't be read.
         FormatError: the manifest is of a newer format.
     """
     parsed = parse_reference(reference)

@@ -110,7 +110,7 @@ def open_stream(reference: str | None, arguments: LoaderArguments) -> tuple[Stre
     Raises:
         SpecError: an argument is missing, contradicts the state, or is out of range.
         NoSamples: the split has none.
-        StoreError: there is no such version or split.
+        StoreError: the version or split does not exist.
     """
     from tokenloom.reader.state import check_state, decode_state
     from tokenloom.reader.streams import make_stream

@@ -46,7 +46,7 @@ _SETTINGS = {
     # Leases in files survive a restart of the server. Prefect ends a run whose lease the server does not know.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
-_URL_FILE = "server.url"  # tells `tokenloom build` the URL of the server's API
+_URL_FILE = "server.url"  # `tokenloom build` reads the URL of the server's API from it
 _SHORT_SECONDS = 60.0
 _MAX_SHORT_LIVES = 3
 _ONLINE_SECONDS = 60

@@ -56,7 +56,7 @@ def _apply_override(file: YamlFile, override: str) -> None:
     except yaml.YAMLError:  # *.txt, [a-z]+: a text that is not valid YAML is taken literally
         value = text
     if key[0] == "tokenizer" and len(key) > 1 and "tokenizer" in file.value:
-        try:  # a short name has no keys: replace it by the mapping that it stands for
+        try:  # a short name has no keys: replace it by the full mapping
             file.value["tokenizer"] = expand_short_name(file.value["tokenizer"])
         except ValueError as error:
             raise SpecError(f"--set {override}: tokenizer: {message_of(error)}") from error

@@ -89,7 +89,7 @@ def run(
 
     Raises:
         SpecError: an argument is out of range.
-        StoreError: there is no such version or split.
+        StoreError: the version or split does not exist.
     """
     if wrong := [number for number in nodes if processes % number]:
         raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be divided evenly among them")

@@ -80,7 +80,7 @@ def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -
         out: prints the result.
 
     Raises:
-        StoreError: there is no such version, or a store can't be read.
+        StoreError: the version does not exist, or a store can't be read.
         FormatError: a file of a version is damaged.
         SpecError: the options do not go together.
     """

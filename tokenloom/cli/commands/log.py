@@ -53,7 +53,7 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
         tag: its name.
         out: prints the result.
 
-    Raises StoreError if there is no such dataset or tag, or the store can't be read.
+    Raises StoreError if the dataset or tag does not exist, or the store can't be read.
     """
     reference = tag_of(dataset, tag)
     store = dataset_store(reference.store, reference.dataset)

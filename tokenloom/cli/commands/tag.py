@@ -29,7 +29,7 @@ def run(reference: str, tag: str, reason: str | None, allow_tryout: bool, out: O
         allow_tryout: let `latest` name a try-out.
         out: prints the result.
 
-    Raises as move_by_hand, and StoreError if there is no such version.
+    Raises as move_by_hand, and StoreError if the version does not exist.
     """
     check_tag(tag)
     store, manifest = resolve(parse_reference(reference))

@@ -87,7 +87,7 @@ def run(
 
     Raises:
         SpecError: an argument is missing or out of range.
-        StoreError: there is no such version or split, or a shard is missing.
+        StoreError: the version or split does not exist, or a shard is missing.
         FormatError: a shard or its document table is damaged.
     """
     arguments = LoaderArguments(**loader)

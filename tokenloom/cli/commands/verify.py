@@ -50,7 +50,7 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
         out: prints the result.
 
     Raises:
-        StoreError: there is no such version, or the store can't be read.
+        StoreError: the version does not exist, or the store can't be read.
         SpecError: the spec is wrong, or the version was not built from it.
     """
     from tokenloom.flows.direct import verify_directly

@@ -101,7 +101,7 @@ def run(
 
     Raises:
         SpecError: an argument is missing or out of range, or the version was not built from the spec.
-        StoreError: there is no such version, or a shard is missing.
+        StoreError: the version does not exist, or a shard is missing.
         FormatError: a shard or a document table is damaged.
         InputError: the file of the text can't be read.
     """

@@ -44,7 +44,7 @@ def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[Trace
 
 
 def step_position(steps: Steps, step: int, start: int = 0) -> int:
-    """Return the position of the stream at which a step begins; raise IndexError if there is no such step.
+    """Return the position of the stream at which a step begins; raise IndexError if it is outside the stream.
 
     Args:
         steps: of any rank.
