@@ -56,9 +56,15 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     [
         (
             "seq_len: 2048\n",
-            "spec.yaml:7: seq_len: unknown key (value 2048). Allowed: dataset, store",
+            "spec.yaml:7: seq_len: unknown key (value 2048). It is an argument of TokenDataset in training; in a spec, "
+            "it belongs under `packs`. Allowed: dataset",
         ),
-        ("documents: {seed: 3}\n", "spec.yaml:7: documents.seed: unknown key (value 3). Allowed: min_chars"),
+        ("batch_size: 2\n", "unknown key (value 2). It is an argument of TokenLoader in training. Allowed: "),
+        ("min_chars: 2\n", "spec.yaml:7: min_chars: unknown key (value 2). It belongs under `documents`. Allowed: dat"),
+        (
+            "documents: {seed: 3}\n",
+            "spec.yaml:7: documents.seed: unknown key (value 3). It belongs at the top level. A",
+        ),
         ("sed: 1\n", "spec.yaml:7: sed: unknown key (value 1). Did you mean seed? Allowed: dataset, store, sources,"),
         (
             "documents:\n  min_char: 5\n",

@@ -16,6 +16,9 @@ from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 from tokenloom.wording import did_you_mean, shortened
 
+_OF_READER = dict.fromkeys(("seq_len", "packing", "labels"), "TokenDataset") | dict.fromkeys(
+    ("batch_size", "num_epochs", "order", "lanes", "prefetch"), "TokenLoader"
+)
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 _PATTERNS = {
     NAME_PATTERN: "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'",
@@ -69,7 +72,9 @@ def _message(item: Any, file: YamlFile) -> str:
         key = (*key, "kind")
     name = dotted(key) or "spec"
     if problem == "extra_forbidden":
-        rule = f"unknown key (value {_short(item['input'])}). {did_you_mean(str(key[-1]), field_names(location[:-1]))}"
+        allowed, elsewhere = field_names(location[:-1]), _elsewhere(location)
+        hint = f"{elsewhere} Allowed: {', '.join(allowed)}" if elsewhere else did_you_mean(str(key[-1]), allowed)
+        rule = f"unknown key (value {_short(item['input'])}). {hint}"
     elif problem == "missing":
         rule = f"this key is required and is missing{_EXAMPLES.get(name, '')}"
     elif problem == "union_tag_not_found":
@@ -98,6 +103,20 @@ def with_rules_in_words(text: str) -> str:
     for message, rule in _RULES:
         text = message.sub(rule, text)
     return text
+
+
+def _elsewhere(location: Sequence[str | int]) -> str:
+    """Return where a key belongs that another part of a spec, or the reader, has; "" if none has it."""
+    key, tops = str(location[-1]), field_names(())
+    places = ["at the top level"] if key in tops else []
+    for top in tops:
+        kinds = kind_names((top,))
+        names = [name for kind in kinds for name in field_names((top, kind))] if kinds else field_names((top,))
+        places += [f"under `{top}`"] if key in names and top != location[0] else []
+    belongs = f"it belongs {' or '.join(places)}" if places else ""
+    if reader := _OF_READER.get(key):
+        return f"It is an argument of {reader} in training{belongs and f'; in a spec, {belongs}'}."
+    return belongs and f"{belongs[0].upper()}{belongs[1:]}."
 
 
 def _given_value(item: Any) -> str:
