@@ -8,16 +8,15 @@ evaluated from the figures in its manifest and build.json.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from itertools import zip_longest
 from shlex import quote
 
 from tokenloom.errors import GateFailed, message_of
-from tokenloom.storage.formats.manifest import RowCounts
+from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.statistics import add_counts, add_encoded
 from tokenloom.storage.formats.version_files import GateResult
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.hand_moves import version_before
 from tokenloom.storage.versions.published import is_published
@@ -27,54 +26,8 @@ from tokenloom.wording import counted
 _MAX_DIGITS = 15
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What gates know of a version.
-
-    `text_bytes` and `text_tokens` are those of all encoded text, `lengths` the histogram of document lengths in all
-    splits; None without the version's build.json.
-    """
-
-    version: str
-    documents: int
-    tokens: int
-    rows: RowCounts
-    lengths: list[int] | None
-    text_bytes: int | None
-    text_tokens: int | None
-
-
 class _NotCompared(Exception):
     """A drift can't be measured; the message says why."""
-
-
-def contents_of(facts: VersionFacts) -> Contents:
-    """Return what gates compare of a version."""
-    manifest, build = facts.manifest, facts.build
-    statistics = build.statistics if build else None
-    encoded = add_encoded(list(build.encoded.values())) if build else None
-    return Contents(
-        version=manifest.version,
-        documents=manifest.num_documents,
-        tokens=manifest.num_tokens,
-        rows=manifest.rows,
-        lengths=add_counts([split.lengths for split in statistics.values()]) if statistics else None,
-        text_bytes=encoded.bytes if encoded else None,
-        text_tokens=encoded.tokens if encoded else None,
-    )
-
-
-def tagged_contents(store: Store, tag: str) -> Contents | str:
-    """Return the contents of the version that `tag` names, or why there is nothing to compare with.
-
-    Raises FormatError if the tag's log or the manifest is damaged.
-    """
-    entry = tags.newest(store, tag)
-    if entry is None:
-        return f"{tag} names no version"
-    if not is_published(store, entry.version):
-        return f"{entry.version}, which {tag} names, is gone"
-    return contents_of(facts_of(store, entry.version))
 
 
 def evaluate_gates(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -> list[GateResult]:
@@ -89,22 +42,21 @@ def evaluate_gates(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -
 
     Raises FormatError if the tag's log or the manifest of the version it names is damaged.
     """
-    reference = tagged_contents(facts.store, tag) if limits.keys() & _DRIFTS.keys() else ""
-    if isinstance(reference, Contents) and reference.version == facts.version:
-        reference = f"{tag} names this version"
-    return gate_results(limits, contents_of(facts), reference)
+    reference = _version_before(facts, tag) if limits.keys() & _DRIFTS.keys() else ""
+    return gate_results(limits, facts, reference)
 
 
-def gate_results(limits: Mapping[str, float], found: Contents, reference: Contents | str) -> list[GateResult]:
+def gate_results(limits: Mapping[str, float], found: VersionFacts, reference: VersionFacts | str) -> list[GateResult]:
     """Return the result of every gate that is set.
 
     Args:
         limits: by the name of the gate.
-        found: the contents of the version to be published.
-        reference: the contents that drift is measured from, or why there are none.
+        found: the version to be published.
+        reference: the version that drift is measured from, or why there is none.
     """
-    results = [_minimum(name, limits[name], measure(found)) for name, measure in _MINIMA.items() if name in limits]
-    results += [_share(name, limits[name], count(found), found) for name, count in _SHARES.items() if name in limits]
+    held = found.manifest
+    results = [_minimum(name, limits[name], measure(held)) for name, measure in _MINIMA.items() if name in limits]
+    results += [_share(name, limits[name], count(held), held) for name, count in _SHARES.items() if name in limits]
     results += [_drift(name, limits[name], found, reference) for name in _DRIFTS if name in limits]
     return results
 
@@ -173,6 +125,18 @@ def gate_line(gate: GateResult) -> str:
     return f"check {gate.name} {result}: expected {gate.expected}, found {gate.found}"
 
 
+def _version_before(facts: VersionFacts, tag: str) -> VersionFacts | str:
+    """Return the version that `tag` names, or why there is nothing to compare with."""
+    entry = tags.newest(facts.store, tag)
+    if entry is None:
+        return f"{tag} names no version"
+    if entry.version == facts.version:
+        return f"{tag} names this version"
+    if not is_published(facts.store, entry.version):
+        return f"{entry.version}, which {tag} names, is gone"
+    return facts_of(facts.store, entry.version)
+
+
 def _failures(results: Sequence[GateResult], consequence: str = "") -> str:
     found = "; ".join(f"{gate.name}: expected {gate.expected}, found {gate.found}" for gate in failed(results))
     return f"{len(failed(results))} of {counted(len(results), 'check')} failed{consequence}: {found}"
@@ -182,12 +146,12 @@ def _minimum(name: str, limit: float, found: int) -> GateResult:
     return GateResult(name, f">= {limit:,}", f"{found:,}", found >= limit)
 
 
-def _share(name: str, limit: float, num_rows: int, found: Contents) -> GateResult:
+def _share(name: str, limit: float, num_rows: int, found: Manifest) -> GateResult:
     total = found.rows.read
     return _at_most(name, limit, Fraction(num_rows, max(1, total)), f"{num_rows:,} of {counted(total, 'row')} read")
 
 
-def _drift(name: str, limit: float, found: Contents, reference: Contents | str) -> GateResult:
+def _drift(name: str, limit: float, found: VersionFacts, reference: VersionFacts | str) -> GateResult:
     try:
         if isinstance(reference, str):
             raise _NotCompared(reference)
@@ -217,30 +181,39 @@ def _change(old: int | Fraction, new: int | Fraction) -> Fraction:
     return abs(Fraction(new - old) / Fraction(old))
 
 
-def _token_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
-    return _change(old.tokens, new.tokens), f"{counted(old.tokens, 'token')} -> {new.tokens:,}"
+def _token_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
+    before, after = old.manifest.num_tokens, new.manifest.num_tokens
+    return _change(before, after), f"{counted(before, 'token')} -> {after:,}"
 
 
-def _document_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
-    return _change(old.documents, new.documents), f"{counted(old.documents, 'document')} -> {new.documents:,}"
+def _document_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
+    before, after = old.manifest.num_documents, new.manifest.num_documents
+    return _change(before, after), f"{counted(before, 'document')} -> {after:,}"
 
 
-def _bytes_per_token_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
+def _bytes_per_token_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
     before, after = _bytes_per_token(old), _bytes_per_token(new)
     return _change(before, after), f"{float(before):.4g} bytes per token -> {float(after):.4g}"
 
 
-def _bytes_per_token(contents: Contents) -> Fraction:
-    if not contents.text_bytes or not contents.text_tokens:
-        raise _NotCompared(f"the bytes of the text of {contents.version} are not known")
-    return Fraction(contents.text_bytes, contents.text_tokens)
+def _bytes_per_token(facts: VersionFacts) -> Fraction:
+    """Return the bytes per token of all text that was encoded."""
+    encoded = add_encoded(list(facts.build.encoded.values())) if facts.build else None
+    if encoded is None or not encoded.bytes or not encoded.tokens:
+        raise _NotCompared(f"the bytes of the text of {facts.version} are not known")
+    return Fraction(encoded.bytes, encoded.tokens)
 
 
-def _length_drift(old: Contents, new: Contents) -> tuple[Fraction, str]:
-    for contents in (old, new):
-        if contents.lengths is None or not sum(contents.lengths):
-            raise _NotCompared(f"the document lengths of {contents.version} are not known")
-    return length_distance(old.lengths or [], new.lengths or []), "distance of the histograms of lengths"
+def _length_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
+    return length_distance(_lengths(old), _lengths(new)), "distance of the histograms of lengths"
+
+
+def _lengths(facts: VersionFacts) -> list[int]:
+    """Return the histogram of document lengths in all splits."""
+    lengths = add_counts([split.lengths for split in facts.build.statistics.values()]) if facts.build else []
+    if not any(lengths):
+        raise _NotCompared(f"the document lengths of {facts.version} are not known")
+    return lengths
 
 
 def length_distance(old: Sequence[int], new: Sequence[int]) -> Fraction:
@@ -255,16 +228,16 @@ def length_distance(old: Sequence[int], new: Sequence[int]) -> Fraction:
     return Fraction(sum(abs(a * num_new - b * num_old) for a, b in pairs), 2 * num_old * num_new)
 
 
-_MINIMA: dict[str, Callable[[Contents], int]] = {
-    "min_documents": lambda found: found.documents,
-    "min_tokens": lambda found: found.tokens,
+_MINIMA: dict[str, Callable[[Manifest], int]] = {
+    "min_documents": lambda found: found.num_documents,
+    "min_tokens": lambda found: found.num_tokens,
 }
-_SHARES: dict[str, Callable[[Contents], int]] = {
+_SHARES: dict[str, Callable[[Manifest], int]] = {
     "max_duplicate_share": lambda found: found.rows.duplicates,
     "max_quarantined_share": lambda found: found.rows.quarantined,
     "max_filtered_share": lambda found: found.rows.filtered,
 }
-_DRIFTS: dict[str, Callable[[Contents, Contents], tuple[Fraction, str]]] = {
+_DRIFTS: dict[str, Callable[[VersionFacts, VersionFacts], tuple[Fraction, str]]] = {
     "max_token_drift": _token_drift,
     "max_document_drift": _document_drift,
     "max_bytes_per_token_drift": _bytes_per_token_drift,

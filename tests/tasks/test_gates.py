@@ -9,17 +9,53 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.builders.manifests import empty_manifest
 from tokenloom.spec.checks import Checks
-from tokenloom.storage.formats.manifest import RowCounts
-from tokenloom.storage.formats.version_files import GateResult
-from tokenloom.tasks.publishing.gates import Contents, gate_results, length_distance
+from tokenloom.storage.formats.manifest import RowCounts, SplitEntry, decode_manifest
+from tokenloom.storage.formats.shard_entries import Shards
+from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
+from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.tasks.publishing.gates import gate_results, length_distance
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 
-OLD = Contents("0" * 16, 100, 1000, RowCounts(100, 0, 0, 0, 0, 100), [0] * 10 + [100], 900, 1000)
-NEW = Contents("1" * 16, 100, 1000, RowCounts(100, 0, 0, 0, 0, 100), [0] * 10 + [100], 900, 1000)
+BUILD = BuildRecord(
+    spec={},
+    inputs=[],
+    seconds={},
+    measured={},
+    host="",
+    python="",
+    libraries={},
+    encoders={},
+    statistics={"train": DocumentStatistics([0] * 10 + [100])},
+    encoded={"books": EncodedCounts(100, 1000, 900)},
+    gates=[],
+    forced=None,
+    at="",
+    by="",
+)
+ROWS = RowCounts(100, 0, 0, 0, 0, 100)
 COUNTS = st.lists(st.integers(0, 10**12), min_size=1, max_size=40).filter(any)
 
 
-def result(name: str, limit: float, found: Contents, reference: Contents | str = OLD) -> GateResult:
+def version(
+    name: str = "1" * 16,
+    tokens: int = 1000,
+    documents: int = 100,
+    rows: RowCounts = ROWS,
+    build: BuildRecord | None = BUILD,
+) -> VersionFacts:
+    """Return the facts of a version with these counts and the lengths and text of BUILD."""
+    empty = decode_manifest(empty_manifest("books", name), "manifest.json")
+    splits = {"train": SplitEntry(tokens, documents, 0, Shards.of([]))}
+    return VersionFacts(LocalStore("nowhere"), replace(empty, splits=splits, rows=rows), build)
+
+
+OLD, NEW = version("0" * 16), version()
+
+
+def result(name: str, limit: float, found: VersionFacts, reference: VersionFacts | str = OLD) -> GateResult:
     (gate,) = gate_results({name: limit}, found, reference)
     return gate
 
@@ -36,7 +72,7 @@ def test_two_versions_with_the_same_counts_have_no_drift(name: str) -> None:
 
 @given(old=st.integers(1, 10**15), new=st.integers(0, 10**15), limit=st.floats(0, 10, allow_nan=False))
 def test_a_drift_is_compared_exactly_and_shown_on_the_right_side(old: int, new: int, limit: float) -> None:
-    gate = result("max_token_drift", limit, replace(NEW, tokens=new), replace(OLD, tokens=old))
+    gate = result("max_token_drift", limit, version(tokens=new), version(tokens=old))
     exact = Fraction(repr(limit))
     assert gate.passed == (abs(new - old) <= exact * old)
     assert (Fraction(gate.found.partition(" (")[0]) <= exact) == gate.passed
@@ -48,7 +84,7 @@ def test_a_share_at_the_limit_passes_and_one_row_more_fails(read: int, share: fl
     most = int(Fraction(repr(limit)) * read)  # rounded down
     assume(most < read)
     for num_rows, passed in ((most, True), (most + 1, False)):
-        found = replace(NEW, rows=RowCounts(read, 0, 0, 0, num_rows, read - num_rows))
+        found = version(rows=RowCounts(read, 0, 0, 0, num_rows, read - num_rows))
         assert result("max_duplicate_share", limit, found).passed == passed
 
 
@@ -68,9 +104,9 @@ def test_a_drift_without_a_version_before_passes_and_says_so(name: str) -> None:
 
 
 def test_a_version_without_build_json_is_compared_as_far_as_its_manifest_goes() -> None:
-    old = replace(OLD, lengths=None, text_bytes=None, text_tokens=None)
-    assert not result("max_token_drift", 0.1, replace(NEW, tokens=1101), old).passed
-    assert not result("max_document_drift", 0.1, replace(NEW, documents=89), old).passed
+    old = version(OLD.version, build=None)
+    assert not result("max_token_drift", 0.1, version(tokens=1101), old).passed
+    assert not result("max_document_drift", 0.1, version(documents=89), old).passed
     for name, what in (("max_length_drift", "document lengths"), ("max_bytes_per_token_drift", "bytes of the text")):
         gate = result(name, 0.0, NEW, old)
         assert gate.passed
