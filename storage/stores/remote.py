@@ -8,6 +8,7 @@ object store shows an object once it is complete, so a reader never sees part of
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -215,8 +216,12 @@ def _check_url(root: str) -> None:
     if not mark or "::" in root:
         raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
     bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
-    if scheme in OBJECT_STORES and (not bucket or {"", "..", "."} & set(folders)):
-        raise StoreError(f"store {root}: write it as {scheme}://BUCKET/FOLDER, without empty parts, . or ..")
+    is_bucket = re.fullmatch(r"[\w.:@-]+", bucket)  # of any of the stores, with an account or as an ARN
+    if scheme in OBJECT_STORES and (not is_bucket or {"", "..", "."} & set(folders)):
+        raise StoreError(
+            f"store {root}: write it as {scheme}://BUCKET/FOLDER, without empty parts, . or .., and without blanks or "
+            "other marks in BUCKET"
+        )
 
 
 def _modified_of(info: Info) -> float | None:

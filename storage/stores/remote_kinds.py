@@ -137,7 +137,7 @@ class FileSystemKind:
         Raises StoreError if it can't be written, or repeatedly arrives corrupted, FileNotFoundError if `path` is gone.
         """
         for _ in range(MAX_TRANSFERS):
-            with translate_missing_bucket(place, path):
+            with translate_missing_bucket(self.calls.url, path):
                 is_verified = self._put(place, path)
             if is_verified or self._has_arrived(place, path):
                 return
@@ -225,7 +225,7 @@ class ObjectStoreKind(FileSystemKind):
         """
         mark = uuid.uuid4().hex
         options = {"mode": "create", "num_bytes": len(data), **self._with_metadata({_MARK: mark})}
-        with translate_missing_bucket(place):
+        with translate_missing_bucket(self.calls.url):
             try:
                 self.calls.call(place, "pipe_file", place, data, doing="written", **options)
                 return
@@ -271,14 +271,14 @@ def content_type_of(place: str) -> str | None:
 
 
 @contextlib.contextmanager
-def translate_missing_bucket(place: str, path: str | None = None) -> Iterator[None]:
-    """Raise a FileNotFoundError of a write as "no such bucket", unless the local file `path` is missing."""
+def translate_missing_bucket(url: str, path: str | None = None) -> Iterator[None]:
+    """Raise a FileNotFoundError of a write to a store as "no such bucket", unless the local file `path` is missing."""
     try:
         yield
     except FileNotFoundError as error:
         if path is not None and not os.path.exists(path):
             raise
-        raise no_bucket(place) from error
+        raise no_bucket(url) from error
 
 
 def _stored_md5(info: Info) -> bytes | None:

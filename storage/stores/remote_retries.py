@@ -134,7 +134,7 @@ class RemoteCalls:
         """Return the error to raise for an error of a store's library after `number` tries."""
         kind, reason = kind_of(error), reason_of(error)
         if kind == "missing":
-            return no_bucket(place) if is_bucket_missing(error) else FileNotFoundError(place)
+            return no_bucket(self.url) if is_bucket_missing(error) else FileNotFoundError(place)
         if kind == "exists":
             return FileExistsError(place)
         if kind == "shorter":
@@ -172,7 +172,7 @@ class RemoteCalls:
 
 
 def no_bucket(url: str) -> StoreError:
-    """Return the error to raise if the bucket or container of an object's URL does not exist."""
+    """Return the error to raise if the bucket or container of a store's URL does not exist."""
     bucket = f"{scheme_of(url)}://{bucket_and_key(url)[0]}"
     return StoreError(f"{bucket}: no such bucket or container; create it or correct the URL {url}")
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import socket
 import subprocess
@@ -318,6 +319,12 @@ def test_a_chain_of_urls_and_a_path_are_not_remote_stores() -> None:
     for url in ("simplecache::s3://bucket/store", "/data/store"):
         with pytest.raises(StoreError, match="a remote store is one URL"):
             RemoteStore(url)
+
+
+@pytest.mark.parametrize("url", ["s3:///store", "s3://a bucket/store", "gs://bucket//store", "s3://bucket/a/../b"])
+def test_a_url_without_a_possible_bucket_or_with_odd_parts_is_refused_at_once(url: str) -> None:
+    with pytest.raises(StoreError, match=f"^store {re.escape(url)}: write it as {url[:2]}://BUCKET/FOLDER"):
+        RemoteStore(url)
 
 
 def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
