@@ -88,8 +88,8 @@ def run(reference: str, force: bool, reason: str | None, out: Output) -> Publish
         report = report_of_candidate(store, done.version, done.published)
     result = PublishResult(**vars(done), reference=f"{store.root}@{done.version}", report=report)
     if done.published or done.tag_moved:
-        facts = described(store, done, round(time.monotonic() - start, 3))
-        announce(parsed.dataset, facts | {"reference": result.reference, "report": report})
+        event = described(store, done, round(time.monotonic() - start, 3))
+        announce(parsed.dataset, event | {"report": report})
     _print(out, result)
     return result
 
