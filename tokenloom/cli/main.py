@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 _RESUMABLE = ("build", "demo", "gc", "publish")  # run again after an interruption, these continue where they stopped
 _WITHOUT_PANDAS = ("build", "demo", "publish", "plan", "report", "verify", "trace", "where")
+_READER_ENDED = 141  # 128 + SIGPIPE, as shells show for `ls | head`; the work of a build is done by then
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted by Ctrl-C, 143 ended by SIGTERM.
+    0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted by Ctrl-C, 141 the reader of stdout ended, 143
+    ended by SIGTERM.
     """
     if argv is None:
         _use_utf8()
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run_reporting_errors(sys.argv[1:] if argv is None else argv, is_program=argv is None)
     except BrokenPipeError:  # the process that reads our output ended: `tokenloom ls | head`
         drop_output()
-        return 1
+        return _READER_ENDED
 
 
 def _use_utf8() -> None:
