@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_reference, add_source_spec, count, integer_in
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
     from tokenloom.tasks.lookup.contents import HashedText, Lookup
 
+Query = tuple[str, str]  # what is looked up, "content", "text" or "path", and its value
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
 _MAX_EPOCHS = 10_000
 _MAX_SHOWN = 20  # at most this many documents, and steps, are printed
@@ -54,9 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--content", metavar="HASH", help="a content, 32 hexadecimal digits, as `tokenloom peek` shows")
-    what.add_argument("--text", metavar="FILE", help="a file in UTF-8 that holds the text of a document")
-    what.add_argument("--path", metavar="P", help="an input, as `tokenloom inspect --json` lists it; with --row")
+    for option, metavar, description in (
+        ("content", "HASH", "a content, 32 hexadecimal digits, as `tokenloom peek` shows"),
+        ("text", "FILE", "a file in UTF-8 that holds the text of a document"),
+        ("path", "P", "an input, as `tokenloom inspect --json` lists it; with --row"),
+    ):
+        what.add_argument(f"--{option}", dest="query", type=partial(_query, option), metavar=metavar, help=description)
     parser.add_argument("--row", type=count, metavar="N", help="row of the input; of JSON lines, the byte offset")
     parser.add_argument("--source", metavar="NAME", help="the source of the input, if several have the path")
     add_source_spec(parser)
@@ -71,11 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _query(kind: str, value: str) -> Query:
+    return kind, value
+
+
 def run(
     reference: str,
-    content: str | None,
-    text: str | None,
-    path: str | None,
+    query: Query,
     row: int | None,
     source: str | None,
     spec: str | None,
@@ -88,11 +95,9 @@ def run(
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        content: 32 hexadecimal digits, or None.
-        text: a file that holds the text, or None.
-        path: an input, or None; with `row`, and with `source` if several sources have it.
-        row: of the input.
-        source: the name of the input's source.
+        query: a content of 32 hexadecimal digits, a file that holds the text, or the path of an input.
+        row: of the input; None for a content or text.
+        source: the name of the input's source, if several have the path.
         spec: a YAML file that says where the sources are; None for those in build.json.
         epoch: the first epoch of the steps.
         epochs: how many epochs.
@@ -108,17 +113,18 @@ def run(
     from tokenloom.storage.versions.document_tables import VersionTables
 
     arguments = LoaderArguments(**loader)
-    if content is not None and not _CONTENT.fullmatch(content):
-        raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
-    if (path is None) != (row is None):
+    kind, value = query
+    if kind == "content" and not _CONTENT.fullmatch(value):
+        raise SpecError(f"--content {value!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
+    if (kind == "path") != (row is not None):
         raise SpecError("--path and --row belong together: give both or neither")
-    if source is not None and path is None:
+    if source is not None and kind != "path":
         raise SpecError("--source: it belongs to --path; omit it")
     if arguments.given and arguments.batch_size is None:
         raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
     tables = VersionTables(*resolve(parse_reference(reference)))
     with showing_progress():
-        found = _look_up(tables, content, text, path, row, source, spec)
+        found = _look_up(tables, query, row, source, spec)
     steps: list[Sighting] = []
     note = ""
     if arguments.given and found.documents:
@@ -129,27 +135,19 @@ def run(
     return WhereResult(tables.reference, **vars(found), steps=steps)
 
 
-def _look_up(
-    tables: VersionTables,
-    content: str | None,
-    text: str | None,
-    path: str | None,
-    row: int | None,
-    source: str | None,
-    spec: str | None,
-) -> Lookup:
-    """Look up a content, the text in a file, or a row of an input; the parser requires one of the three."""
+def _look_up(tables: VersionTables, query: Query, row: int | None, source: str | None, spec: str | None) -> Lookup:
+    """Look up a content, the text in a file, or a row of an input."""
     from tokenloom.tasks.lookup.contents import look_up_content, look_up_text
     from tokenloom.tasks.lookup.rows import look_up_row
     from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 
-    known = SpecOfVersion(tables, spec)
-    if content is not None:
-        return look_up_content(tables, content.lower(), known)
-    if text is not None:
-        return look_up_text(tables, text, known)
-    assert path is not None and row is not None
-    return look_up_row(tables, source, path, row, known)
+    (kind, value), known = query, SpecOfVersion(tables, spec)
+    if kind == "content":
+        return look_up_content(tables, value.lower(), known)
+    if kind == "text":
+        return look_up_text(tables, value, known)
+    assert row is not None, "run requires it with a path"
+    return look_up_row(tables, source, value, row, known)
 
 
 def _sightings(
