@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.builders.datasets import build  # noqa: E402
 from tokenloom.cli.commands import demo  # noqa: E402
+from tokenloom.cli.output import Output  # noqa: E402
 from tokenloom.examples.train_small import loss_of, make_model  # noqa: E402
 from tokenloom.tasks.running import progress  # noqa: E402
 from tokenloom.tasks.running.meter import Meter  # noqa: E402
@@ -32,15 +32,16 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _run(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    lines: list[str] = []
-    result = demo.run_demo(folder, 10, lambda spec: build(spec).to_json(), lines.append)
-    return result, "\n".join(lines).splitlines()
+def _run(folder: Path) -> dict[str, Any]:
+    return demo.run(str(folder), 10, workers=0, direct=True, out=Output()).to_json()
 
 
 @pytest.mark.usefixtures("library")
-def test_the_demo_reports_how_many_files_it_leaves_out_and_why(tmp_path: Path) -> None:
-    result, lines = _run(tmp_path / "demo")
+def test_the_demo_reports_how_many_files_it_leaves_out_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = _run(tmp_path / "demo")
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1. 70 Python files of the standard library -> ")
     assert lines[1] == "   1 file left out: not UTF-8"
     assert lines[3] == "   9 of 70 files left out: shorter than 5,121 characters (min_chars)"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenloom.cli.argument_types import add_build_options, positive
 from tokenloom.cli.commands.build import build
@@ -18,9 +17,6 @@ from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running import progress
 from tokenloom.wording import counted
-
-if TYPE_CHECKING:
-    from tokenloom.spec.build_spec import BuildSpec
 
 _SEQ_LEN, _BATCH_SIZE = 5120, 8
 _MIN_CHARS = _SEQ_LEN + 1
@@ -50,24 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(folder: str, updates: int, workers: int | None, direct: bool, out: Output) -> JsonResult:
-    """Build a dataset from the standard library's sources, read it back, and train a small model on it."""
-    if "://" in folder:
-        raise SpecError("--dir: the demo writes to a local folder, not to a URL")
-    return JsonResult(run_demo(Path(folder), updates, lambda spec: build(spec, workers, direct), out.lines))
-
-
-def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], print_line: Callable[[str], None]) -> Json:
-    """Write a spec, build it, read the version back, and train on it; return the build's result and the losses.
+    """Build a dataset from the standard library's sources, read it back, and train a small model on it.
 
     Args:
         folder: where the spec, the text and the store go.
         updates: training steps.
-        build: builds a spec and returns its result.
-        print_line: prints a line for the user.
+        workers: worker processes; None for what the spec says.
+        direct: run the steps in this process, not as a Prefect flow.
+        out: prints the result.
 
-    Raises:
-        TokenloomError: torch is not installed, or the build failed.
+    Raises TokenloomError if torch is not installed, or the build failed.
     """
+    if "://" in folder:
+        raise SpecError("--dir: the demo writes to a local folder, not to a URL")
     try:
         from tokenloom.examples import train_small  # noqa: F401
     except ModuleNotFoundError as error:
@@ -77,38 +68,39 @@ def run_demo(folder: Path, updates: int, build: Callable[[BuildSpec], Json], pri
     from tokenloom import TokenDataset
     from tokenloom.spec.loading import load_spec
 
-    num_files = _write_folder(folder, print_line)
-    result = build(load_spec(folder / "demo.yaml"))
-    _describe(result, num_files, print_line)
-    reference = f"{folder}/store/stdlib"
+    place = Path(folder)
+    num_files = _write_folder(place, out)
+    result = build(load_spec(place / "demo.yaml"), workers, direct)
+    _describe(result, num_files, out)
+    reference = f"{place}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")
     sample = data.decode(data[0]["input_ids"])
-    print_line(f"3. {data!r}\n   the first sample, decoded:\n")
-    print_line("\n".join("     | " + line for line in sample.splitlines()[:8]))
-    losses = _train(reference, updates, print_line)
-    print_line(f"\nspec       {folder}/demo.yaml\ndataset    {reference}\ninspect    tokenloom inspect {reference}")
-    print_line(f"           tokenloom peek {reference}")
-    print_line(f"rebuild    tokenloom build {folder}/demo.yaml    (the same bytes: nothing to do)")
-    return result | {"sample": sample, "losses": losses, "spec": str(folder / "demo.yaml")}
+    out.lines(f"3. {data!r}\n   the first sample, decoded:\n")
+    out.lines("\n".join("     | " + line for line in sample.splitlines()[:8]))
+    losses = _train(reference, updates, out)
+    out.lines(f"\nspec       {place}/demo.yaml\ndataset    {reference}\ninspect    tokenloom inspect {reference}")
+    out.line(f"           tokenloom peek {reference}")
+    out.line(f"rebuild    tokenloom build {place}/demo.yaml    (the same bytes: nothing to do)")
+    return JsonResult(result | {"sample": sample, "losses": losses, "spec": str(place / "demo.yaml")})
 
 
-def _train(reference: str, updates: int, print_line: Callable[[str], None]) -> Json:
+def _train(reference: str, updates: int, out: Output) -> Json:
     from tokenloom.examples.data_options import DataOptions
     from tokenloom.examples.train_small import train
 
     steps = f"{counted(updates, 'update')} of 8 x 512 bytes, 10 per batch"
-    print_line(f"\n4. training a small model: {steps} (loss in nats per byte)")
+    out.lines(f"\n4. training a small model: {steps} (loss in nats per byte)")
     with showing_progress():
         return train(
             reference,
             updates=updates,
-            print_line=lambda text: print_line("     " + text),
+            print_line=lambda text: out.line("     " + text),
             options=DataOptions(_SEQ_LEN, "document", _BATCH_SIZE, evaluation_batches=None),
             track=lambda numbers: _tracked(numbers, _BATCH_SIZE * _SEQ_LEN),
         )
 
 
-def _write_folder(folder: Path, print_line: Callable[[str], None]) -> int:
+def _write_folder(folder: Path, out: Output) -> int:
     """Write the text and the spec; return how many files the text contains."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,24 +109,24 @@ def _write_folder(folder: Path, print_line: Callable[[str], None]) -> int:
     with showing_progress():
         num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
     (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")
-    print_line(f"1. {num_files:,} Python files of the standard library -> {folder}/stdlib.jsonl")
+    out.line(f"1. {num_files:,} Python files of the standard library -> {folder}/stdlib.jsonl")
     if num_left_out:
-        print_line(f"   {counted(num_left_out, 'file')} left out: not UTF-8")
+        out.line(f"   {counted(num_left_out, 'file')} left out: not UTF-8")
     return num_files
 
 
-def _describe(result: Json, num_files: int, print_line: Callable[[str], None]) -> None:
+def _describe(result: Json, num_files: int, out: Output) -> None:
     """Print what was built from `num_files` files, and what was left out."""
-    print_line(f"2. built {result['reference']}")
+    out.line(f"2. built {result['reference']}")
     if num_filtered := result["rows"]["filtered"]:
-        print_line(
+        out.line(
             f"   {num_filtered:,} of {counted(num_files, 'file')} left out: "
             f"shorter than {_MIN_CHARS:,} characters (min_chars)"
         )
     if num_duplicates := result["rows"]["duplicates"]:
-        print_line(f"   {counted(num_duplicates, 'file')} left out: the same text as another")
+        out.line(f"   {counted(num_duplicates, 'file')} left out: the same text as another")
     for name, counts in result["splits"].items():
-        print_line(
+        out.line(
             f"     {name:<11}{counted(counts['tokens'], 'token'):>19} {counted(counts['documents'], 'document'):>17}"
         )
 
