@@ -109,7 +109,10 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
         ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is required and is missing"),
         ("documents: {on_error: ignore}\n", "documents.on_error: must be 'fail' or 'skip'; got 'ignore'"),
-        ("5: 6\n", "keys must be text; got 5"),
+        ("5: 6\n", "spec.yaml:7: 5: keys must be text; got 5"),
+        ("documents:\n  min_chars: 1\n  1: x\n", "spec.yaml:9: documents.1: keys must be text; got 1"),
+        ("documents:\n  min_chars: 1\n  on: x\n", "spec.yaml:9: documents.True: keys must be text; got True"),
+        ("splits:\n  train: 0.5\n  0x3: 0.5\n", "spec.yaml:9: splits.3: must be text; got 3"),
         ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: must be an integer; got '1e6'"),
         ("seed: 9007199254740992\n", "spec.yaml:7: seed: must be at most 9007199254740991; got 9007199254740992"),
         ("documents: {exclude: ''}\n", "spec.yaml:7: documents.exclude: must not be empty; got ''"),
@@ -118,7 +121,8 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("splits: [{name: train, share: 2}]\n", "spec.yaml:7: splits.0.share: must be at most 1; got 2"),
         (
             "splits: 5\n",
-            "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}; got 5",
+            "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}, or a "
+            "list of {name, share}; got 5",
         ),
         ("  - {kind: csv, path: x, delimiter: ab}\n", "spec.yaml:7: sources.2.delimiter: must be one character"),
     ],

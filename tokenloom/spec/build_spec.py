@@ -150,7 +150,9 @@ class BuildSpec(SpecModel):
     @classmethod
     def _splits_as_list(cls, value: Any) -> Any:
         if not isinstance(value, dict | list):
-            raise ValueError("must be a mapping of names to shares, such as {train: 0.9, test: 0.1}")
+            raise ValueError(
+                "must be a mapping of names to shares, such as {train: 0.9, test: 0.1}, or a list of {name, share}"
+            )
         return [{"name": name, "share": share} for name, share in value.items()] if isinstance(value, dict) else value
 
     @field_validator("splits")

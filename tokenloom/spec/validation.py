@@ -68,6 +68,8 @@ def _message(item: Any, file: YamlFile) -> str:
     """Return the line for one of pydantic's errors."""
     location, problem = item["loc"], item["type"]
     key = _written_key(location, file.value)
+    if problem == "invalid_key":  # its location ends with the key itself, which may look like a position
+        key = (*_written_key(location[:-1], file.value), str(item["input"]))
     if problem in ("union_tag_invalid", "union_tag_not_found"):
         key = (*key, "kind")
     name = dotted(key) or "spec"
@@ -131,7 +133,7 @@ def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
     skipped = False
     for part in location:
         if isinstance(value, dict) and isinstance(part, int) and part < len(value):
-            return (*written, list(value)[part])  # a list written as a mapping
+            return (*written, str(list(value)[part]))  # a list written as a mapping
         if (isinstance(value, dict) and value.get("kind") == part and not skipped) or part == "[key]":
             skipped = True
             continue

@@ -15,6 +15,7 @@ from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
 OVERRIDE = "--set "  # the place of a key that an override gave begins with it
+_NOT_TEXT = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null", "timestamp"))
 KeyPath = tuple[str | int, ...]  # such as ("sources", 0, "path")
 
 
@@ -141,7 +142,8 @@ def _keys(node: yaml.Node, parent: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     """Yield every key and list position below a node, with its line."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
-            key = (*parent, str(name.value))
+            is_text = name.tag not in _NOT_TEXT  # others as YAML reads them: yes -> True
+            key = (*parent, str(name.value if is_text else yaml.safe_load(name.value)))
             yield key, name.start_mark.line + 1
             yield from _keys(value, key)
     elif isinstance(node, yaml.SequenceNode):
