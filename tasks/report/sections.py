@@ -189,7 +189,7 @@ def _tokens(figures: VersionFigures) -> Iterator[Section]:
         return
     is_all = sample.num_tokens == figures.total.tokens
     what = "all tokens" if is_all else f"a sample of {counted(sample.num_tokens, 'token')}"
-    lead = f"Among {what} of {counted(sample.num_shards, 'shard')}. ␣ is a space, ⏎ the end of a line."
+    lead = f"Counted in {what} of {counted(sample.num_shards, 'shard')}. ␣ is a space, ⏎ the end of a line."
     bars = [
         Bar(_token_name(token.text, token.id), token.count, percent_of(token.count, sample.num_tokens))
         for token in sample.tokens
@@ -197,7 +197,7 @@ def _tokens(figures: VersionFigures) -> Iterator[Section]:
     third = -(-len(bars) // 3)
     top = bars[0].value
     charts = [
-        bars_of(f"{start + 1} to {start + len(part)}", "share of the sample, and the id", part, top)
+        bars_of(f"{start + 1} to {start + len(part)}", "share of the tokens counted, and the id", part, top)
         for start in range(0, len(bars), third)
         if (part := bars[start : start + third])
     ]

@@ -141,6 +141,8 @@ def test_the_page_has_every_source_split_and_fate_of_rows(tmp_path: Path) -> Non
     assert "tagged latest" in text
     assert "There is no previous version" in text
     assert "The bottleneck was" in text
+    assert f"Counted in all tokens of {len(manifest.shards)} shards." in text
+    assert "share of the tokens counted" in text
 
 
 def test_a_page_says_what_is_unknown_without_build_json_or_with_one_that_does_not_fit(tmp_path: Path) -> None:
