@@ -173,11 +173,11 @@ def _read_files(store: Store, manifest: Manifest) -> None:
     progress.report(progress.WorkKnown((("read", float(max(1, num_bytes))),)))
     progress.report(progress.StepStarted("read", num_bytes))
 
-    def check(name: str) -> list[str]:
+    def problems_of(name: str) -> list[str]:
         return check_file(store, f"{folder}/{name}", listed[name], _report)
 
     with ThreadPoolExecutor(_NUM_READERS) as readers:
-        found = dict(zip(listed, readers.map(check, listed), strict=True))
+        found = dict(zip(listed, readers.map(problems_of, listed), strict=True))
     damaged = [name for name, problems in found.items() if problems]
     for name in damaged:  # the next build writes these shards again
         store.remove(shard_record_path(manifest.version, name.rpartition(".")[0]))

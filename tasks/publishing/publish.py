@@ -155,7 +155,7 @@ def publish_version(
     manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
     record = _build_record(plan, assignment, records, measured, times)
     refuse_distrusted(plan.store, assignment.encoders, plan.tokenizer.fingerprint)
-    _check_not_overwritten(plan, records)
+    _refuse_overwritten(plan, records)
     facts = VersionFacts(plan.store, manifest, record)
     gates = evaluate_gates(facts, plan.tag, plan.limits)
     record = replace(record, gates=gates)
@@ -178,8 +178,8 @@ def _keep_as_candidate(plan: BuildPlan, facts: VersionFacts, record: BuildRecord
     raise gate_failure(facts, record.gates)
 
 
-def _check_not_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
-    """Read all shards again if an encoder is distrusted: another build may have written its ids since we wrote ours."""
+def _refuse_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
+    """Read all shards again if an encoder is distrusted, and raise WorkError for one that another build overwrote."""
     if not distrusted_encoders(plan.store, plan.tokenizer.fingerprint):
         return
     for record in records:
