@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from random import Random
@@ -30,7 +30,7 @@ from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_bl
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import unpack_header
 from tokenloom.storage.stores.local_files import file_sha256
-from tokenloom.storage.stores.store import MAX_TRANSFERS
+from tokenloom.storage.stores.store import MAX_TRANSFERS, join_ranges
 
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
@@ -115,17 +115,10 @@ class PartialShard:
         first = self.header.tokens_start
         return self[self.header.offsets_start - first : self.header.file_bytes - first]
 
-    def runs(self, blocks: Iterable[int]) -> Iterator[range]:
-        """Yield ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
+    def runs(self, blocks: Iterable[int]) -> list[range]:
+        """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
         longest = max(1, _REQUEST_BYTES // self._blocks.block_bytes)
-        run = range(0)
-        for block in blocks:
-            if run and (block != run.stop or len(run) == longest):
-                yield run
-                run = range(0)
-            run = range(run.start, block + 1) if run else range(block, block + 1)
-        if run:
-            yield run
+        return [range(*run) for run in join_ranges(((block, block + 1) for block in blocks), 0, longest)]
 
     def fetch(self, run: range) -> None:
         """Return once this process can read a run of blocks; errors as `fetch_blocks`."""
@@ -143,7 +136,8 @@ class PartialShard:
         """Return a run of ascending blocks that nobody downloads, and claim it; None if there is none."""
         with self._process.lock:
             now = time.time_ns()
-            claimed = next(self.runs(block for block in blocks if abs(now - self._claimed_at(block)) > _CLAIM_NS), None)
+            free = (block for block in blocks if abs(now - self._claimed_at(block)) > _CLAIM_NS)
+            claimed = next(iter(self.runs(free)), None)
             if claimed:
                 self._claimed.add(claimed)
                 _write_claims(self._claims, claimed, now)
@@ -208,7 +202,7 @@ class PartialShard:
 
         Raises FormatError if the SHA-256 of the shard is not the one listed.
         """
-        runs = list(self.runs(range(self._blocks.num_blocks)))
+        runs = self.runs(range(self._blocks.num_blocks))
         for run in Random().sample(runs, len(runs)):
             fetch_blocks({self: [block for block in run if not self._is_here(block)]})
         with os.fdopen(os.dup(self._file), "rb") as file:

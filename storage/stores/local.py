@@ -26,10 +26,9 @@ from tokenloom.storage.stores.local_files import (
     make_folder,
     open_regular,
 )
-from tokenloom.storage.stores.store import TMP, Store, StoredFile, cut_short
+from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
 
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
-_STALE_SECONDS = 24 * 3600
 
 
 class LocalStore(Store):
@@ -224,7 +223,7 @@ class LocalStore(Store):
 
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
-        before = time.time() - _STALE_SECONDS
+        before = time.time() - STALE_SECONDS
         for name in self.names(TMP):
             path = f"{TMP}/{name}"
             with suppress(FileNotFoundError):  # its writer has just renamed it

@@ -27,12 +27,11 @@ from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.storage.stores.remote_retries import RemoteCalls, no_bucket
-from tokenloom.storage.stores.store import MAX_TRANSFERS, TMP
+from tokenloom.storage.stores.store import MAX_TRANSFERS, STALE_SECONDS, TMP
 
 Info = dict[str, Any]  # what fsspec says about a file: "name", "type", "size" and the store's own fields
 
 _PREFIX = "tokenloom-up-"  # of temporary files in TMPDIR
-STALE = datetime.timedelta(days=1)
 _READ_BYTES = 4 * 2**20
 _PART = re.compile(r"(\d+)\.[0-9a-f]{32}\.part\Z")  # the number is the time in seconds when it was begun
 _MARK = "writer"  # in an object's metadata
@@ -87,7 +86,7 @@ class FileSystemKind:
     def remove_stale_uploads(self) -> None:
         """Delete what unfinished uploads left in the store more than a day ago, if it can be listed."""
         try:
-            self._remove_uploads(datetime.datetime.now(datetime.UTC) - STALE)
+            self._remove_uploads(datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=STALE_SECONDS))
         except (StoreError, FileNotFoundError) as error:  # listing them needs a permission that a build does not
             _logger.info("%s: unfinished uploads can't be listed: %s", self.calls.url, reason_of(error))
 
@@ -291,7 +290,7 @@ def _stored_md5(info: Info) -> bytes | None:
 
 def remove_stale_files() -> None:
     """Delete the temporary files that killed processes left in TMPDIR more than a day ago."""
-    before = time.time() - STALE.total_seconds()
+    before = time.time() - STALE_SECONDS
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
             found = path.lstat()

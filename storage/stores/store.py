@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
 MAX_TRANSFERS = 3  # of a file, or a part of it, that arrives damaged
+STALE_SECONDS = 24 * 3600  # a temporary file of this age belongs to a killed process
 
 
 class StoredFile(NamedTuple):
@@ -32,6 +33,25 @@ class StoredFile(NamedTuple):
 def cut_short(place: str, num_bytes: int, start: int, end: int) -> str:
     """Return that the file at `place` has only `num_bytes`, although its bytes [start, end) are read."""
     return f"{place}: {num_bytes:,} bytes, but bytes [{start:,}, {end:,}) were read: it was cut short; restore it"
+
+
+def join_ranges(ranges: Iterable[tuple[int, int]], max_gap: int, max_size: int) -> list[tuple[int, int]]:
+    """Return the ranges [start, end) that cover ascending ones in few requests.
+
+    Example: join_ranges([(0, 2), (3, 6), (8, 9)], 1, 4) -> [(0, 4), (4, 6), (8, 9)]
+
+    Args:
+        ranges: by ascending start; they may overlap.
+        max_gap: the largest gap that is requested too.
+        max_size: the maximum size of a returned range.
+    """
+    joined: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if joined and start - joined[-1][1] <= max_gap:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return [(at, min(at + max_size, end)) for start, end in joined for at in range(start, end, max_size)]
 
 
 class Store(ABC):

@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store import Store, join_ranges
 
 _LARGE_BYTES = 16 * 2**20  # of a block in an announced range
 BLOCK_BYTES = 2**20  # elsewhere
@@ -39,15 +39,7 @@ class StoreFile(io.RawIOBase):
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce that these ranges [start, end) will be read, so that few large requests cover them."""
-        joined: list[tuple[int, int]] = []
-        for start, end in sorted(ranges):
-            if joined and start - joined[-1][1] <= _GAP_BYTES:
-                joined[-1] = joined[-1][0], max(end, joined[-1][1])
-            else:
-                joined.append((start, end))
-        self._announced = [
-            (at, min(at + _LARGE_BYTES, end)) for start, end in joined for at in range(start, end, _LARGE_BYTES)
-        ]
+        self._announced = join_ranges(sorted(ranges), _GAP_BYTES, _LARGE_BYTES)
 
     def readinto(self, buffer: Any) -> int:
         """Read up to the end of a block into `buffer`; return the number of bytes."""

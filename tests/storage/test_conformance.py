@@ -150,7 +150,7 @@ class TestS3(ObjectStoreConformance):
             client.create_multipart_upload(Bucket=bucket, Key=key)
         with monkeypatch.context() as patch:
             # this server reports 2010 as the start of every upload
-            patch.setattr(remote_kinds, "STALE", 100 * 365 * remote_kinds.STALE)
+            patch.setattr(remote_kinds, "STALE_SECONDS", 100 * 365 * 24 * 3600)
             store.remove_stale_temporaries()
         assert unfinished(store) == [key]
         store.remove_stale_temporaries()

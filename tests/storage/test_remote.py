@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import errno
 import json
 import logging
@@ -411,7 +410,7 @@ def test_parts_of_killed_processes_are_removed_after_a_day(
     memory.replace("work/tmp/exclusive", b"of nobody's upload")
     memory.remove_stale_temporaries()
     assert len(memory.names("work/tmp")) == 2
-    monkeypatch.setattr(remote_kinds, "STALE", datetime.timedelta(seconds=-2))
+    monkeypatch.setattr(remote_kinds, "STALE_SECONDS", -2)
     memory.remove_stale_temporaries()
     assert memory.names("work/tmp") == ["exclusive"]
 
