@@ -17,10 +17,9 @@ from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRa
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.fields import Fields
-from tokenloom.tasks.sources.rows.json_values import parse_json
+from tokenloom.tasks.sources.rows.json_values import OTHER_BYTES, parse_json
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
-_ESCAPE_BYTES = 2**22  # room for the other fields of a JSON record; escapes may double the document
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -35,7 +34,7 @@ class Reader(RecordReader):
         super().__init__(options, Fields({"text": None, **options}))
         self._is_json = options.get("text") is not None
         max_bytes = int(options["max_bytes"])
-        self._max_record_bytes = 2 * max_bytes + _ESCAPE_BYTES if self._is_json else max_bytes
+        self._max_record_bytes = 2 * max_bytes + OTHER_BYTES if self._is_json else max_bytes
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; raises InputError for a URL, since the library can't read one."""

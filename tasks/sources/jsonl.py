@@ -14,11 +14,10 @@ from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.rows.fields import Fields
-from tokenloom.tasks.sources.rows.json_values import array_values, parse_json, starts_array
+from tokenloom.tasks.sources.rows.json_values import OTHER_BYTES, array_values, parse_json, starts_array
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
-_OTHER_BYTES = 2**22  # what a line may hold beside its document, whose escapes may double it
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -33,7 +32,7 @@ class Reader(TextFileReader):
         super().__init__(options, Fields(options))
         self._arrays: dict[str, bool] = {}
         # A line holds its document, perhaps with escapes, and other keys. Far more than that is not a line.
-        self._max_line_bytes = 2 * int(options["max_bytes"]) + _OTHER_BYTES
+        self._max_line_bytes = 2 * int(options["max_bytes"]) + OTHER_BYTES
 
     def _is_array(self, url: str) -> bool:
         if url not in self._arrays:

@@ -402,7 +402,7 @@ def test_overlong_lines_are_dropped_wherever_the_file_is_cut(
     lengths: list[int], cuts: list[int], ends_with_newline: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(jsonl, "_OTHER_BYTES", 40)
+        patch.setattr(jsonl, "OTHER_BYTES", 40)
         patch.setattr(text_files, "_READ_BYTES", 40)
         most, content, good, bad = 2 * 50 + 40, b"", {}, set()
         for length in lengths:

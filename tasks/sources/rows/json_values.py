@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from tokenloom.errors import BadRow, InputError, message_of
 
+OTHER_BYTES = 2**22  # what a row may hold beside its document, whose escapes may double it
 _READ_BYTES, _HEAD_BYTES = 2**20, 2**16
 _ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
 _DECODER = json.JSONDecoder()
