@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.reader.oracle import make_store
+from tests.reader.oracle import make_store, shard_paths
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.shards import disk_reads
 from tokenloom.reader.shards.disk_reads import PAGE, block_bytes
-from tokenloom.reader.shards.open_shards import OpenShards
+from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.reader.shards.window import TokenWindow
 
 BLOCK = 2**17
@@ -32,21 +32,21 @@ def reference(folder: Path) -> str:
 
 
 @pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def events(reference: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was read ahead, and which pieces were copied, in the order in which both happened."""
     happened: list[tuple[Any, ...]] = []
-    read, copy = OpenShards.read_ahead, TokenWindow.tokens
+    read, copy = OpenShard.read_ahead, TokenWindow.tokens
 
-    def read_noted(self: OpenShards, index: int, start: int, end: int) -> int:
-        num_bytes = read(self, index, start, end)
-        happened.append(("read", index, start, end))
+    def read_noted(self: OpenShard, start: int, end: int) -> int:
+        num_bytes = read(self, start, end)
+        happened.append(("read", shard_paths(reference).index(self.path), start, end))
         return num_bytes
 
     def copy_noted(self: TokenWindow, first: int, end: int) -> Any:
         happened.extend(("copy", *piece[1:]) for piece in self.pieces(first, end))
         return copy(self, first, end)
 
-    monkeypatch.setattr(OpenShards, "read_ahead", read_noted)
+    monkeypatch.setattr(OpenShard, "read_ahead", read_noted)
     monkeypatch.setattr(TokenWindow, "tokens", copy_noted)
     monkeypatch.setattr(disk_reads, "_read_around", lambda path: BLOCK)
     monkeypatch.setattr(disk_reads, "_WARM_READS", 1_000)
@@ -116,14 +116,14 @@ def test_what_a_read_raises_reaches_the_consumer_and_the_next_batch_is_the_same(
     undisturbed = TokenLoader(data, 4, rank=0, world_size=1, prefetch=0, io_threads=0)
     loader = TokenLoader(data, 4, rank=0, world_size=1, prefetch=prefetch)
     with monkeypatch.context() as patch:
-        patch.setattr(OpenShards, "read_ahead", _without_memory)
+        patch.setattr(OpenShard, "read_ahead", _without_memory)
         with pytest.raises(MemoryError):
             next(loader)
     assert next(loader)["input_ids"].equal(next(undisturbed)["input_ids"])
     loader.close()
 
 
-def _without_memory(self: OpenShards, index: int, start: int, end: int) -> int:
+def _without_memory(self: OpenShard, start: int, end: int) -> int:
     raise MemoryError
 
 
@@ -133,10 +133,10 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feeding import prefetch
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.shards import disk_reads
-from tokenloom.reader.shards.open_shards import OpenShards
+from tokenloom.reader.shards.one_shard import OpenShard
 
 
-def slow_read(self, index, start, end):
+def slow_read(self, start, end):
     os.write(1, b"read ")
     time.sleep(0.1)
     return 0
@@ -144,7 +144,7 @@ def slow_read(self, index, start, end):
 
 disk_reads.memory_bytes = lambda: 100  # so each row is a read
 prefetch._JOIN_SECONDS = 1000.0
-OpenShards.read_ahead = slow_read
+OpenShard.read_ahead = slow_read
 options = {"rank": 0, "world_size": 1, "prefetch": int(sys.argv[2]), "io_threads": 4}
 loader = TokenLoader(TokenDataset(sys.argv[1], seq_len=500), 4, **options)
 next(loader), next(loader)

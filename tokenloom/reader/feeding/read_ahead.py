@@ -142,7 +142,8 @@ def _drop_all(planned: _Planned, ended: _Ended) -> None:
 def _read_one(planned: _Planned, ended: _Ended) -> None:
     number, read = planned.popleft()
     try:
-        ended.put((number, read.shards.read_ahead(read.shard, read.start, read.end)))
+        shard = read.shards.get(read.shard)
+        ended.put((number, shard.read_ahead(read.start, read.end) if shard else 0))
     except BaseException as error:  # noqa: BLE001  # who waits for it raises it, whatever it is
         ended.put((number, error))
 
@@ -168,7 +169,8 @@ def _reads_of(part: WindowPart, first: int, width: int, block: int) -> list[_Rea
     shards, numbers = np.divmod(keys, _MAX_BLOCKS)
     reads: list[_Read] = []
     for row, shard, number in zip(places[piece[index]].tolist(), shards.tolist(), numbers.tolist(), strict=True):
-        if block > PAGE and not part.shards.claim_block(shard, number):
+        opened = part.shards.get(shard)
+        if block > PAGE and not (opened and opened.claim_block(number)):
             continue
         read = _Read(row, part.shards, shard, number * block, (number + 1) * block)
         if reads and reads[-1][:3] == read[:3] and reads[-1].end == read.start:

@@ -108,20 +108,14 @@ class OpenShards:
         """The total size of the open files, in bytes."""
         return sum(shard.header.file_bytes for shard in list(self._open.values()))
 
-    def claim_block(self, index: int, block: int) -> bool:
-        """See OpenShard; False for a shard that is not open."""
-        shard = self._open.get(index)
-        return shard is not None and shard.claim_block(block)
+    def get(self, index: int) -> OpenShard | None:
+        """Return a shard if it is open; `__getitem__` might wait for the thread that opens it."""
+        return self._open.get(index)
 
     def forget_blocks(self) -> None:
         """Forget which blocks of the open shards are in the system's cache, because it has evicted some of them."""
         for shard in list(self._open.values()):
             shard.cached_blocks.forget()
-
-    def read_ahead(self, index: int, start: int, end: int) -> int:
-        """Read token bytes of a shard ahead if it is open; opening it could mean waiting for the calling thread."""
-        shard = self._open.get(index)
-        return shard.read_ahead(start, end) if shard else 0
 
     def touch(self, indices: list[int], may_open: bool) -> None:
         """Mark shards as used, so that others are closed before them; open the rest if `may_open`, as many as fit.
