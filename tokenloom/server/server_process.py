@@ -19,6 +19,8 @@ from typing import Any
 
 import prefect
 import uvicorn
+from fastapi.datastructures import Headers
+from fastapi.responses import RedirectResponse
 from prefect.server.api.server import create_app
 from prefect.server.database.configurations import AioSqliteConfiguration
 from prefect.server.database.dependencies import set_database_config
@@ -56,9 +58,7 @@ def _with_second_ui(app: Any) -> Any:
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["method"] == "GET" and _is_page_of_first_ui(scope):
             query = b"?" + scope["query_string"] if scope["query_string"] else b""
-            location = b"/v2" + scope.get("raw_path", scope["path"].encode()).partition(b"?")[0] + query
-            await send({"type": "http.response.start", "status": 307, "headers": [(b"location", location)]})
-            await send({"type": "http.response.body"})
+            await RedirectResponse((b"/v2" + scope["raw_path"] + query).decode("latin-1"))(scope, receive, send)
         else:
             await app(scope, receive, send)
 
@@ -66,9 +66,9 @@ def _with_second_ui(app: Any) -> Any:
 
 
 def _is_page_of_first_ui(scope: Any) -> bool:
-    accepted = b",".join(value for name, value in scope["headers"] if name == b"accept")
+    accepted = ",".join(Headers(scope=scope).getlist("accept"))
     first = scope["path"].split("/")[1]
-    return b"text/html" in accepted and first not in ("api", "v2", "docs", "redoc")
+    return "text/html" in accepted and first not in ("api", "v2", "docs", "redoc")
 
 
 class _WaitingSqlite(AioSqliteConfiguration):

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+
 from tokenloom.console import printable_line
 from tokenloom.flows.runs.store_links import PREFIX, STORES, noted_stores
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
@@ -20,7 +22,11 @@ from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.report.catalogue import INDEX
 
-_POLICY = b"sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_HEADERS = {
+    "content-security-policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
+}
 _LARGEST = 2**24  # bytes of a page; ours have at most a million
 
 
@@ -36,17 +42,11 @@ def with_store_pages(app: Any) -> Any:
             await app(scope, receive, send)
             return
         page = page_at(Path(folder), path.removeprefix(PREFIX)) if scope["method"] in ("GET", "HEAD") else None
-        status, body = (404, b"no such page\n") if page is None else (200, page)
-        kind = b"text/plain" if page is None else b"text/html; charset=utf-8"
-        headers = [
-            (b"content-type", kind),
-            (b"content-length", str(len(body)).encode()),
-            (b"content-security-policy", _POLICY),
-            (b"x-content-type-options", b"nosniff"),
-            (b"cache-control", b"no-cache"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body if scope["method"] != "HEAD" else b""})
+        if page is None:
+            response: Response = PlainTextResponse("no such page\n", 404, _HEADERS)
+        else:
+            response = HTMLResponse(page, headers=_HEADERS)
+        await response(scope, receive, send)
 
     return serve
 
