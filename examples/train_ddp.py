@@ -175,4 +175,5 @@ def parse_arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     options = parse_arguments()
     train(options, join_process_group())
+    dist.barrier()  # the first process to end closes connections that a slower one may still use
     dist.destroy_process_group()
