@@ -34,7 +34,11 @@ _barrier: Barrier | None = None  # shared by the ranks; set in each rank's proce
 
 @dataclass(frozen=True)
 class Task:
-    """What one simulated rank reads, and how. `workers` is None for a TokenLoader."""
+    """What one simulated rank reads, and how.
+
+    It computes `step_ms` in each step, and measures `num_steps`; None for as many as take 3 seconds, and at least 20.
+    `workers` is None for a TokenLoader.
+    """
 
     reference: str
     split: str
@@ -42,7 +46,7 @@ class Task:
     packing: str
     order: str
     batch_size: int
-    step_seconds: float
+    step_ms: float
     num_steps: int | None
     way: str = ""
     prefetch: int | None = None
@@ -119,11 +123,11 @@ def _measure_rank(task: Task, meet: Callable[[], object]) -> Measured:
     first_batch = time.perf_counter() - begin
     meet()
     begin, cpu = time.perf_counter(), _cpu_seconds()
-    waits, walls = _take(batches, task.step_seconds, _SECONDS, task.num_steps)
+    waits, walls = _take(batches, task.step_ms / 1e3, _SECONDS, task.num_steps)
     cpu_share = (_cpu_seconds() - cpu) / (time.perf_counter() - begin)
     downloaded = CacheFiles(Path(task.cache_folder), None).used() if task.cache_folder else None
     meet()
-    flat = _take(batches, 0.0, _FLAT_SECONDS, None)[1] if task.step_seconds else walls
+    flat = _take(batches, 0.0, _FLAT_SECONDS, None)[1] if task.step_ms else walls
     memory = _resident_memory()
     meet()  # every rank measures its memory before any rank frees it
     return Measured(

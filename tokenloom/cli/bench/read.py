@@ -12,7 +12,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_reference, integer_in, number_up_to, positive
 from tokenloom.cli.bench.figures import BenchResult, WayFigures, show, way_figures
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the command's arguments; those that `run` does not name have the names of Task's fields."""
     add_reference(parser)
     add = parser.add_argument
     add("--split", default="train", help="default: train")
@@ -37,7 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--step-ms", type=number_up_to(1e6), default=100.0, metavar="MS", help="computing time of a step (default: 100)"
     )
-    add("--steps", type=positive, metavar="N", help="steps to measure (default: as many as take 3 seconds)")
+    add(
+        "--steps",
+        dest="num_steps",
+        type=positive,
+        metavar="N",
+        help="steps to measure (default: as many as take 3 seconds)",
+    )
     add(
         "--workers",
         type=_counts,
@@ -45,7 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="numbers of workers of the torch DataLoaders to compare with (default: 0,2)",
     )
-    add("--processes", type=positive, default=4, metavar="P", help="training processes (default: 4)")
+    add(
+        "--processes",
+        dest="world_size",
+        type=positive,
+        default=4,
+        metavar="P",
+        help="training processes (default: 4)",
+    )
     add("--nodes", type=_positives, default=[1], metavar="N,...", help="nodes they are divided into (default: 1)")
 
 
@@ -57,50 +70,28 @@ def _positives(text: str) -> list[int]:
     return [positive(item) for item in text.split(",")]
 
 
-def run(
-    reference: str,
-    split: str,
-    seq_len: int,
-    packing: str,
-    order: str,
-    batch_size: int,
-    step_ms: float,
-    steps: int | None,
-    workers: list[int],
-    processes: int,
-    nodes: list[int],
-    out: Output,
-) -> BenchResult:
+def run(workers: list[int], nodes: list[int], out: Output, **reading: Any) -> BenchResult:
     """Measure every way of feeding, and print tables.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION.
-        split: one of the version's splits.
-        seq_len: T, at least 1.
-        packing: as in TokenDataset.
-        order: as in TokenLoader.
-        batch_size: samples of a batch on one rank.
-        step_ms: how long a rank computes, at least 0.
-        steps: steps to measure; None for as many as take 3 seconds, and at least 20.
         workers: numbers of workers of a torch DataLoader to compare with; 0 loads in the process itself.
-        processes: ranks.
-        nodes: numbers of nodes that the ranks are divided into; each divides `processes`.
+        nodes: numbers of nodes that the ranks are divided into; each divides their number.
         out: prints the result.
+        reading: the fields of Task that say what all ranks read, and how.
 
     Raises:
         SpecError: an argument is out of range.
         StoreError: the version or split does not exist.
     """
-    if wrong := [number for number in nodes if processes % number]:
-        raise SpecError(f"--nodes {wrong[0]}: {processes} processes can't be divided evenly among them")
-    method = multiprocessing.get_start_method()
-    task = Task(reference, split, seq_len, packing, order, batch_size, step_ms / 1e3, steps, start_method=method)
-    result = _measure_all(replace(task, world_size=processes), workers, nodes, step_ms)
+    task = Task(**reading, start_method=multiprocessing.get_start_method())
+    if wrong := [number for number in nodes if task.world_size % number]:
+        raise SpecError(f"--nodes {wrong[0]}: {task.world_size} processes can't be divided evenly among them")
+    result = _measure_all(task, workers, nodes)
     show(result, out)
     return result
 
 
-def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: float) -> BenchResult:
+def _measure_all(task: Task, workers: list[int], nodes: list[int]) -> BenchResult:
     with tempfile.TemporaryDirectory(prefix="tokenloom-bench-", ignore_cleanup_errors=True) as folder:
         data = _opened(replace(task, cache_folder=folder))
         task = replace(task, reference=data.reference)  # @latest may move while we measure
@@ -120,7 +111,7 @@ def _measure_all(task: Task, workers: list[int], nodes: list[int], step_ms: floa
         order=task.order,
         batch_size=task.batch_size,
         processes=task.world_size,
-        step_ms=step_ms,
+        step_ms=task.step_ms,
         ways=ways,
     )
 
