@@ -344,6 +344,8 @@ def test_a_damaged_token_is_not_found_without_full_verification(store: Damaged) 
     store.put(flipped(store.good, header_of(store.good).tokens_start))
     right = oracle.sample(first)["input_ids"]
     assert data[first]["input_ids"].tolist() == [right[0] ^ 1, *right[1:]]
+    with pytest.raises(FormatError, match=f"{store.match}.*checksum of its tokens"):
+        TokenDataset(store.reference, seq_len=_T, verify="full")[first]
 
 
 def test_a_token_width_that_contradicts_the_vocabulary_is_named_even_if_all_lengths_fit(tmp_path: Path) -> None:
@@ -422,7 +424,7 @@ def test_pread_names_a_file_that_is_truncated_while_it_is_read(
     for index in range(first, end):
         assert data[index]["input_ids"].tolist() == oracle.sample(index)["input_ids"]
     os.truncate(store.path, num_bytes)
-    with pytest.raises(FormatError, match=store.match):
+    with pytest.raises(FormatError, match=f"{store.match}.*cut short"):
         data[end - 1]
     with pytest.raises(FormatError, match=store.match):
         list(TokenLoader(data, _BATCH, order="sequential", num_epochs=1, prefetch=prefetch))
