@@ -213,7 +213,7 @@ _BUDGETS = {
     "server": 650,
     "spec": 1_200,
     "storage": 5_050,
-    "tasks": 7_200,
+    "tasks": 7_150,
     "tokenizers": 2_200,
     "tokenloom": 300,
 }
