@@ -8,7 +8,6 @@ of a worker together; with long texts that is also twice as fast.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -16,54 +15,30 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import gigatoken
 import numpy as np
 from numpy.typing import NDArray
-from tiktoken_ext import openai_public
 
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast import sentencepiece_parts
-from tokenloom.tokenizers.fast.bare_json import bare_json
 from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
-from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
-from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
-from tokenloom.tokenizers.huggingface_json import FILE
-from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4O, QWEN_2
-from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-
-if TYPE_CHECKING:  # its module imports sentencepiece, which other kinds do without
-    from tokenloom.tokenizers.sentencepiece_model import SentencePieceTokenizer
+from tokenloom.tokenizers.fast.parts import Parts, parts_of
+from tokenloom.tokenizers.fast.sentencepiece_parts import spaced
+from tokenloom.tokenizers.fast.space_runs import SpaceRuns
 
 NAME = f"gigatoken {version('gigatoken')}"
 _MAX_GROWTH = 256_000_000
 _MAX_NUM_BYTES = 32_000_000  # where the system does not tell how large a process is
-_PATTERNS = {
-    openai_public.r50k_pat_str: "gpt2",
-    GPT_2: "gpt2",
-    CL100K: "cl100k",
-    GPT_4O: "o200k",
-    QWEN_2: "qwen2",
-}
 
 
 def check_parts(tokenizer: Tokenizer) -> None:
     """See Library.check_parts."""
-    if isinstance(tokenizer, TiktokenTokenizer):
-        if tokenizer.pattern not in _PATTERNS:
-            raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4o or Qwen 2")
-        if sorted(tokenizer.ranks.ids.values()) != list(range(len(tokenizer.ranks.ids))):
-            raise Unproven("its ranks are not 0, 1, 2, ...")
-    elif tokenizer.kind == "huggingface":
-        check_tokenizer_json(json.loads(tokenizer.files[FILE]))
-    elif tokenizer.kind == "sentencepiece":
-        read_model(tokenizer.files[sentencepiece_parts.FILE])
-    else:
-        raise Unproven(f"gigatoken does not encode the kind {tokenizer.kind}")
+    parts_of(tokenizer)
 
 
 def starts_thread(tokenizer: Tokenizer) -> bool:
@@ -72,32 +47,50 @@ def starts_thread(tokenizer: Tokenizer) -> bool:
 
 
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
-    """See Library.make_encoder."""
-    if tokenizer.kind == "sentencepiece":
-        return _for_sentencepiece(cast("SentencePieceTokenizer", tokenizer))
-    if tokenizer.kind == "huggingface":
-        return _for_tokenizer_json(tokenizer)
-    check_parts(tokenizer)
-    assert isinstance(tokenizer, TiktokenTokenizer)
-    pattern, file = _PATTERNS[tokenizer.pattern], tokenizer.ranks.file
-    encoder = _Encoder(lambda: _from_file(file, pattern))
-    return FastEncoder(NAME, encoder.encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
+    """Return a fast encoder for a tokenizer; raise Unproven as parts_of, or if gigatoken does not take its parts."""
+    return encoder_of(parts_of(tokenizer), tokenizer.bos_ids, tokenizer.eot_id)
 
 
-def _for_tokenizer_json(tokenizer: Tokenizer) -> FastEncoder:
-    bare = bare_json(tokenizer.files[FILE])
-    runs, normalizes, data = bare.space_runs(), bare.normalizes, bare.content.encode()
-    encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
+def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
+    """Return a fast encoder for the parts of a tokenizer; raise Unproven if gigatoken does not take them.
 
-    def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
-        if normalizes:  # not `bare.normalizes`: that would keep its content a second time
-            texts = list(map(_normal_form, texts))
-        if runs is None:
-            return encoder.encode_texts(texts)
-        marked, ids = runs.mark(texts)
-        return runs.restore(encoder.encode_texts(marked), ids)
+    Args:
+        parts: see Parts.
+        bos_ids: the ids before each document.
+        eot_id: the id after each document.
+    """
+    content, pattern = parts.content, parts.pattern
+    encoder = _Encoder(lambda: _from_json(content) if pattern is None else _from_file(content, pattern))
+    return FastEncoder(NAME, _prepared(parts, encoder.encode_texts), parts.spellings, bos_ids, eot_id)
 
-    return FastEncoder(NAME, encode_texts, bare.spellings, tokenizer.bos_ids, tokenizer.eot_id)
+
+_EncodeTexts = Callable[[list[bytes]], list[NDArray[np.uint32]]]
+
+
+def _prepared(parts: Parts, encode_texts: _EncodeTexts) -> _EncodeTexts:
+    """Return `encode_texts` with what must be done with a text before, and with its ids afterwards."""
+    if parts.pattern is not None:
+        return _with_ids(parts.id_ranges, encode_texts)
+    if parts.run_ids:
+        encode_texts = SpaceRuns(np.array(parts.run_ids, np.uint32), parts.marker_id).marking(encode_texts)
+    if parts.normalizes:
+        return _after(_normal_form, encode_texts)
+    if parts.adds_space is not None:
+        return _after(partial(spaced, adds_space=parts.adds_space), encode_texts)
+    return encode_texts
+
+
+def _after(prepare: Callable[[bytes], bytes], encode_texts: _EncodeTexts) -> _EncodeTexts:
+    """Return `encode_texts` for texts that are prepared first."""
+    return lambda texts: encode_texts(list(map(prepare, texts)))
+
+
+def _with_ids(ranges: list[tuple[int, int]], encode_texts: _EncodeTexts) -> _EncodeTexts:
+    """Return `encode_texts` with ids in place of ranks; they are the same if the ids begin with 0 and have no gap."""
+    if len(ranges) == 1 and ranges[0][0] == 0:
+        return encode_texts
+    ids = np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in ranges])
+    return lambda texts: [ids[ranks] for ranks in encode_texts(texts)]
 
 
 def _normal_form(text: bytes) -> bytes:
@@ -107,15 +100,8 @@ def _normal_form(text: bytes) -> bytes:
     return unicodedata.normalize("NFC", decoded).encode()
 
 
-def _for_sentencepiece(tokenizer: SentencePieceTokenizer) -> FastEncoder:
-    model = read_model(tokenizer.files[sentencepiece_parts.FILE])
-    data = json.dumps(model.tokenizer_json()).encode()
-    encoder = _Encoder(lambda: gigatoken.Tokenizer.from_json(data))
-
-    def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
-        return encoder.encode_texts([model.prepared(text) for text in texts])
-
-    return FastEncoder(NAME, encode_texts, [], tokenizer.bos_ids, tokenizer.eot_id)
+def _from_json(content: bytes) -> gigatoken.Tokenizer:
+    return gigatoken.Tokenizer.from_json(content)
 
 
 def _from_file(content: bytes, pattern: str) -> gigatoken.Tokenizer:

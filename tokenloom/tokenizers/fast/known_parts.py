@@ -6,9 +6,9 @@ never reaches a fast encoder, unless it is_white_space.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from tokenloom.tokenizers.long_texts import parts_of
@@ -55,9 +55,10 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     if unknown := sorted({part["type"] for part in _normalizers(content)} - {"NFC"}):
         raise Unproven(f"its normalizer is {unknown[0]}")
     _check_pre_tokenizers(parts_of(content.get("pre_tokenizer"), "pretokenizers"))
-    added = content.get("added_tokens") or []
+    added = _added_tokens(content)
     _check_added_tokens(added, normalizes(content))
-    check_ids(chain(model["vocab"].items(), ((token["content"], token["id"]) for token in added)))
+    spaces = ((token["content"], token["id"]) for token in added if is_white_space(token))
+    check_ids(chain(model["vocab"].items(), spaces))
 
 
 def normalizes(content: Mapping[str, Any]) -> bool:
@@ -69,17 +70,44 @@ def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return parts_of(content.get("normalizer"), "normalizers")
 
 
-def bare_content(data: bytes) -> dict[str, Any]:
-    """Return the content of a tokenizer.json as a fast encoder gets it; raise Unproven as check_tokenizer_json."""
-    content: dict[str, Any] = json.loads(data)
-    check_tokenizer_json(content)
-    # We put the ids around a text ourselves, and cut no text short.
-    return content | {"post_processor": None, "truncation": None, "padding": None}
+def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides the ids of a tokenizer.json that passed check_tokenizer_json, in one form.
+
+    Two files have the same bare content if they differ only in what a fast encoder must not know or do (special tokens,
+    templates, the normalizer), or in how they write the same.
+    """
+    model = content["model"]
+    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
+    spaces = [{"id": t["id"], "content": t["content"], **flags} for t in _added_tokens(content) if is_white_space(t)]
+    return {
+        "model": {
+            "type": "BPE",
+            "ignore_merges": bool(model.get("ignore_merges")),
+            "vocab": dict(sorted(model["vocab"].items(), key=itemgetter(1))),
+            "merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]],
+        },
+        "added_tokens": sorted(spaces, key=itemgetter("id")),
+        "pre_tokenizer": _pre_tokenizer(parts_of(content.get("pre_tokenizer"), "pretokenizers")),
+    }
+
+
+def _pre_tokenizer(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the pre-tokenizer with these steps."""
+    patterns = [step["pattern"]["Regex"] for step in steps if step["type"] == "Split"]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": patterns in ([], [GPT_2])}
+    if byte_level["use_regex"]:
+        return byte_level
+    splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
+    return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
+
+
+def _added_tokens(content: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return content.get("added_tokens") or []
 
 
 def routed_spellings(content: Mapping[str, Any]) -> list[str]:
     """Return the added tokens that a fast encoder must not get in a text."""
-    return [token["content"] for token in content.get("added_tokens") or [] if not is_white_space(token)]
+    return [token["content"] for token in _added_tokens(content) if not is_white_space(token)]
 
 
 def _check_pre_tokenizers(steps: list[Mapping[str, Any]]) -> None:

@@ -83,7 +83,7 @@ class Model:
         return [(left, right) for *_, left, right in sorted(ranked)]
 
     def tokenizer_json(self) -> dict[str, Any]:
-        """Return the content of a tokenizer.json with these ids, for a text as `prepared` returns it."""
+        """Return the content of a tokenizer.json with these ids, for a text as `spaced` returns it."""
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
         return {
             "added_tokens": [{"id": i, "content": as_text(piece), **flags} for piece, i in self.user_defined.items()],
@@ -92,10 +92,11 @@ class Model:
             "model": {"type": "BPE", "byte_fallback": True, "vocab": self.ids, "merges": self.merges()},
         }
 
-    def prepared(self, text: bytes) -> bytes:
-        """Return a text, UTF-8, with spaces for U+2581, and a space before it where the model adds one."""
-        spaced = text.replace(SPACE_MARK.encode(), b" ")
-        return b" " + spaced if text and self.adds_space else spaced
+
+def spaced(text: bytes, adds_space: bool) -> bytes:
+    """Return a text, UTF-8, with spaces for U+2581, and a space before it where the model adds one."""
+    with_spaces = text.replace(SPACE_MARK.encode(), b" ")
+    return b" " + with_spaces if text and adds_space else with_spaces
 
 
 def as_text(piece: str) -> str:

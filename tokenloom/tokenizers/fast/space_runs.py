@@ -12,7 +12,7 @@ patterns have a rule for line ends, which reaches across the marker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +28,7 @@ from tokenloom.tokenizers.long_texts import parts_of
 MARKER = "\x85"
 _MARKER_BYTES = len(MARKER.encode())
 _SPACE = ord(" ")
+_EncodeTexts = Callable[[list[bytes]], list[NDArray[np.uint32]]]
 _LETTERS = "".join(LETTERS[byte] for byte in MARKER.encode())
 
 
@@ -42,6 +43,15 @@ class SpaceRuns:
     def __init__(self, ids: NDArray[np.uint32], marker_id: int) -> None:
         self.ids, self.marker_id = ids, marker_id
         self._longest = len(ids) - 1
+
+    def marking(self, encode_texts: _EncodeTexts) -> _EncodeTexts:
+        """Return `encode_texts`, which encodes texts, with markers for runs."""
+
+        def encode(texts: list[bytes]) -> list[NDArray[np.uint32]]:
+            marked, ids = self.mark(texts)
+            return self.restore(encode_texts(marked), ids)
+
+        return encode
 
     def mark(self, texts: list[bytes]) -> tuple[list[bytes], NDArray[np.uint32]]:
         """Return the texts, UTF-8, with markers for runs, and the ids of all runs in order.

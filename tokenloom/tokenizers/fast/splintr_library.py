@@ -94,6 +94,9 @@ def _for_tiktoken(tokenizer: TiktokenTokenizer) -> splintr.Tokenizer:
 
 def _for_tokenizer_json(data: bytes) -> tuple[splintr.AnyTokenizer, list[str]]:
     """Return an encoder, and the added tokens that it must not get in a text."""
-    content = bare_content(data)
+    content = json.loads(data)
+    check_tokenizer_json(content)
     with refusals("splintr-rs"):
-        return splintr.from_json_bytes(json.dumps(content).encode()), routed_spellings(content)
+        return splintr.from_json_bytes(
+            json.dumps(bare_content(content) | {"normalizer": content.get("normalizer")}).encode()
+        ), routed_spellings(content)
