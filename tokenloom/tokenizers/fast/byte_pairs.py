@@ -1,12 +1,14 @@
-"""A tokenizer that cuts texts as another one does, and shows where.
+"""A vocabulary that cuts texts as another one does, and shows where.
 
 Two libraries that cut a text into words differently may give the same ids for it, where no token of the vocabulary
 reaches across the cut. In this vocabulary every two bytes are a token, so that nearly every cut shows in the ids.
+Added tokens that are white space stay, and get the ids behind the pairs; no text with another one is compared.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,40 +17,64 @@ import tiktoken
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.byte_letters import LETTERS
+from tokenloom.tokenizers.fast.known_parts import is_white_space
+from tokenloom.tokenizers.fast.parts import Parts
+from tokenloom.tokenizers.fast.space_runs import MARKER
 from tokenloom.tokenizers.huggingface_json import FILE
 from tokenloom.tokenizers.named_encodings import Ranks
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+from tokenloom.tokenizers.tiktoken_files import ranks_file
 
 _NAME, _END = "byte pairs", "<|end of these pairs|>"
-_PAIRS = list(product(range(256), repeat=2))
-_NUM_ORDINARY = 256 + len(_PAIRS)
+_PAIRS = list(product(range(256), range(256)))
+_TOKENS = [bytes([byte]) for byte in range(256)] + [bytes(pair) for pair in _PAIRS]
+_NUM_ORDINARY = len(_TOKENS)
+_FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
 
 def with_byte_pairs(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer with the normalizer and the cuts of one that make_encoder supports."""
+    """Return a tokenizer with the normalizer and the cuts of one that has Parts."""
     if isinstance(tokenizer, TiktokenTokenizer):
-        tokens = [bytes([byte]) for byte in range(256)] + [bytes(pair) for pair in _PAIRS]
-        ranks = {token: rank for rank, token in enumerate(tokens)}
+        ranks = {token: rank for rank, token in enumerate(_TOKENS)}
         special = {_END: _NUM_ORDINARY}
         encoding = tiktoken.Encoding(_NAME, pat_str=tokenizer.pattern, mergeable_ranks=ranks, special_tokens=special)
         return TiktokenTokenizer(encoding, _NAME, _END, None, {}, Ranks(ranks))
-    content = _content(json.loads(tokenizer.files[FILE]))
+    content = _content(json.loads(tokenizer.files[FILE]), _PAIRS)
+    end = {"content": _END, "special": True, "id": _NUM_ORDINARY + len(content["added_tokens"]), **_FLAGS}
+    content["added_tokens"].append(end)
     return load_tokenizer({"kind": tokenizer.kind, "eot": _END}, {FILE: json.dumps(content).encode()})
 
 
-def _content(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json with another vocabulary and an end of text."""
-    pairs = [(LETTERS[first], LETTERS[second]) for first, second in _PAIRS]
-    tokens = [*(LETTERS[byte] for byte in range(256)), *(first + second for first, second in pairs)]
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    added = [*(content.get("added_tokens") or []), {"content": _END, "special": True, **flags}]
+def parts_with_byte_pairs(parts: Parts) -> Parts:
+    """Return the parts of with_byte_pairs for a tokenizer with these parts."""
+    if parts.pattern is not None:
+        content = ranks_file({token: rank for rank, token in enumerate(_TOKENS)})
+        return replace(parts, content=content, id_ranges=[(0, _NUM_ORDINARY - 1)])
+    first, second = MARKER.encode()
+    marker = first, second
+    merges = [marker, *(pair for pair in _PAIRS if pair != marker)] if parts.run_ids else _PAIRS  # see SpaceRuns
+    runs = sorted(parts.run_ids[2:])
+    return replace(
+        parts,
+        content=json.dumps(_content(json.loads(parts.content), merges)).encode(),
+        spellings=[MARKER] if parts.run_ids else [],
+        run_ids=[*parts.run_ids[:2], *(_NUM_ORDINARY + runs.index(i) for i in parts.run_ids[2:])],
+        marker_id=256 + 256 * first + second,
+    )
+
+
+def _content(content: dict[str, Any], pairs: list[tuple[int, int]]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json with another vocabulary, whose pairs are merged in this order."""
+    added = [token for token in content.get("added_tokens") or [] if is_white_space(token)]
     model = content["model"] | {
-        "vocab": {token: i for i, token in enumerate(tokens)},
-        "merges": [f"{first} {second}" for first, second in pairs],
+        "vocab": {"".join(LETTERS[byte] for byte in token): i for i, token in enumerate(_TOKENS)},
+        "merges": [f"{LETTERS[first]} {LETTERS[second]}" for first, second in pairs],
     }
     return content | {
         "model": model,
-        "added_tokens": [token | {"id": _NUM_ORDINARY + i} for i, token in enumerate(added)],
+        "added_tokens": [
+            token | {"id": _NUM_ORDINARY + i} for i, token in enumerate(sorted(added, key=lambda token: token["id"]))
+        ],
         "post_processor": None,
         "truncation": None,
         "padding": None,

@@ -1,172 +1,168 @@
-"""Compare a fast encoder with the reference on every part of a vocabulary and every character, once a machine.
+"""Prove a fast encoder: compare it with the reference on every part of a vocabulary and every character.
 
-Where a text is cut into words is compared with a vocabulary that shows it, see byte_pairs.py.
+The work is one job a slice of texts (probe_texts.py), for any number of processes. A first round of jobs compares all
+slices and finds the code points that go to the reference. In a second one, the fast encoder alone encodes what is left,
+as it does in a check on a machine, and the hashes of its ids, which are those of the reference, are the proof.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast import probe_texts
+from tokenloom.errors import TokenizerError, named_message_of
+from tokenloom.tokenizers.base import Encoded, Tokenizer
 from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
 from tokenloom.tokenizers.fast.comparison import differing
 from tokenloom.tokenizers.fast.encoder import FastEncoder
-from tokenloom.tokenizers.fast.libraries import library_of
+from tokenloom.tokenizers.fast.gigatoken_library import NAME
+from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.parts import Parts, parts_of
+from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups
+from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.verdict import Verdict
-from tokenloom.tokenizers.fast.vocabulary import Vocabulary
+from tokenloom.tokenizers.fast.slices import Ranges, SliceEncoder
+from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 
-_CHUNK = 5_000  # texts that are compared at a time
 _MAX_ODD = 10_000
-_NUM_COMMON = 0x10000  # code points whose ids are compared; those above are in few words, which are compared too
 _UINT32 = np.dtype(np.uint32)
-_Group = tuple[str, Iterable[str]]  # what is compared, and its texts
+Load = Callable[[], Tokenizer]
+
+
+class Refusal(str):
+    """Why a fast encoder is not used for a vocabulary, as a clause."""
 
 
 @dataclass(frozen=True)
-class ProbeSize:
-    """How much a probe compares: code points, lengths of long runs, and the number of random mixtures."""
+class SliceJob:
+    """A slice of texts.
 
-    code_points: Sequence[int]
-    run_lengths: Sequence[int]
-    num_mixtures: int
+    `load` returns the reference, `key` is that of its Parts. `odd` are the code points that a fast encoder does not get
+    besides those of left_to_reference.
+    """
 
-
-FULL_SIZE = ProbeSize(probe_texts.CODE_POINTS, (100, 500, 1000, 4095, 10_000, 100_000, 1_000_000), 20_000)
-
-
-class _Refused(Exception):
-    """The encoder is not used for this vocabulary; the message says why, as a clause."""
+    load: Load
+    key: str
+    index: int
+    odd: Ranges = ()
 
 
-def probe(
-    reference: Tokenizer,
-    encoder: FastEncoder,
-    vocabulary: Vocabulary,
-    report: Callable[[str, int], None],
-    size: ProbeSize = FULL_SIZE,
-) -> Verdict:
-    """Compare an encoder with the reference and return the verdict.
+Pool = Callable[[Callable[[SliceJob], Any], Iterable[SliceJob]], Iterable[Any]]
+
+
+def prove(
+    reference: Tokenizer, parts: Parts, load: Load, report: Callable[[int, int], None], pool: Pool = map
+) -> Proof | Refusal:
+    """Compare gigatoken with the reference of a tokenizer.
 
     Args:
         reference: the tokenizer.
-        encoder: a fast encoder for it.
-        vocabulary: its parts.
-        report: called with what was compared and the number of texts so far.
-        size: how much is compared.
+        parts: its parts.
+        load: returns the tokenizer in another process; it pickles.
+        report: called with how many jobs are done, and how many there are.
+        pool: calls a function for each of some jobs, as map does, in any processes.
     """
-    num_texts = 0
+    num_done = 0
 
-    def count(what: str, num_more: int) -> None:
-        nonlocal num_texts
-        num_texts += num_more
-        report(what, num_texts)
+    def results(function: Callable[[SliceJob], Any], odd: Ranges = ()) -> Iterator[Any]:
+        nonlocal num_done
+        for result in pool(function, [SliceJob(load, parts.key, index, odd) for index in range(NUM_SLICES)]):
+            num_done += 1
+            report(num_done, 2 * NUM_SLICES)
+            yield result
 
-    ids = cuts = _Comparison(reference, encoder, count)
-    if vocabulary.cuts:
-        pairs = with_byte_pairs(reference)
-        cuts = _Comparison(pairs, library_of(encoder.library).make_encoder(pairs), count)
-    refused = None
     try:
-        odd = cuts.odd_code_points(size.code_points)
-        if vocabulary.cuts:
-            odd |= ids.odd_code_points([code for code in size.code_points if code < _NUM_COMMON])
-        if vocabulary.normalizes:
-            odd |= cuts.odd_marks(odd, frozenset(size.code_points))
-        if len(odd) > _MAX_ODD:
-            raise _Refused(f"it encodes {len(odd):,} characters differently")
-        if vocabulary.normalizes:
-            odd |= _unassigned()
-        if vocabulary.cuts:
-            cuts.compare(odd, _any_texts(size))
-        ids.compare(odd, chain(_texts_of(vocabulary, size), [("special tokens", encoder.spellings)], _any_texts(size)))
-    except _Refused as error:
-        refused, odd = str(error), set()
-    return Verdict(reference.fingerprint, reference.backend, encoder.library, refused, _ranges(odd))
+        odd = _ranges(_odd_code_points(results(compare_slice)))
+        return Proof(parts.key, NAME, reference.backend, odd, list(results(hash_slice, odd)))
+    except Unproven as error:
+        return Refusal(str(error))
 
 
-class _Comparison:
-    """The texts that an encoder and the reference encode differently."""
-
-    def __init__(self, reference: Tokenizer, encoder: FastEncoder, count: Callable[[str, int], None]) -> None:
-        self._reference, self._encoder, self._count = reference, encoder, count
-
-    def odd_code_points(self, codes: Sequence[int]) -> set[int]:
-        """Return the code points that are encoded differently alone or next to others."""
-        router = Router([], self._encoder.spellings)
-        odd: set[int] = set()
-        for text_of in (probe_texts.alone, probe_texts.in_context):
-            for start in range(0, len(codes), _CHUNK):
-                some = codes[start : start + _CHUNK]
-                differ = self._differing("characters", [text_of(code) for code in some], router)
-                odd.update(some[i] for i in differ)
-        return odd
-
-    def compare(self, odd: set[int], groups: Iterable[_Group]) -> None:
-        """Raise _Refused if a text without odd code points is encoded differently."""
-        router = Router(_ranges(odd), self._encoder.spellings)
-        for what, texts in groups:
-            for chunk in _chunks(texts):
-                for index in self._differing(what, chunk, router)[:1].tolist():
-                    raise _Refused(f"it encodes {chunk[index][:40]!a} differently")
-
-    def odd_marks(self, odd: set[int], codes: Container[int]) -> set[int]:
-        """Return the code points of other pairs and sequences that only one of the libraries joins or reorders."""
-        router = Router(_ranges(odd), self._encoder.spellings)
-        found: set[int] = set()
-        for chunk in _chunks(probe_texts.pairs_of_marks(codes)):
-            for index in self._differing("marks", chunk, router).tolist():
-                found.update(code for code in map(ord, chunk[index]) if code >= 0x80)
-        return found
-
-    def _differing(self, what: str, texts: Sequence[str], router: Router) -> NDArray[np.int64]:
-        """Return the indices of the texts that the encoder would be given, and encodes differently."""
-        array = pa.array(texts, pa.large_string())
-        given = np.flatnonzero(~router.needs_reference(array))
-        array = array.take(pa.array(given))
-        expected = self._reference.encode(array, _UINT32)
-        found = self._encoder.encode(array, _UINT32)
-        self._count(what, len(texts))
-        return given[differing(expected, found)]
-
-
-def _texts_of(vocabulary: Vocabulary, size: ProbeSize) -> list[_Group]:
-    num_mixtures = 0 if vocabulary.cuts else 10 * size.num_mixtures
+def compare_slice(job: SliceJob) -> list[tuple[str, str]]:
+    """Return the texts that are encoded differently, and the groups that they belong to."""
+    subject = _subject_of(job)
     return [
-        ("vocabulary", probe_texts.words_in_context(vocabulary.words)),
-        ("merges", probe_texts.merges_in_context(vocabulary.merges)),
-        ("mixtures of entries", probe_texts.mixtures(num_mixtures, vocabulary.words)),
+        (group, text)
+        for group, texts in slice_groups(subject.fast.vocabulary, job.index)
+        for text in subject.differing(list(texts), job.index)
     ]
 
 
-def _any_texts(size: ProbeSize) -> list[_Group]:
-    return [("runs", probe_texts.runs(size.run_lengths)), ("mixtures", probe_texts.mixtures(size.num_mixtures))]
+def hash_slice(job: SliceJob) -> str:
+    """Return the hash of the ids of a slice."""
+    return _subject_of(job).fast.ids_hash(job.index, job.odd)
 
 
-def _unassigned() -> set[int]:
-    """Return code points that Python's Unicode tables do not know.
+class _Subject:
+    """A tokenizer and its fast encoder."""
 
-    Normal forms of text without them are the same in all newer versions of Unicode
-    (https://www.unicode.org/policies/stability_policy.html); those of older tables were compared.
+    def __init__(self, reference: Tokenizer) -> None:
+        parts = parts_of(reference)
+        self.key = parts.key
+        self.fast = SliceEncoder(parts)
+        self._reference = reference
+        self._pairs = with_byte_pairs(reference) if self.fast.vocabulary.cuts else reference
+
+    def differing(self, texts: list[str], index: int) -> list[str]:
+        """Return the texts that the encoder of a slice would be given, and encodes differently."""
+        reference = self._pairs if index < NUM_CUT_SLICES else self._reference
+        encoder = replace(self.fast.of_slice(index), bos_ids=reference.bos_ids, eot_id=reference.eot_id)
+        array = pa.array(texts, pa.large_string())
+        given = np.flatnonzero(~Router(left_to_reference(), encoder.spellings).needs_reference(array))
+        array = array.take(pa.array(given))
+        differ = differing(reference.encode(array, _UINT32), _encode(encoder, array))
+        return [texts[i] for i in given[differ]]
+
+
+def _encode(encoder: FastEncoder, texts: pa.Array) -> Encoded:
+    try:
+        return encoder.encode(texts, _UINT32)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise Unproven(f"its probe failed ({named_message_of(error)})") from error
+
+
+_subjects: dict[str, _Subject] = {}  # of this process: one by its key
+
+
+def _subject_of(job: SliceJob) -> _Subject:
+    if job.key not in _subjects:
+        subject = _Subject(job.load())
+        if subject.key != job.key:
+            raise TokenizerError("the tokenizer's files changed while its fast encoder was proven; try again")
+        _subjects.clear()
+        _subjects[job.key] = subject
+    return _subjects[job.key]
+
+
+def _odd_code_points(found: Iterable[list[tuple[str, str]]]) -> set[int]:
+    """Return the code points that go to the reference; raise Unproven if other texts are encoded differently too.
+
+    Args:
+        found: the results of compare_slice.
     """
-    return {code for code in probe_texts.CODE_POINTS if unicodedata.category(chr(code)) == "Cn"}
+    differ = [each for texts in found for each in texts]
+    odd = {ord(text[0]) for group, text in differ if group == "characters"}
+    for group, text in differ:
+        if group == "marks" and odd.isdisjoint(map(ord, text)):
+            odd |= {code for code in map(ord, text) if code >= 0x80}
+    if len(odd) > _MAX_ODD:
+        raise Unproven(f"it encodes {len(odd):,} characters differently")
+    for _, text in differ:
+        if odd.isdisjoint(map(ord, text)):
+            raise Unproven(f"it encodes {text[:40]!a} differently")
+    return odd
 
 
-def _ranges(codes: Iterable[int]) -> list[tuple[int, ...]]:
+def _ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
     """Return integers as ranges [first, last]."""
     runs = groupby(enumerate(sorted(codes)), lambda pair: pair[1] - pair[0])
     return [(codes[0], codes[-1]) for codes in ([code for _, code in run] for _, run in runs)]
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    texts = iter(texts)
-    while chunk := list(islice(texts, _CHUNK)):
-        yield chunk

@@ -1,82 +1,89 @@
-"""What a probe needs to know of a tokenizer."""
+"""What a probe needs to know of a vocabulary, read from what the fast encoder gets of it."""
 
 from __future__ import annotations
 
-import contextlib
+import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.byte_letters import bytes_of_letters
-from tokenloom.tokenizers.fast.sentencepiece_parts import FILE as MODEL_FILE
-from tokenloom.tokenizers.fast.sentencepiece_parts import SPACE_MARK, Model, as_text, read_model
-from tokenloom.tokenizers.huggingface_json import FILE, HuggingFaceTokenizer
-from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
+from tokenloom.tokenizers.fast.sentencepiece_parts import SPACE_MARK, as_text
+
+_Token = bytes | str  # letters stand for the bytes of those that are strings, see byte_letters.py
+_NEVER_FOUND = ("<s>", "</s>", "<unk>", "<pad>")  # names of control pieces, which no text has
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The parts of a tokenizer.
+    """The parts of a vocabulary.
 
-    `words` are its entries and `merges` its pairs, those that are text. `normalizes` says whether texts get a normal
-    form, `cuts` whether they are cut into words before pairs are merged.
+    `tokens` are its entries and `pairs` its merges. `normalizes` says whether texts get a normal form, `cuts` whether
+    they are cut into words before pairs are merged.
     """
 
-    words: list[str]
-    merges: list[tuple[str, str]]
+    tokens: Sequence[_Token]
+    pairs: Sequence[tuple[_Token, _Token]]
     normalizes: bool
     cuts: bool = True
 
+    def words(self, part: slice) -> list[str]:
+        """Return a part of the entries: those in it that are text."""
+        return [text for text in map(_text, self.tokens[part]) if text]
 
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the parts of a tokenizer of a kind that make_encoder knows."""
-    if isinstance(tokenizer, TiktokenTokenizer):
-        return Vocabulary(_texts(tokenizer.ranks.ids), [], False)
-    if tokenizer.kind == "sentencepiece":
-        return _of_model(read_model(tokenizer.files[MODEL_FILE]))
-    assert isinstance(tokenizer, HuggingFaceTokenizer)
-    content = json.loads(tokenizer.files[FILE])
-    model, added = content["model"], content.get("added_tokens") or []
-    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
-    return Vocabulary(
-        words=[*_texts(model["vocab"]), *(token["content"] for token in added if not token["special"])],
-        merges=[(left[0], right[0]) for left, right in map(_halves, pairs) if left and right],
-        normalizes=content.get("normalizer") is not None,
-    )
+    def merges(self, part: slice) -> list[tuple[str, str]]:
+        """Return a part of the merges: those in it whose halves are text."""
+        halves = [(_text(left), _text(right)) for left, right in self.pairs[part]]
+        return [(left, right) for left, right in halves if left and right]
 
 
-def _of_model(model: Model) -> Vocabulary:
+def vocabulary_of(content: bytes, *, is_ranks: bool, normalizes: bool) -> Vocabulary:
+    """Return the parts of a vocabulary.
+
+    Args:
+        content: a .tiktoken file if it `is_ranks`, else a tokenizer.json.
+        is_ranks: see `content`.
+        normalizes: whether texts get a normal form.
+    """
+    if is_ranks:
+        return Vocabulary([base64.b64decode(line.split()[0]) for line in content.splitlines() if line], [], normalizes)
+    found = json.loads(content)
+    pairs: list[tuple[str, str]] = [
+        (left, right)
+        for left, right in (pair.split(" ") if isinstance(pair, str) else pair for pair in found["model"]["merges"])
+    ]
+    if found["model"].get("byte_fallback"):
+        return _of_pieces(found, pairs)
+    added = [token["content"].encode() for token in found.get("added_tokens") or []]
+    return Vocabulary([*found["model"]["vocab"], *added], pairs, normalizes)
+
+
+def _of_pieces(content: Mapping[str, Any], pairs: Iterable[tuple[str, str]]) -> Vocabulary:
     """Return the parts of a SentencePiece model.
 
     Two merges can make the same piece of three neighbours, as `--` and `-`, or `-` and `--`, of `----`. Their order
     is the place in the text for one library, and the halves for the other, so such neighbours are words too.
     """
-    pieces = [*model.scores, *model.user_defined]
+    pieces = [*content["model"]["vocab"], *(token["content"] for token in content["added_tokens"])]
     overlaps = [
         piece[:-length] + piece
-        for piece in model.scores
+        for piece in pieces
         for length in range(1, len(piece))
         if piece[:length] == piece[-length:]
     ]
-    words = [*pieces, *model.others, *overlaps]
+    words = [*pieces, *_NEVER_FOUND, *overlaps]
     return Vocabulary(
-        words=[*map(as_text, words), *(word for word in words if SPACE_MARK in word)],
-        merges=[(as_text(left), as_text(right)) for left, right in model.merges()],
+        tokens=[word.encode() for word in (*map(as_text, words), *(word for word in words if SPACE_MARK in word))],
+        pairs=[(as_text(left).encode(), as_text(right).encode()) for left, right in pairs],
         normalizes=False,
         cuts=False,
     )
 
 
-def _texts(tokens: Iterable[bytes | str]) -> list[str]:
-    """Return the tokens that are text by themselves, as text; letters stand for the bytes of those that are strings."""
-    texts = []
-    for token in tokens:
-        with contextlib.suppress(KeyError, UnicodeDecodeError):  # letters of no byte, or a part of a character
-            texts.append((bytes_of_letters(token) if isinstance(token, str) else token).decode())
-    return texts
-
-
-def _halves(merge: Iterable[str]) -> tuple[list[str], list[str]]:
-    left, right = merge
-    return _texts([left]), _texts([right])
+def _text(token: _Token) -> str:
+    """Return a token as text; empty for one that is not, as a part of a character or letters of no byte."""
+    try:
+        return (bytes_of_letters(token) if isinstance(token, str) else token).decode()
+    except (KeyError, UnicodeDecodeError):
+        return ""
