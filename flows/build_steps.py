@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
@@ -15,7 +16,8 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.encoding.bad_files import explained
-from tokenloom.tasks.encoding.encoders import distrusting, probe_warnings
+from tokenloom.tasks.encoding.encoders import distrusting
+from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.estimate import (
     Estimate,
@@ -105,7 +107,10 @@ def _build(
     encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
     _refuse_too_large(plan, num_workers, run_each)
-    _report_messages(probe_warnings(plan))
+    if proves_first(plan):
+        prove_encoder(plan.definition, plan.tokenizer.fingerprint, num_workers, run_each)
+        plan = replace(plan)  # which chooses again
+    _report_messages(encoder_messages(plan))
     while True:
         try:
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded, lease)
@@ -121,7 +126,7 @@ def _build(
 def _repair(plan: BuildPlan, error: WorkError) -> None:
     """Report a work file that is missing or damaged; the next round of steps recreates it."""
     if isinstance(error, DistrustedEncoder):
-        progress.report(progress.Message(f"{error}; {plan.backend} encodes it again"))
+        progress.report(progress.Message(f"{error}; {plan.known.backend} encodes it again"))
         return
     step = "the partition is encoded again" if error.spill_name else "the file is recreated"
     progress.report(progress.Message(f"{error}; {step}"))

@@ -110,6 +110,15 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         return plan, None if spec.limit else estimate
 
 
+def prove_directly(definition: Mapping[str, Any], fingerprint: str) -> None:
+    """Prove the fast encoder of a tokenizer in children of this process; see prove_encoder."""
+    from tokenloom.tasks.encoding.proving import prove_encoder
+
+    num_workers = chosen_num_workers(None)
+    with _open_workers(num_workers) as run_each:
+        prove_encoder(definition, fingerprint, num_workers, run_each)
+
+
 def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:
     """Verify a version in this process and its children; see run_verification for arguments and errors."""
     with _open_workers(num_workers) as run_each:

@@ -93,7 +93,9 @@ def test_the_wheel_contains_every_module_and_only_tokenloom(tmp_path: Path) -> N
         if path.resolve().relative_to(_ROOT).as_posix() in tracked.stdout.decode().split("\0")
     }
     pages = {f"tasks/report/{name}" for name in ("page.html", "style.css")}
-    data = {"prefect.yaml", "py.typed"} | pages
+    fast = _ROOT / "tokenloom" / "tokenizers" / "fast"
+    proofs = {path.relative_to(_ROOT / "tokenloom").as_posix() for path in (*fast.glob("*.txt"), *fast.rglob("*.json"))}
+    data = {"prefect.yaml", "py.typed"} | pages | proofs
     assert inside == paths | {f"tokenloom/{name}" for name in data}
 
 
@@ -278,7 +280,6 @@ def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None
 _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our own package, or temporary files of ours
     "cli.bench.rank",
     "cli.commands.demo",
-    "cli.commands.tokenizer",
     "cores",
     "reader.shards.disk_reads",
     "server.deployments",
@@ -287,8 +288,11 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "storage.stores.s3",
     "tasks.report.parts",
     "tasks.running.memory",
+    "tokenizers.fast.check_process",
     "tokenizers.fast.gigatoken_library",
-    "tokenizers.fast.verdict",
+    "tokenizers.fast.machine_check",
+    "tokenizers.fast.proofs",
+    "tokenizers.fast.unicode_14",
     "tokenizers.machine_records",
 }
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
-
-_provided: dict[bytes, Tokenizer] = {}
+from tokenloom.tokenizers import ReferenceTokenizer, Tokenizer, load_tokenizer
 
 
 def load_job_tokenizer(
@@ -27,9 +25,6 @@ def load_job_tokenizer(
     Raises TokenizerError if the tokenizer can't be loaded or has another fingerprint.
     """
     key = canonical_json(definition), None if files is None else tuple(sorted(files.items()))
-    provided = _provided.get(key[0])
-    if provided is not None and files is None and provided.fingerprint == fingerprint:
-        return provided
     tokenizer = _load(*key)
     if tokenizer.fingerprint != fingerprint:  # it was loaded for another build, or changed since
         _load.cache_clear()
@@ -47,16 +42,11 @@ def load_job_tokenizer(
     )
 
 
-def preload_tokenizer(definition: Mapping[str, Any]) -> Tokenizer:
+def preload_tokenizer(definition: Mapping[str, Any]) -> ReferenceTokenizer:
     """Load the tokenizer of jobs to come, see load_job_tokenizer; raises TokenizerError if it can't be loaded."""
     return _load(canonical_json(definition), None)
 
 
-def provide_tokenizer(definition: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    """Make load_job_tokenizer return a tokenizer for jobs with its definition and fingerprint."""
-    _provided[canonical_json(definition)] = tokenizer
-
-
 @lru_cache(maxsize=2)
-def _load(definition: bytes, files: tuple[tuple[str, bytes], ...] | None) -> Tokenizer:
+def _load(definition: bytes, files: tuple[tuple[str, bytes], ...] | None) -> ReferenceTokenizer:
     return load_tokenizer(json.loads(definition), None if files is None else dict(files))

@@ -19,7 +19,7 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
-from tokenloom.tasks.encoding.encoders import ANY_ENCODER, EncodingRules, encoding
+from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
@@ -51,7 +51,7 @@ class TokenizeJob:
     rules: RulesJob
     definition: dict[str, Any]
     tokenizer_fingerprint: str
-    encoding: EncodingRules = ANY_ENCODER
+    encoding: EncodingRules = ONLY_REFERENCE
     limit: int | None = None
 
 
@@ -102,7 +102,7 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
-    encoder = encoding(job.store, job.definition, job.tokenizer_fingerprint, job.encoding, job.spill_name)
+    encoder = encoding(job.store, job.definition, job.tokenizer_fingerprint, job.encoding)
     with encoder as tokenizer, naming_source(job.file.source):
         with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
             num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0

@@ -30,8 +30,9 @@ from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tokenizers import pinned_fields
-from tokenloom.tokenizers.fast.choice import may_use
-from tokenloom.tokenizers.identity import TokenizerIdentity, identify
+from tokenloom.tokenizers.base import TokenizerIdentity
+from tokenloom.tokenizers.fast.choice import Choice, choose, may_use
+from tokenloom.tokenizers.identity import identify
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -49,9 +50,9 @@ class Partition(PartitionRange):
 class BuildPlan:
     """What the steps of a build need to know.
 
-    `spec` names the tokenizer as pinned_fields pins it. `tokenizer` is its entry in the manifest; `definition` is its
-    part of the spec, `backend` its reference library, `eot` the text of its end-of-text token (None if that has none),
-    `eot_of_config` whether only a tokenizer_config.json names that token. `identity` is the identity part of the spec;
+    `spec` names the tokenizer as pinned_fields pins it. `tokenizer` is its entry in the manifest, `known` what else is
+    known of it; `definition` is its part of the spec, `eot_of_config` whether only a tokenizer_config.json names its
+    end-of-text token. `identity` is the identity part of the spec;
     `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for
     a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files
     that each pattern of a source's `leave_out` matches.
@@ -66,10 +67,9 @@ class BuildPlan:
     tag: str
     seen_tag_number: int
     tokenizer: TokenizerEntry
+    known: TokenizerIdentity
     definition: dict[str, Any]
     tokenizer_files: dict[str, bytes]
-    backend: str
-    eot: str | None
     eot_of_config: bool
     inputs: list[InputFile]
     left_out: LeftOut
@@ -81,6 +81,11 @@ class BuildPlan:
     def limits(self) -> dict[str, float]:
         """The checks that the version must pass; none for a try-out, which never becomes latest."""
         return self.spec.checks.limits() if self.spec.limit is None else {}
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What encodes; asking for it may check a fast encoder on this machine, which takes a second or two."""
+        return choose(self.known, self.definition, self.distrusted)
 
     @cached_property
     def missing_bytes(self) -> int:
@@ -137,10 +142,9 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         tag=tag,
         seen_tag_number=tags.newest_number(store, tag),
         tokenizer=_tokenizer_entry(tokenizer),
+        known=tokenizer,
         definition=definition,
         tokenizer_files=tokenizer_files,
-        backend=tokenizer.backend,
-        eot=tokenizer.eot,
         eot_of_config="eot" in pinned,
         inputs=inputs,
         left_out=left_out,

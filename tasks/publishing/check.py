@@ -99,8 +99,7 @@ def _find_rows(job: CheckJob) -> list[int]:
 
 
 def _encoding_again(job: CheckJob) -> AbstractContextManager[Tokenizer]:
-    name = f"again-{job.spills[0].input_index}-{job.spills[0].name}"
-    return encoding_again(job.store, job.definition, job.tokenizer_fingerprint, job.rules, job.encoders, name)
+    return encoding_again(job.store, job.definition, job.tokenizer_fingerprint, job.rules, job.encoders)
 
 
 def compare_with_shards(plan: BuildPlan, records: Sequence[ShardRecord], checks: Iterable[PartitionCheck]) -> int:

@@ -48,5 +48,5 @@ def finish_build(
         num_identical=plan.num_identical,
         num_encoded=len(encoded or ()),
         seconds=round(time.monotonic() - start, 3),
-        reference_library=plan.backend,
+        reference_library=plan.known.backend,
     )

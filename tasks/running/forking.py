@@ -26,16 +26,13 @@ _WORKER = (
 )
 _POLL_SECONDS = 0.002
 
-_control: Connection | None = None  # to the parent, in the server
-
 
 def serve_forks(descriptor: int) -> NoReturn:
     """Run in the server: start workers until the parent is gone."""
-    global _control
     gc.disable()  # loading makes no garbage, and a collection would write to the pages that forks share
     keep_pandas_out()
     os.set_inheritable(descriptor, False)  # in a worker it would hide from the parent that the server has ended
-    control = _control = Connection(descriptor)
+    control = Connection(descriptor)
     while True:
         try:
             request, *arguments = control.recv()
@@ -71,21 +68,6 @@ def _start_worker(control: Connection) -> int:
         return pid
     finally:
         os.close(descriptor)
-
-
-def fork_beside(run: Callable[[], NoReturn]) -> bool:
-    """Fork a process that runs a function beside the server; return False in another process, or if it can't fork."""
-    if _control is None or not _can_fork():
-        return False
-    gc.freeze()
-    if os.fork() == 0:
-        try:
-            gc.enable()
-            _control.close()
-            run()
-        finally:
-            os._exit(1)
-    return True
 
 
 def _can_fork() -> bool:

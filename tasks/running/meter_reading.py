@@ -9,6 +9,7 @@ from tokenloom.wording import about, clock, percent
 
 _LABELS = {
     "cut": "read file structure",
+    "prove": "prove the fast encoder",
     "assign": "divide into shards",
     "read": "read files",
     "encode": "encode again",

@@ -84,7 +84,7 @@ class _Worker:
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
             name = signal.Signals(-code).name
             return f"crashed in native code ({name}); if that happens again, repair the input or leave it out"
-        if code == -signal.SIGALRM:  # see _ending_if_hung in tokenizers/fast/tokenizer.py
+        if code == -signal.SIGALRM:  # see ending_if_hung in tokenizers/fast/tokenizer.py
             return "hung in native code (SIGALRM)"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
+from tokenloom.tasks.running.steps import has_lost_worker
 from tokenloom.tokenizers.fast import tokenizer
 from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.probe import SliceJob
 
 
 def crash(text: str) -> str:
@@ -32,3 +35,11 @@ def hang(text: str) -> str:
     FastEncoder.encode = sleep  # type: ignore[assignment,method-assign]
     tokenizer._HANG_SECONDS = 1
     return text
+
+
+def die_once(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:
+    """Do the work of proving._run in a process that is killed by it."""
+    if has_lost_worker():
+        return None
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError

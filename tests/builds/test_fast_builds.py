@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.builders import proofs, wrong_encoders
 from tests.builders.datasets import make_spec, write_parquet
 from tests.builders.observing import messages_of_builds
 from tests.tokenloom.test_fast_encoders import changed, train
@@ -20,12 +19,12 @@ from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.distrust import distrust
+from tokenloom.tasks.encoding import encoders
 from tokenloom.tasks.publishing.outcome import encoding_line
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast import gigatoken_library
+from tokenloom.tokenizers.fast import gigatoken_library, machine_check
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.verdict import Verdict, verdict_path, write_verdict
 
 _NUM_TEXTS = 3000
 Change = Callable[[str, list[int]], list[int]]
@@ -48,9 +47,8 @@ class Builds:
         self.encoder = make_encoder(self.reference)
 
     def trust(self) -> None:
-        """Write a verdict that trusts the encoder."""
-        verdict = Verdict(self.reference.fingerprint, self.reference.backend, self.encoder.library, None, [])
-        write_verdict(verdict_path(self.reference, self.encoder.library), verdict)
+        """Write a proof of the encoder, and a check that found no difference."""
+        proofs.trust(self.reference)
 
     def spec(self, store: str, backend: str = "auto", **fields: Any) -> BuildSpec:
         source = {"kind": "parquet", "path": str(self.folder / "*.parquet")}
@@ -143,36 +141,6 @@ def test_each_build_of_a_process_compares_a_sample_of_its_own(builds: Builds) ->
         compared += [use["compared"] for use in builds.used(f"store-{seed}").values()]
     assert len(compared) == 4
     assert len(set(compared)) == 1  # the fourth would have none left of a sample of all
-
-
-def test_a_verdict_that_appears_during_a_build_is_used_and_the_file_is_examined_only_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenloom.flows import build_steps
-    from tokenloom.tasks.encoding import encoders as choices
-
-    builds = Builds(tmp_path)
-    num_examined, num_encoded = 0, 0
-    choose, tokenize = (getattr(choices, "choose"), getattr(build_steps, "tokenize_partition"))  # noqa: B009  (imported there)
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal num_examined
-        num_examined += 1
-        return choose(*arguments)
-
-    def trusting(job: Any) -> Any:
-        nonlocal num_encoded
-        num_encoded += 1
-        if num_encoded == 3:
-            builds.trust()
-        return tokenize(job)
-
-    monkeypatch.setattr(choices, "choose", counted)
-    monkeypatch.setattr(build_steps, "tokenize_partition", trusting)
-    result = builds.build(builds.spec("fast"), 0)
-    (use,) = builds.used("fast").values()
-    assert (use["partitions"], num_encoded, num_examined) == (1, 3, 2)
-    assert str(encoding_line(result.to_json())).endswith(f"; {builds.reference.backend} encoded 2 of the partitions")
 
 
 @pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
@@ -270,7 +238,8 @@ def test_a_shard_that_a_build_with_a_distrusted_encoder_overwrote_is_written_aga
     monkeypatch.setattr(build_steps, "publish_version", overwrite_first)
     builds.distrust()
     assert builds.build(builds.spec("fast")).published
-    assert "another build has overwritten it" in builds.messages[0]
+    assert f"{builds.encoder.library} is distrusted: see the folder distrusted/" in builds.messages[0]
+    assert "another build has overwritten it" in builds.messages[1]
     builds.assert_same_as_slow("fast")
 
 
@@ -290,35 +259,71 @@ def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, m
     builds.assert_same_as_slow("mixed")
 
 
-@pytest.mark.parametrize("damage", ["file", "full"])
-def test_a_build_that_can_not_probe_says_so_once(
-    damage: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokenloom.tasks.encoding.encoders._MIN_PROBED_BYTES", 1)
-    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=AssertionError))
-    if damage == "file":
-        cache.write_text("a file")
-    else:
-        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-        monkeypatch.setattr("tokenloom.tokenizers.fast.verdict.TemporaryFile", full)
+def test_a_build_without_a_proof_says_in_one_line_what_encodes(tmp_path: Path) -> None:
     builds = Builds(tmp_path)
     assert builds.build(builds.spec("slow")).published
-    (message,) = builds.messages
-    assert message.startswith(f"no faster library than {builds.reference.backend} can be probed on this machine: ")
-    assert message.endswith("set TOKENLOOM_CACHE to another folder")
+    assert builds.messages == [
+        f"encoded by {builds.reference.backend}: {builds.encoder.library} is not proven for this vocabulary; "
+        "`tokenloom tokenizer SPEC` proves it in about a minute"
+    ]
+    builds.messages.clear()
+    assert builds.build(builds.spec("reference", "reference")).published
+    assert not builds.build(builds.spec("slow")).published
+    assert builds.messages == []
 
 
-def test_a_build_starts_a_probe_once_even_if_it_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.encoding.encoders._MIN_PROBED_BYTES", 1)
-    start = Mock(return_value=True)  # each could start, since the one before ended at once
-    monkeypatch.setattr("tokenloom.tokenizers.fast.probe_process.start_probe", start)
+def test_a_build_says_once_that_its_encoder_is_refused_on_this_machine(tmp_path: Path) -> None:
     builds = Builds(tmp_path)
-    for seed in (1, 2):
-        builds.messages.clear()
-        builds.build(builds.spec(f"slow-{seed}", seed=seed))
-        (message,) = builds.messages
-        assert "a probe starts in the background" in message
-    assert start.call_count == 2
+    proofs.trust(builds.reference, refused="its check crashed (SIGABRT)")
+    assert builds.build(builds.spec("slow"), 2).published
+    (message,) = builds.messages
+    assert message.startswith(f"encoded by {builds.reference.backend} (2.0 MB/s a core): {builds.encoder.library} is")
+    assert message.endswith(" is refused on this machine: its check crashed (SIGABRT)")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_build_of_much_text_proves_its_encoder_first(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.encoding.proving._PROBE_BYTES", 1)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe.NUM_SLICES", 101)
+    builds = Builds(tmp_path)
+    builds.build(builds.spec("fast"), num_workers)
+    builds.assert_same_as_slow("fast")
+    ((library, use),) = builds.used("fast").items()
+    assert (library, use["partitions"]) == (builds.encoder.library, 3)
+    assert builds.messages == []
+
+
+def test_a_worker_that_is_lost_in_a_probe_leaves_the_build_to_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.encoding.proving._PROBE_BYTES", 1)
+    monkeypatch.setattr("tokenloom.tasks.encoding.proving._run", wrong_encoders.die_once)
+    builds = Builds(tmp_path)
+    assert builds.build(builds.spec("slow"), 1).published
+    assert [text for text in builds.messages if "a worker was killed or crashed in its probe" in text]
+    assert builds.used("slow") == {}
+
+
+@pytest.mark.parametrize("machine", ["another machine", ""])
+def test_a_worker_on_another_machine_checks_the_encoder_itself(
+    machine: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of this test stands for that machine's; the encoder of the proof without slices is not wrong."""
+    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: machine)
+    builds.build(builds.spec("fast"))
+    builds.assert_same_as_slow("fast")
+    assert len(builds.used("fast")) == 1
+    proofs.trust(builds.reference, refused="it gives other ids")
+    driver = machine_check.MachineCheck(None, None)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.choice.check_here", lambda *arguments, again: driver)
+    encoders._tokenizer.cache_clear()
+    encoders._say_once.cache_clear()
+    builds.messages.clear()
+    builds.build(builds.spec("other"))
+    assert builds.used("other") == {}
+    assert builds.messages == [f"{builds.encoder.library} is refused on a machine: it gives other ids"]
 
 
 def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -34,6 +33,10 @@ from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, CheckedRowFinder, Win
 from tokenloom.tasks.running.steps import Call, RunEach, StepJobs
 from tokenloom.tasks.sources import Rows, parquet
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 
 def num_checked(spec: BuildSpec, version: str) -> int:
@@ -217,11 +220,11 @@ def test_a_job_that_finds_other_ids_distrusts_the_encoder_itself(
     def differ(*arguments: Any) -> NoReturn:
         raise EncoderMismatch("fast 1.0 and byte give different ids for 'one'")
 
-    def choose_fast(*arguments: Any) -> SimpleNamespace:
-        return SimpleNamespace(tokenizer=choice(*arguments).tokenizer, encoder="fast 1.0")
+    def with_fast(definition: bytes, fingerprint: str, rules: encoders.EncodingRules) -> FastTokenizer:
+        encoder = FastEncoder("fast 1.0", lambda texts: [], [], [], 0)
+        return FastTokenizer(load_tokenizer({"kind": "byte"}), encoder, Router([], []))
 
-    choice = encoders._choice
-    monkeypatch.setattr(encoders, "_choice", choose_fast)
+    monkeypatch.setattr(encoders, "_tokenizer", with_fast)
     monkeypatch.setattr(check, "encode_again", differ)
     with pytest.raises(DistrustedEncoder, match=r"fast 1\.0 is not used for this dataset from now on"):
         check_partition(replace(jobs[0], encoders=frozenset(["fast 1.0", "other 2.0"])))

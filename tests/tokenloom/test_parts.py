@@ -14,8 +14,7 @@ from tokenizers import AddedToken, normalizers
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
-from tokenloom.storage.formats.canonical import sign_record
-from tokenloom.tokenizers import huggingface_json, load_tokenizer
+from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
@@ -121,9 +120,9 @@ def test_what_decides_ids_changes_the_key(change: Callable[[dict[str, Any]], obj
 
 
 def test_the_same_vocabulary_of_another_reference_has_another_key(tmp_path: Path) -> None:
-    one = Parts("tiktoken", b"x", "gpt2")
-    assert one.key == Parts("tiktoken", b"x", "gpt2", spellings=["<s>"]).key
-    assert len({one.key, Parts("huggingface", b"x", "gpt2").key, Parts("tiktoken", b"x", "gpt4").key}) == 3
+    one = Parts("tiktoken", "x", "gpt2")
+    assert one.key == Parts("tiktoken", "x", "gpt2", spellings=["<s>"]).key
+    assert len({one.key, Parts("huggingface", "x", "gpt2").key, Parts("tiktoken", "x", "gpt4").key}) == 3
 
 
 # ---- the encoder made of them
@@ -167,30 +166,11 @@ def test_a_file_with_an_unknown_part_is_refused() -> None:
         parts(train(normalizers.Lowercase()))
 
 
-def test_an_unknown_pattern_of_ranks_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_pattern_of_ranks_and_an_unknown_kind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     definition = {"kind": "tiktoken", "name": "gpt2"}
     reference = load_tokenizer(definition)
-    reference._encoding._pat_str = "."  # type: ignore[attr-defined]
+    monkeypatch.setattr(reference._encoding, "_pat_str", ".")  # type: ignore[attr-defined]
     with pytest.raises(Unproven, match="its pattern is not that of"):
         parts_of(reference)
     with pytest.raises(Unproven, match="no fast encoder supports the kind byte"):
         parts_of(load_tokenizer({"kind": "byte"}))
-
-
-# ---- the size of a vocabulary
-
-
-def test_the_size_of_a_vocabulary_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
-
-    def size(code: str) -> int:
-        monkeypatch.setattr(huggingface_json, "installed_code", lambda package: code)
-        return loaded(NORMAL).vocab_size
-
-    true = size("one release")
-    assert true == max(token["id"] for token in json.loads(NORMAL)["added_tokens"]) + 1
-    (record,) = tmp_path.glob("cache/tokenizers/vocab-size-*.json")
-    record.write_bytes(sign_record(huggingface_json._VocabSize(record.stem, "one release", 7)))
-    assert size("one release") == 7  # the record is used
-    assert size("") == size("another") == true
-    assert size("another") == true

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.counts import count
-from tests.tokenloom.test_fast_encoders import SIZE, ids_of
+from tests.tokenloom.test_fast_encoders import chosen, ids_of
 from tests.tokenloom.tokenizer_conformance import TEXTS, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
-from tokenloom.tokenizers.fast.choice import choose
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
-from tokenloom.tokenizers.fast.probe import probe
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.sentencepiece_parts import FILE, SPACE_MARK, read_model
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
-from tokenloom.tokenizers.fast.verdict import Verdict
-from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 
 _CORPUS = ["lorem ipsum dolor sit amet", "aaaa aaa ababab -----", "été, été: naïve café", "x = f(x)\n    y"] * 5
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
@@ -176,49 +171,16 @@ def test_a_damaged_model_that_the_library_takes_is_refused_or_encoded_the_same()
     assert num_taken
 
 
-# ---- the probe
-
-
-def verdict_on(reference: ReferenceTokenizer, used: ReferenceTokenizer) -> Verdict:
-    """Probe what encodes with the model of another tokenizer."""
-    encoder = replace(make_encoder(reference), encode_texts=make_encoder(used).encode_texts)
-    return probe(reference, encoder, vocabulary_of(reference), lambda what, num_texts: None, SIZE)
-
-
-@pytest.mark.slow
-def test_the_probe_finds_no_character_that_is_encoded_differently(reference: ReferenceTokenizer) -> None:
-    verdict = verdict_on(reference, reference)
-    assert (verdict.refused, verdict.odd) == (None, [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        train() + _RUNS + piece("amet", -1e8),  # one piece more
-        train(vocab_size=339) + piece("amet", -1e8) + _RUNS,  # another one
-        train() + piece(SPACE_MARK * 2) + piece(SPACE_MARK * 3),
-        train() + _RUNS + piece("tp", 0, _USER_DEFINED),
-    ],
-    ids=["a piece", "a score", "runs of spaces", "a user-defined piece"],
-)
-def test_the_probe_refuses_another_model(wrong: bytes) -> None:
-    verdict = verdict_on(loaded(train() + _RUNS), loaded(wrong))
-    assert verdict.refused is not None and verdict.refused.startswith("it encodes ")
-
-
 # ---- the choice
 
 
-def test_a_model_is_pending_and_one_that_normalizes_keeps_its_library(
+def test_a_model_may_be_proven_and_one_that_normalizes_keeps_its_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
-    pending = choose(loaded(train()), "auto").pending
-    assert pending is not None and pending.NAME.startswith("gigatoken ")
-    choice = choose(loaded(train(model_type="unigram", vocab_size=299)), "auto")
-    assert (choice.pending, choice.encoder) == (None, None)
-    assert choice.reason == "its model_type is not BPE; splintr-rs does not encode the kind sentencepiece"
+    assert str(chosen(loaded(train())).unproven).startswith("gigatoken ")
+    choice = chosen(loaded(train(model_type="unigram", vocab_size=299)))
+    assert (choice.unproven, choice.encoder, choice.reason) == (None, None, "its model_type is not BPE")
 
 
 # ---- real models

@@ -20,8 +20,8 @@ from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_e
 from tokenloom.errors import TokenizerError
 from tokenloom.spec import tokenizers as spec_tokenizers
 from tokenloom.tokenizers import load_tokenizer, tiktoken_files
+from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.splintr_library import make_encoder
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 from tokenloom.tokenizers.tiktoken_files import NAMED_FORMATS

@@ -16,11 +16,12 @@ from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import EOT
 from tokenloom.errors import TokenizerError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tokenizers import identity, load_tokenizer, machine_records
-from tokenloom.tokenizers.identity import TokenizerIdentity, identify
-from tokenloom.tokenizers.machine_records import write_machine_record
+from tokenloom.tokenizers.base import TokenizerIdentity
+from tokenloom.tokenizers.identity import identify
 
 NEOX, MODEL = "tokenizers/gpt-neox-20b/tokenizer.json", "tokenizers/sentencepiece/test_model.model"
 
@@ -59,8 +60,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 
 def record_of(cache: Path) -> Path:
-    """Return the only record of a cache."""
-    (path,) = cache.glob("*.json")
+    """Return the only record of an identity in a cache."""
+    (path,) = cache.glob("TokenizerIdentity-*.json")
     return path
 
 
@@ -79,9 +80,9 @@ def test_what_is_remembered_is_what_is_loaded(
     first, second = identify(definition), identify(definition)
     assert first == second
     found, files = second
-    assert {name: getattr(loaded, name) for name in TokenizerIdentity.__slots__} == {
-        name: getattr(found, name) for name in TokenizerIdentity.__slots__
-    }
+    names = [name for name in TokenizerIdentity.__slots__ if name not in ("encoder_key", "unproven")]
+    assert {name: getattr(loaded, name) for name in names} == {name: getattr(found, name) for name in names}
+    assert (found.encoder_key is None) == (found.unproven is not None) == (kind in ("byte", "tokenizer.model"))
     assert files == loaded.files
     assert len(loads.definitions) == (2 if kind == "byte" else 1)
 
@@ -177,7 +178,7 @@ def test_a_build_that_is_up_to_date_loads_no_tokenizer(tmp_path: Path, ranks: di
 def test_a_wrong_record_publishes_nothing(tmp_path: Path, ranks: dict[str, Any], cache: Path) -> None:
     spec = _with_tokenizer(tmp_path, ranks)
     found, _ = identify(spec.tokenizer.model_dump())
-    write_machine_record(record_of(cache), replace(found, fingerprint="0" * 64))
+    record_of(cache).write_bytes(sign_record(replace(found, fingerprint="0" * 64)))
     with pytest.raises(TokenizerError, match="is not the one of the plan"):
         build(spec)
     assert published_versions(dataset_store(spec.store, spec.dataset)) == []

@@ -77,6 +77,27 @@ class ReferenceTokenizer(Tokenizer, Protocol):
         """The end-of-text token as the library spells it; None if it has no spelling."""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizerIdentity:
+    """What a tokenizer is, without its vocabulary; see Tokenizer for the fields, and ReferenceTokenizer for `eot`.
+
+    `encoder_key` is the key of what a fast encoder is given, see Parts. It is None if there can be none, as `unproven`
+    says in a clause.
+    """
+
+    kind: str
+    name: str
+    vocab_size: int
+    bos_ids: list[int]
+    eot_id: int
+    fingerprint: str
+    backend: str
+    max_text_bytes: int
+    eot: str | None
+    encoder_key: str | None
+    unproven: str | None
+
+
 def fingerprint(definition: dict[str, Any], probe_ids: list[int]) -> str:
     """Return the SHA-256 of a definition (JSON values) and the ids of PROBE, in hexadecimal."""
     value = json.dumps({"definition": definition, "probe": probe_ids}, sort_keys=True, separators=(",", ":"))

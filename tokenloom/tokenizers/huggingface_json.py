@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,6 @@ from tokenloom.tokenizers.base import (
 )
 from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
-from tokenloom.tokenizers.machine_records import KeptRecord, find_kept_record, installed_code, write_kept_record
 
 _RUN_BYTES = 250_000
 _MAX_WHOLE_BYTES = 2_000_000
@@ -51,11 +49,6 @@ FILE = "tokenizer.json"
 # Every byte that occurs in UTF-8, in characters of one to four bytes; no trained alphabet contains them all.
 _CODES = [*range(0x100), *range(0x100, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000)]
 _EVERY_BYTE = "".join(map(chr, [*_CODES, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000]))
-
-
-@dataclass(frozen=True, slots=True)
-class _VocabSize(KeptRecord):
-    vocab_size: int
 
 
 class HuggingFaceTokenizer:
@@ -82,10 +75,9 @@ class HuggingFaceTokenizer:
         self._library = library
         self.bos_ids, self.eot_id = boundary_ids
         self.eot = library.id_to_token(self.eot_id)
-        sha256 = sha256_of_bytes(data)
-        self.vocab_size = _vocab_size(library, sha256)
+        self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
         self._spellings = {i: library.id_to_token(i) or "" for i in self.bos_ids} | {self.eot_id: END_OF_TEXT}
-        definition = {"kind": self.kind, "file": sha256}
+        definition = {"kind": self.kind, "file": sha256_of_bytes(data)}
         marked = {"eot": self.eot_id, "bos": self.bos_ids}
         probe_ids = self._encode_texts([PROBE], _UINT32)[0].tolist()
         self.fingerprint = fingerprint(definition | marked, probe_ids)
@@ -128,21 +120,6 @@ class HuggingFaceTokenizer:
 
     def _decode_run(self, ids: list[int]) -> str:
         return self._library.decode(ids, skip_special_tokens=False)
-
-
-def _vocab_size(library: tokenizers.Tokenizer, sha256: str) -> int:
-    """Return the highest id + 1, as this machine keeps it: the library only lists all tokens, 0.1 s for 150,000.
-
-    Args:
-        library: the tokenizer of the library.
-        sha256: of its file.
-    """
-    name, code = f"vocab-size-{sha256[:32]}", installed_code("tokenizers")
-    if kept := find_kept_record(name, code, _VocabSize):
-        return kept.vocab_size
-    vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
-    write_kept_record(_VocabSize(name, code, vocab_size))
-    return vocab_size
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> HuggingFaceTokenizer:

@@ -1,47 +1,25 @@
 """What a plan needs to know of a tokenizer, remembered by this machine.
 
-Loading a vocabulary takes 0.2 to 0.4 s, half of a build that finds its version published. A record is found by a hash
-of all that decides it: the definition, the content of its files, the installed library (the checksums of its files,
-as its package lists them), and our own modules. So a record can be missing, but not out of date. A build that encodes
-does not rely on it either: each worker loads the tokenizer, and compares its fingerprint with the plan's.
+Loading a vocabulary takes 0.2 to 0.4 s, half of a build that finds its version published. All that decides the record
+is its definition, the content of its files, the installed library (the checksums of its files, as its package lists
+them), and our own modules. A build that encodes does not rely on it: each worker loads the tokenizer, and compares its
+fingerprint with the plan's.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tokenloom.errors import StoreError, TokenizerError
-from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes
+from tokenloom.errors import TokenizerError
+from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.machine_records import (
-    find_machine_record,
-    installed_code,
-    machine_record_path,
-    write_machine_record,
-)
+from tokenloom.tokenizers.base import ReferenceTokenizer, Tokenizer, TokenizerIdentity
+from tokenloom.tokenizers.machine_records import installed_code, remembered
 
 _LIBRARIES = {"tiktoken": "tiktoken", "huggingface": "tokenizers", "sentencepiece": "sentencepiece"}
 _FILES = {"huggingface": "tokenizer.json", "sentencepiece": "tokenizer.model"}  # of a definition that has a path
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerIdentity:
-    """What a tokenizer is, without its vocabulary; see Tokenizer for the fields, and ReferenceTokenizer for `eot`."""
-
-    kind: str
-    name: str
-    vocab_size: int
-    bos_ids: list[int]
-    eot_id: int
-    fingerprint: str
-    backend: str
-    max_text_bytes: int
-    eot: str | None
 
 
 def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str, bytes]]:
@@ -52,11 +30,24 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
 
     Raises TokenizerError as load_tokenizer.
     """
-    files, path = _files_and_path(definition)
-    if found := _find(files, path):
-        return found
-    tokenizer = load_tokenizer(definition)
-    identity = TokenizerIdentity(
+    files = _deciding_files(definition)
+    if files is None:
+        tokenizer = load_tokenizer(definition)
+        return identity_of(tokenizer), tokenizer.files
+
+    def load() -> TokenizerIdentity:
+        tokenizer = load_tokenizer(definition)
+        if tokenizer.files != files:
+            raise TokenizerError(f"tokenizer {tokenizer.name}: its files changed while they were read; build again")
+        return identity_of(tokenizer)
+
+    return remembered(TokenizerIdentity, _deciding(definition, files), load), files
+
+
+def identity_of(tokenizer: ReferenceTokenizer) -> TokenizerIdentity:
+    """Return what a tokenizer is."""
+    key, unproven = _encoder_key(tokenizer)
+    return TokenizerIdentity(
         kind=tokenizer.kind,
         name=tokenizer.name,
         vocab_size=tokenizer.vocab_size,
@@ -66,21 +57,22 @@ def identify(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str
         backend=tokenizer.backend,
         max_text_bytes=tokenizer.max_text_bytes,
         eot=tokenizer.eot,
+        encoder_key=key,
+        unproven=unproven,
     )
-    if path is not None and tokenizer.files == files:  # they did not change in between
-        with contextlib.suppress(OSError):  # the next plan loads it again
-            write_machine_record(path, identity)
-    return identity, tokenizer.files
 
 
-def find_identity(definition: Mapping[str, Any]) -> tuple[TokenizerIdentity, dict[str, bytes]] | None:
-    """Return what a tokenizer is, and its files, if this machine remembers it; see identify."""
-    return _find(*_files_and_path(definition))
+def _encoder_key(tokenizer: Tokenizer) -> tuple[str | None, str | None]:
+    """Return `encoder_key` and `unproven` of a tokenizer."""
+    if tokenizer.kind not in _LIBRARIES:
+        return None, f"no fast encoder supports the kind {tokenizer.kind}"
+    from tokenloom.tokenizers.fast.known_parts import Unproven
+    from tokenloom.tokenizers.fast.parts import parts_of  # late: it imports tiktoken
 
-
-def _find(files: dict[str, bytes] | None, path: Path | None) -> tuple[TokenizerIdentity, dict[str, bytes]] | None:
-    known = None if path is None else find_machine_record(path, TokenizerIdentity)
-    return None if known is None or files is None else (known, files)
+    try:
+        return parts_of(tokenizer).key, None
+    except Unproven as error:
+        return None, str(error)
 
 
 def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
@@ -98,23 +90,8 @@ def _deciding_files(definition: Mapping[str, Any]) -> dict[str, bytes] | None:
     return None
 
 
-def _files_and_path(definition: Mapping[str, Any]) -> tuple[dict[str, bytes] | None, Path | None]:
-    """Return the files that decide what a tokenizer is, and where its record is; None for what is not known."""
-    files = _deciding_files(definition)
-    return files, None if files is None else _record_path(definition, files)
-
-
-def _record_path(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> Path | None:
-    """Return where the record of a tokenizer is; None if not all that decides it is known, or there is no cache."""
+def _deciding(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, object] | None:
+    """Return all that decides what a tokenizer is; None if not all of it is known."""
     code = installed_code(_LIBRARIES[definition["kind"]])
-    if not code:
-        return None
-    decides = {
-        "definition": dict(definition),
-        "files": {name: sha256_of_bytes(data) for name, data in files.items()},
-        "code": code,
-    }
-    try:
-        return machine_record_path(canonical_json(decides).decode())
-    except StoreError:
-        return None
+    sums = {name: sha256_of_bytes(data) for name, data in files.items()}
+    return {"definition": dict(definition), "files": sums, "code": code} if code else None

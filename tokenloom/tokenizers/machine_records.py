@@ -1,100 +1,76 @@
-"""Records on tokenizers in the machine's cache: what a probe found out, what tokenizers are, what is slow to make."""
+"""Records on tokenizers in the machine's cache: what is slow to find out or to make.
+
+A record lies under a hash of all that decides it, so it can be missing, but not out of date. Whatever keeps a record
+from being read or written costs only the time to make it again.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sha256_of_bytes, sign_record
 from tokenloom.storage.formats.records import Record
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-
-@dataclass(frozen=True, slots=True)
-class KeptRecord:
-    """What is slow to make: its `name`, and the `code` that made it, see installed_code."""
-
-    name: str
-    code: str
-
-
-Kept = TypeVar("Kept", bound=KeptRecord)
-
-
-def machine_record_path(decides: str) -> Path:
-    """Return where the record on something is kept; raises StoreError without a home folder.
+def remembered(kind: type[Record], decides: object, make: Callable[[], Record]) -> Record:
+    """Return a record: as this machine keeps it, or else made and kept.
 
     Args:
-        decides: all that decides the record, as text.
+        kind: the record's class.
+        decides: all that decides the record, as JSON; None if that is unknown, so that nothing is kept.
+        make: makes the record.
     """
-    return _named_record_path(sha256_of_bytes(decides.encode())[:32])
+    if decides is None:
+        return make()
+    found = find_record(kind, decides)
+    if found is None:
+        found = make()
+        with contextlib.suppress(OSError):
+            write_record(found, decides)
+    return found
 
 
-def _named_record_path(name: str) -> Path:
-    return default_cache_folder() / "tokenizers" / f"{name}.json"
-
-
-def installed_code(package: str | None = None) -> str:
-    """Return the SHA-256 of the code that makes tokenizers: our modules, and a package. Empty if that is unknown.
-
-    Args:
-        package: its name on PyPI; it must list its files with their checksums. None for our modules alone.
-    """
+def find_record(kind: type[Record], decides: object) -> Record | None:
+    """Return the record that this machine keeps; None if it is missing, damaged or can't be read."""
     try:
-        files = "ours" if package is None else distribution(package).read_text("RECORD")
-        modules = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    except (PackageNotFoundError, OSError):
-        return ""
-    return sha256_of([files, *map(sha256_of_bytes, modules)]) if files and modules else ""
-
-
-def find_machine_record(path: Path, kind: type[Record]) -> Record | None:
-    """Return the record in a file; None if it is missing, damaged or of another kind."""
-    try:
+        path = _path(kind, decides)
         return read_signed_record(read_regular(path), str(path), kind)
     except (OSError, FormatError):
         return None
 
 
-def write_machine_record(path: Path, record: DataclassInstance) -> None:
-    """Write a record to a path atomically; raises OSError if the cache can't be written."""
-    replace_file(path, sign_record(record))
+def write_record(record: Record, decides: object) -> None:
+    """Keep a record, in place of an earlier one; raises OSError, which StoreError is, if the cache can't be written."""
+    replace_file(_path(type(record), decides), sign_record(record))
 
 
-def find_kept_record(name: str, code: str, kind: type[Kept]) -> Kept | None:
-    """Return the record that is kept under a name; None if there is none for this code, or its file was renamed.
+def _path(kind: type[Record], decides: object) -> Path:
+    """Return where a record is kept; raises StoreError without a cache folder."""
+    return default_cache_folder() / "tokenizers" / f"{kind.__name__}-{sha256_of(decides)[:32]}.json"
+
+
+def installed_code(package: str) -> str | None:
+    """Return the SHA-256 of the code that makes tokenizers: our modules, and a package. None if that is unknown.
 
     Args:
-        name: its file's, without .json.
-        code: see installed_code.
-        kind: the record's class.
+        package: its name on PyPI; it must list its files with their checksums.
     """
-    if not code:
-        return None
     try:
-        kept = find_machine_record(_named_record_path(name), kind)
-    except StoreError:  # this machine has no cache folder
+        files = distribution(package).read_text("RECORD")
+    except (PackageNotFoundError, OSError):
         return None
-    return kept if kept is not None and (kept.name, kept.code) == (name, code) else None
+    ours = _our_code(Path(__file__).parent)
+    return sha256_of([files, ours]) if files and ours else None
 
 
-def write_kept_record(record: KeptRecord) -> None:
-    """Keep a record under its name, in place of one for other code; do nothing if its code is unknown.
-
-    A cache that is missing or can't be written only costs the time to make the record again.
-    """
-    if not record.code:
-        return
-    with contextlib.suppress(OSError, StoreError):
-        path = _named_record_path(record.name)
-        write_machine_record(path, record)
-        for left in path.parent.glob(f"{path.name}.*"):  # by a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+@cache
+def _our_code(folder: Path) -> list[str]:
+    """Return the SHA-256 of each of our modules; none where they are not files."""
+    return [sha256_of_bytes(path.read_bytes()) for path in sorted(folder.rglob("*.py"))]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.planning.plan import BuildPlan
-    from tokenloom.tokenizers.fast.choice import Choice
 
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
 
@@ -78,17 +77,15 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
         TokenloomError: the build would fail at once, for example because the disk is too small.
     """
     from tokenloom.flows.direct import check_direct, plan_directly
-    from tokenloom.tasks.encoding.encoders import planned_choice
     from tokenloom.tasks.estimate import check_disk
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
     planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
-    choice = planned_choice(planned)
-    result = _result(planned, estimate, choice)
+    result = _result(planned, estimate)
     _print_sources(out, result)
-    _print_plan(out, planned, result, choice)
+    _print_plan(out, planned, result)
     if result.not_writable:
         out.line(f"warning: a build by this user fails: {result.not_writable}")
     if estimate and not planned.published:
@@ -96,7 +93,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     return result
 
 
-def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> PlanResult:
+def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
     from tokenloom.tasks.publishing.version_facts import tokenizer_label
 
     sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
@@ -107,10 +104,10 @@ def _result(planned: BuildPlan, estimate: Estimate | None, choice: Choice) -> Pl
         published=planned.published,
         tokenizer=asdict(planned.tokenizer)
         | tokenizer_label(planned.tokenizer, planned.definition)
-        | {"eot": planned.eot, "eot_of_config": planned.eot_of_config},
-        encoder=choice.encoder,
-        encoder_reason=choice.reason,
-        reference_library=planned.backend,
+        | {"eot": planned.known.eot, "eot_of_config": planned.eot_of_config},
+        encoder=planned.choice.encoder,
+        encoder_reason=planned.choice.reason,
+        reference_library=planned.known.backend,
         files=sum(source.files for source in sources),
         bytes=sum(source.bytes for source in sources),
         partitions=sum(source.partitions for source in sources),
@@ -179,8 +176,8 @@ def _print_sources(out: Output, result: PlanResult) -> None:
     out.table(header, [*rows, ["all", *(getattr(result, name) for name in header[1:])]])
 
 
-def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Choice) -> None:
-    from tokenloom.tasks.encoding.encoders import encoder_line
+def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
+    from tokenloom.tasks.encoding.proving import measured_line
     from tokenloom.tasks.planning.inputs import header_messages, left_out_messages, table_messages
 
     for message in (
@@ -192,9 +189,9 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult, choice: Cho
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line()
     out.line(f"version {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    end = described_end(planned.tokenizer.eot_id, planned.eot, is_of_config=planned.eot_of_config)
+    end = described_end(planned.tokenizer.eot_id, planned.known.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(result.tokenizer)}, end of text {end}")
-    out.line(encoder_line(choice))
+    out.line(measured_line(planned))
     if planned.published:
         out.line(result.file_check or "")
         _print_gates(out, result.gates)

@@ -49,14 +49,14 @@ def parts_with_byte_pairs(parts: Parts) -> Parts:
     """Return the parts of with_byte_pairs for a tokenizer with these parts."""
     if parts.pattern is not None:
         content = ranks_file({token: rank for rank, token in enumerate(_TOKENS)})
-        return replace(parts, content=content, id_ranges=[(0, _NUM_ORDINARY - 1)])
+        return replace(parts, content=content.decode(), id_ranges=[(0, _NUM_ORDINARY - 1)])
     first, second = MARKER.encode()
     marker = first, second
     merges = [marker, *(pair for pair in _PAIRS if pair != marker)] if parts.run_ids else _PAIRS  # see SpaceRuns
     runs = sorted(parts.run_ids[2:])
     return replace(
         parts,
-        content=json.dumps(_content(json.loads(parts.content), merges)).encode(),
+        content=json.dumps(_content(json.loads(parts.content), merges)),
         spellings=[MARKER] if parts.run_ids else [],
         run_ids=[*parts.run_ids[:2], *(_NUM_ORDINARY + runs.index(i) for i in parts.run_ids[2:])],
         marker_id=256 + 256 * first + second,

@@ -1,24 +1,16 @@
-"""Choose what encodes: the fast encoder of a tokenizer if it is proven here, or else its reference library."""
+"""Choose what encodes: the fast encoder of a tokenizer if it is proven and checked here, or else its reference."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tokenloom.errors import StoreError
-from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.encoder import Library
-from tokenloom.tokenizers.fast.known_parts import Unproven
-from tokenloom.tokenizers.fast.libraries import is_fastest, libraries
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check, FastTokenizer
-from tokenloom.tokenizers.fast.verdict import num_failed, read_verdict, verdict_path
+from tokenloom.tokenizers.base import TokenizerIdentity
+from tokenloom.tokenizers.fast.machine_check import Speeds, check_here, find_speeds
+from tokenloom.tokenizers.fast.proofs import Proof, find_proof, find_refusal, installed_library
 
 AUTO, REFERENCE = "auto", "reference"
-_MAX_FAILED = 3
-_FAILED = "three probes crashed or took too long (`tokenloom tokenizer SPEC` probes it again)"
-_KINDS = ("tiktoken", "huggingface", "sentencepiece")
 
 
 def backend_of(definition: Mapping[str, Any]) -> str:
@@ -41,91 +33,51 @@ def may_use(encoder: str | None, definition: Mapping[str, Any], distrusted: Coll
 class Choice:
     """What encodes.
 
-    `reason` says, as a clause, why it is not the fastest library; None if it is. `pending` is the first library whose
-    probe may change that.
+    Attributes:
+        reference: the reference library, with its version.
+        encoder: the fast encoder, with its version; None if the reference encodes.
+        proof: of the fast encoder.
+        reason: says, as a clause, why the reference encodes; None if it does not.
+        unproven: the fast encoder whose probe may change that.
+        speeds: of both; None if that is unknown.
     """
 
-    tokenizer: Tokenizer
+    reference: str
+    encoder: str | None = None
+    proof: Proof | None = None
     reason: str | None = None
-    pending: Library | None = None
-
-    @property
-    def encoder(self) -> str | None:
-        """The fast encoder that is used, None for the reference library."""
-        return self.tokenizer.encoder if isinstance(self.tokenizer, FastTokenizer) else None
-
-
-def is_probed(reference: Tokenizer, library: Library) -> bool:
-    """Return whether this machine has a verdict on the fast encoder of a tokenizer that was pending."""
-    try:
-        return verdict_path(reference, library.NAME).exists()
-    except OSError:  # the cache can't be read
-        return False
-
-
-def is_proven(reference: Tokenizer, library: Library) -> bool:
-    """Return whether the fast encoder of a tokenizer may be used on this machine; raises StoreError without a cache."""
-    verdict = read_verdict(verdict_path(reference, library.NAME), reference.fingerprint)
-    return verdict is not None and verdict.refused is None
+    unproven: str | None = None
+    speeds: Speeds | None = None
 
 
 def choose(
-    reference: Tokenizer,
-    backend: str,
-    distrusted: Collection[str] = (),
-    check: Check = SAMPLE,
-    *,
-    probes_again: bool = False,
+    known: TokenizerIdentity, definition: Mapping[str, Any], distrusted: Collection[str] = (), *, again: bool = False
 ) -> Choice:
-    """Return what encodes with the ids of a tokenizer: the first library whose fast encoder is proven.
+    """Return what encodes with the ids of a tokenizer on this machine.
 
     Args:
-        reference: the tokenizer, which encodes with its reference library.
-        backend: AUTO or REFERENCE, as in a spec.
+        known: what the tokenizer is.
+        definition: see load_tokenizer.
         distrusted: names and versions of fast encoders that must not be used.
-        check: which texts a fast encoder and the reference both encode.
-        probes_again: whether a library whose probes crashed or took too long is pending, not refused.
+        again: whether a check of this machine that refused the encoder is repeated.
     """
-    if reference.kind not in _KINDS:
-        return Choice(reference, f"no fast encoder supports the kind {reference.kind}")
-    if backend == REFERENCE:
-        return Choice(reference, "the spec asks for the reference library")
-    found, missing = libraries()
-    missing = [*missing, "pip install 'tokenloom[fast]'"] if missing else []
-    passed_over: list[tuple[str, str]] = []
-    pending = None
-    for library in found:
-        choice = _choice_of(library, reference, distrusted, check, probes_again)
-        if choice.encoder:
-            named = [why if name in why else f"{name}: {why}" for name, why in passed_over]
-            reasons = [] if is_fastest(library) else [*missing, *named]
-            return replace(choice, reason="; ".join(reasons) or None, pending=pending)
-        if not (choice.pending and pending):  # the faster one is probed first
-            passed_over.append((library.NAME, str(choice.reason)))
-        pending = pending or choice.pending
-    return Choice(reference, "; ".join(dict.fromkeys([*missing, *(why for _, why in passed_over)])), pending)
-
-
-def _choice_of(
-    library: Library, reference: Tokenizer, distrusted: Collection[str], check: Check, probes_again: bool
-) -> Choice:
-    name = library.NAME
-    if name in distrusted:
-        return Choice(reference, f"{name} is distrusted: see the folder distrusted/ of the dataset")
-    try:
-        path = verdict_path(reference, name)
-        verdict = read_verdict(path, reference.fingerprint)
-    except StoreError as error:  # without a home folder
-        return Choice(reference, str(error))
-    if verdict is not None and verdict.refused is not None:
-        return Choice(reference, f"{name} is refused: {verdict.refused}")
-    try:
-        if verdict is None:
-            library.check_parts(reference)
-            if not probes_again and num_failed(path) >= _MAX_FAILED:
-                return Choice(reference, f"{name} is refused: {_FAILED}")
-            return Choice(reference, f"{name} has not been probed on this machine", library)
-        encoder = library.make_encoder(reference)
-    except Unproven as error:
-        return Choice(reference, str(error))
-    return Choice(FastTokenizer(reference, encoder, Router(verdict.odd, encoder.spellings), check))
+    reference = known.backend
+    if known.encoder_key is None:
+        return Choice(reference, reason=known.unproven)
+    if backend_of(definition) == REFERENCE:
+        return Choice(reference, reason="the spec asks for the reference library")
+    library = installed_library()
+    if library is None:
+        return Choice(reference, reason="gigatoken is not installed; pip install 'tokenloom[fast]'")
+    if library in distrusted:
+        return Choice(reference, reason=f"{library} is distrusted: see the folder distrusted/ of the dataset")
+    if refusal := find_refusal(known.encoder_key, reference):
+        return Choice(reference, reason=f"{library} is refused: {refusal}")
+    proof = find_proof(known.encoder_key, reference)
+    if proof is None:
+        reason = f"{library} is not proven for this vocabulary"
+        return Choice(reference, reason=reason, unproven=library, speeds=find_speeds(known.encoder_key))
+    check = check_here(definition, proof, again=again)
+    if check.refused is not None:
+        return Choice(reference, reason=f"{library} is refused on this machine: {check.refused}", speeds=check.speeds)
+    return Choice(reference, library, proof, speeds=check.speeds)

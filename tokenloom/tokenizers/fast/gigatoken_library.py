@@ -59,7 +59,7 @@ def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
         bos_ids: the ids before each document.
         eot_id: the id after each document.
     """
-    content, pattern = parts.content, parts.pattern
+    content, pattern = parts.content.encode(), parts.pattern
     encoder = _Encoder(lambda: _from_json(content) if pattern is None else _from_file(content, pattern))
     return FastEncoder(NAME, _prepared(parts, encoder.encode_texts), parts.spellings, bos_ids, eot_id)
 

@@ -7,8 +7,9 @@ spelling of an added token, white space apart, is left to the reference, and its
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -28,6 +29,7 @@ from tokenloom.tokenizers.fast.sentencepiece_parts import FILE as MODEL_FILE
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
 from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE
+from tokenloom.tokenizers.machine_records import installed_code, remembered
 from tokenloom.tokenizers.named_encodings import Ranks
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
@@ -62,7 +64,7 @@ class Parts:
     """
 
     kind: str
-    content: bytes
+    content: str
     pattern: str | None = None
     id_ranges: list[tuple[int, int]] = field(default_factory=list)
     spellings: list[str] = field(default_factory=list)
@@ -75,18 +77,32 @@ class Parts:
     def key(self) -> str:
         """The SHA-256 of all that decides ids: tokenizers with the same key have the same ids for all texts."""
         decides = [self.kind, self.pattern, self.id_ranges, self.normalizes, self.run_ids, self.marker_id]
-        return sha256_of([_FORMAT, *decides, self.adds_space, sha256_of_bytes(self.content)])
+        return sha256_of([_FORMAT, *decides, self.adds_space, sha256_of_bytes(self.content.encode())])
 
 
 def parts_of(tokenizer: Tokenizer) -> Parts:
-    """Return the parts of a tokenizer; raise Unproven if no fast encoder is known to support one of them."""
+    """Return the parts of a tokenizer; raise Unproven if no fast encoder is known to support one of them.
+
+    A machine remembers those of files, because making them of a large tokenizer.json takes 0.4 s.
+    """
+    untyped: Any = tokenizer  # a protocol can't say that it is hashable
+    return _parts_of(untyped)
+
+
+@lru_cache(maxsize=1)  # the key and the encoder of a tokenizer are made one after the other
+def _parts_of(tokenizer: Any) -> Parts:
     if isinstance(tokenizer, TiktokenTokenizer):
         return _of_ranks(tokenizer.ranks, tokenizer.pattern)
     if tokenizer.kind == "huggingface":
-        return _of_json(tokenizer.files[FILE])
+        return _remembered(_of_json, tokenizer.files[FILE])
     if tokenizer.kind == "sentencepiece":
-        return _of_model(tokenizer.files[MODEL_FILE])
+        return _remembered(_of_model, tokenizer.files[MODEL_FILE])
     raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
+
+
+def _remembered(make: Callable[[bytes], Parts], data: bytes) -> Parts:
+    code = installed_code("gigatoken")
+    return remembered(Parts, [sha256_of_bytes(data), code] if code else None, lambda: make(data))
 
 
 def _of_ranks(ranks: Ranks, pattern: str) -> Parts:
@@ -95,10 +111,10 @@ def _of_ranks(ranks: Ranks, pattern: str) -> Parts:
     check_ids(ranks.ids.items())
     ids = sorted(ranks.ids.values())
     if list(ranks.ids.values()) == list(range(len(ids))):
-        content = ranks.file
+        file = ranks.file
     else:  # gigatoken takes no other ranks
-        content = ranks_file({token: rank for rank, token in enumerate(sorted(ranks.ids, key=ranks.ids.__getitem__))})
-    return Parts("tiktoken", content, _PATTERNS[pattern], _ranges(ids))
+        file = ranks_file({token: rank for rank, token in enumerate(sorted(ranks.ids, key=ranks.ids.__getitem__))})
+    return Parts("tiktoken", file.decode(), _PATTERNS[pattern], _ranges(ids))
 
 
 def _ranges(ids: list[int]) -> list[tuple[int, int]]:
@@ -130,5 +146,5 @@ def _of_model(data: bytes) -> Parts:
     return Parts("sentencepiece", _as_json(model.tokenizer_json()), adds_space=model.adds_space)
 
 
-def _as_json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+def _as_json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

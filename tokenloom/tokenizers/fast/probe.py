@@ -77,8 +77,8 @@ def prove(
             yield result
 
     try:
-        odd = _ranges(_odd_code_points(results(compare_slice)))
-        return Proof(parts.key, NAME, reference.backend, odd, list(results(hash_slice, odd)))
+        odd = tuple(_ranges(_odd_code_points(results(compare_slice))))
+        return Proof(parts.key, NAME, reference.backend, odd, tuple(results(hash_slice, odd)))
     except Unproven as error:
         return Refusal(str(error))
 

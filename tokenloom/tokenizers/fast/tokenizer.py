@@ -54,6 +54,7 @@ class FastTokenizer:
 
     Attributes:
         encoder: the fast encoder's name and version; `backend` is the reference's.
+        reference: the tokenizer.
         num_compared: bytes of text that both have encoded, so far.
 
     Args:
@@ -70,7 +71,7 @@ class FastTokenizer:
         self.max_text_bytes = reference.max_text_bytes
         self.backend = reference.backend
         self.encoder = encoder.library
-        self._reference, self._encoder, self._router = reference, encoder, router
+        self.reference, self._encoder, self._router = reference, encoder, router
         self._num_bytes = self.num_compared = 0
         self._check, self._seconds_left = check, check.seconds
 
@@ -82,29 +83,29 @@ class FastTokenizer:
 
     def checking(self, check: Check) -> FastTokenizer:
         """Return a tokenizer with the same encoder and another check."""
-        return FastTokenizer(self._reference, self._encoder, self._router, check)
+        return FastTokenizer(self.reference, self._encoder, self._router, check)
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
         """See Tokenizer.takes."""
-        return self._reference.takes(text)
+        return self.reference.takes(text)
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
-        return self._reference.decode(ids)
+        return self.reference.decode(ids)
 
     def _encode_run(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         needs = self._router.needs_reference(texts)
         if not needs.any():
             return self._encode_fast(texts, dtype)
         if needs.all():
-            return self._reference.encode(texts, dtype)
+            return self.reference.encode(texts, dtype)
         fast, slow = (np.flatnonzero(chosen) for chosen in (~needs, needs))
-        parts = [self._encode_fast(texts.take(fast), dtype), self._reference.encode(texts.take(slow), dtype)]
+        parts = [self._encode_fast(texts.take(fast), dtype), self.reference.encode(texts.take(slow), dtype)]
         return _in_order(concatenate(parts, dtype), np.concatenate([fast, slow]))
 
     def _encode_fast(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         try:
-            with _ending_if_hung():
+            with ending_if_hung():
                 encoded = self._encoder.encode(texts, dtype)
         except MemoryError:
             raise
@@ -125,7 +126,7 @@ class FastTokenizer:
         if not len(chosen):
             return
         start = time.monotonic()
-        differ = differing(self._reference.encode(texts.take(pa.array(chosen)), dtype), _select(encoded, chosen))
+        differ = differing(self.reference.encode(texts.take(pa.array(chosen)), dtype), _select(encoded, chosen))
         if len(differ):
             text = texts[int(chosen[differ[0]])].as_py()
             raise EncoderMismatch(f"{self.encoder} and {self.backend} give different ids for {text[:60]!a}")
@@ -134,7 +135,7 @@ class FastTokenizer:
 
 
 @contextmanager
-def _ending_if_hung() -> Iterator[None]:
+def ending_if_hung() -> Iterator[None]:
     """End a worker process, whose job is then given to another one, if the block takes _HANG_SECONDS."""
     if WORKER_MARK not in os.environ:
         yield

@@ -38,7 +38,7 @@ class Vocabulary:
         return [(left, right) for left, right in halves if left and right]
 
 
-def vocabulary_of(content: bytes, *, is_ranks: bool, normalizes: bool) -> Vocabulary:
+def vocabulary_of(content: str, *, is_ranks: bool, normalizes: bool) -> Vocabulary:
     """Return the parts of a vocabulary.
 
     Args:

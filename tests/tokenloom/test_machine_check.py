@@ -1,0 +1,228 @@
+"""The check of a proven encoder on this machine: what it finds, when it is made, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tokenloom.test_fast_encoders import train
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast import machine_check
+from tokenloom.tokenizers.fast.machine_check import check_here, find_check, find_speeds, measure_here
+from tokenloom.tokenizers.fast.parts import parts_of
+from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
+from tokenloom.tokenizers.fast.proofs import Proof, installed_library
+from tokenloom.tokenizers.fast.slices import SliceEncoder
+
+Definition = dict[str, Any]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache without checks."""
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine_check, "_found", {})
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def definition(tmp_path_factory: pytest.TempPathFactory) -> Definition:
+    """A small tokenizer.json."""
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_bytes(train())
+    return {"kind": "huggingface", "path": str(path), "backend": "auto"}
+
+
+@pytest.fixture(scope="module")
+def proof(definition: Definition) -> Proof:
+    """A proof whose hashes are those of the fast encoder, without a comparison."""
+    reference = load_tokenizer(definition)
+    parts = parts_of(reference)
+    encoder = SliceEncoder(parts)
+    slices = tuple(encoder.ids_hash(index, ()) for index in range(NUM_SLICES))
+    return Proof(parts.key, str(installed_library()), reference.backend, (), slices)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Record the processes that are started."""
+    started: list[list[str]] = []
+    run = subprocess.run
+
+    def counting(command: list[str], **options: Any) -> Any:
+        started.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", counting)
+    return started
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let the library do something in the process of a check."""
+    start = (
+        "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time, gigatoken\n"
+        "from tokenloom.tokenizers.fast import check_process\n"
+        f"def broken(*arguments): {code}\n"
+        "check_process.MAX_SECONDS = 1; check_process._speed = lambda *_: 1.0\n"
+        "gigatoken.Tokenizer = type('Broken', (), {'from_json': broken, 'from_tiktoken': broken})\n"
+        "check_process.main()"
+    )
+    monkeypatch.setattr(machine_check, "_START", start)
+
+
+def test_a_check_is_made_once_and_measures_both(
+    definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = counted(monkeypatch)
+    assert find_check(proof) is None
+    first = check_here(definition, proof)
+    assert first.refused is None
+    assert first.speeds is not None and first.speeds.fast is not None and first.speeds.fast > first.speeds.reference > 0
+    assert check_here(definition, proof) == first == find_check(proof)
+    assert len(started) == 1
+    assert len(list(cache.rglob("MachineCheck-*.json"))) == 1
+
+
+@pytest.mark.parametrize("index", [0, 10, NUM_SLICES - 10])
+def test_another_hash_of_a_checked_slice_refuses_the_encoder(
+    index: int, definition: Definition, proof: Proof, cache: Path
+) -> None:
+    slices = (*proof.slices[:index], "0" * 16, *proof.slices[index + 1 :])
+    found = check_here(definition, replace(proof, slices=slices))
+    assert found.refused == f"it gives other ids than those of its proof (slice {index} of the probe's texts)"
+    assert check_here(definition, proof).refused is None  # another proof
+
+
+def test_another_version_of_the_library_is_checked_on_all_slices(
+    definition: Definition, proof: Proof, cache: Path
+) -> None:
+    slices = ("0" * 16, *proof.slices[1:])
+    older = replace(proof, library="gigatoken 0.9.0")
+    assert check_here(definition, older).refused is None
+    for index in (0, 1, NUM_SLICES - 1):
+        slices = (*proof.slices[:index], "0" * 16, *proof.slices[index + 1 :])
+        assert f"slice {index} of" in str(check_here(definition, replace(older, slices=slices)).refused)
+
+
+@pytest.mark.parametrize("change", ["an id", "a merge", "a code point"])
+def test_a_proof_that_is_false_is_refused(change: str, definition: Definition, proof: Proof, cache: Path) -> None:
+    """Such a change shows in many slices. One that shows in a few is found if the library has another version."""
+    if change == "a code point":  # which was left to the reference is not any more
+        found = check_here(definition, replace(proof, odd=((0x61, 0x61),)))
+        assert "it gives other ids than those of its proof" in str(found.refused)
+        return
+    path = Path(definition["path"])
+    content = json.loads(path.read_bytes())
+    if change == "an id":
+        vocab = content["model"]["vocab"]
+        vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    else:
+        del content["model"]["merges"][9]
+    other = cache.parent / "tokenizer.json"
+    other.write_text(json.dumps(content))
+    assert parts_of(load_tokenizer(definition | {"path": str(other)})).key != proof.key
+    found = check_here(definition | {"path": str(other)}, proof)
+    assert "it gives other ids than those of its proof" in str(found.refused)
+
+
+def test_another_processor_or_python_checks_again(
+    definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = counted(monkeypatch)
+    check_here(definition, proof)
+    monkeypatch.setattr(machine_check, "this_machine", lambda: "gigatoken 0.10.0 3.11.7 14.0.0 x86_64 avx512f")
+    assert find_check(proof) is None
+    check_here(definition, proof)
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "is_kept"),
+    [
+        ("os.abort()", "its check crashed (SIGABRT)", True),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its check crashed (SIGSEGV)", True),
+        ("time.sleep(100)", "its check took longer than 120 s", True),
+        ("raise RuntimeError('no tables')", "gigatoken does not take it: no tables", True),
+        ("raise KeyError('no tables')", "its check failed (KeyError: 'no tables')", True),
+        ("raise MemoryError", "its check was ended (exit code 1)", False),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "its check was ended (exit code -9)", False),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "its check was ended (exit code -15)", False),
+    ],
+)
+def test_a_crash_or_a_hang_refuses_the_encoder_and_a_kill_only_until_the_process_ends(
+    code: str,
+    refused: str,
+    is_kept: bool,
+    definition: Definition,
+    proof: Proof,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_process(monkeypatch, code)
+    started = counted(monkeypatch)
+    for _ in range(2):
+        assert check_here(definition, proof).refused == refused
+    assert len(started) == 1
+    machine_check._found.clear()  # as in the next process
+    assert (find_check(proof) is not None) == is_kept
+
+
+def test_a_refused_encoder_is_checked_again_if_asked(
+    definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        in_process(patch, "os.abort()")
+        assert check_here(definition, proof).refused is not None
+    assert check_here(definition, proof).refused is not None
+    assert check_here(definition, proof, again=True).refused is None
+    assert check_here(definition, proof).refused is None
+
+
+def test_without_a_cache_a_process_checks_once(
+    definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write_text("a file")
+    started = counted(monkeypatch)
+    for _ in range(2):
+        assert check_here(definition, proof).refused is None
+    assert len(started) == 1
+
+
+def test_a_check_that_can_not_be_started_is_named(
+    definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    assert str(check_here(definition, proof).refused).startswith("its check can't be started (")
+    monkeypatch.undo()
+    monkeypatch.setattr(machine_check, "_found", {})
+    assert find_check(proof) is None
+
+
+def test_what_a_library_prints_is_not_the_answer(
+    definition: Definition,
+    proof: Proof,
+    cache: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_process(monkeypatch, "print('hello'); os.write(2, b'warning'); raise KeyError('x')")
+    assert check_here(definition, proof).refused == "its check failed (KeyError: 'x')"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_vocabulary_without_proof_is_measured_once(
+    definition: Definition, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = counted(monkeypatch)
+    assert find_speeds("key") is None
+    speeds = measure_here(definition, "key")
+    assert speeds is not None and speeds.fast is not None
+    assert measure_here(definition, "key") == speeds == find_speeds("key")
+    assert len(started) == 1
+    byte = measure_here({"kind": "byte"}, "byte")
+    assert byte is not None and byte.fast is None and byte.reference > 0

@@ -1,0 +1,145 @@
+"""Check a proven fast encoder on this machine, once for each version of the library, of Python and of the processor.
+
+The library may choose its code by the processor's vector instructions, and texts get their normal form from Python's
+Unicode tables. So a process of its own encodes a tenth of the probe's texts with the fast library, in about a second,
+and compares hashes of the ids with those of the proof; with another version of the library than the proof's, it encodes
+all texts. If that process crashes, hangs or finds other ids, the library is refused. This machine remembers the
+outcome, and how fast both libraries are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unicodedata import unidata_version
+
+from tokenloom.errors import message_of
+from tokenloom.storage.formats.canonical import canonical_json, sha256_of
+from tokenloom.storage.formats.records import decode_record
+from tokenloom.tokenizers.fast.proofs import Proof, installed_library
+from tokenloom.tokenizers.machine_records import find_record, write_record
+
+_FORMAT = 1  # of the checks, whose outcomes are remembered
+_START = "import sys; sys.path[:] = sys.argv[1:]; from tokenloom.tokenizers.fast.check_process import main; main()"
+MAX_SECONDS = 120
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """MB of text that a fast encoder and the reference encode in a second of one core; None if there is no encoder."""
+
+    fast: float | None
+    reference: float
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCheck:
+    """What a check found: why the fast encoder is refused, and how fast both libraries are; None if it is not known."""
+
+    refused: str | None = None
+    speeds: Speeds | None = None
+
+
+_found: dict[str, MachineCheck] = {}  # by this process, which did not keep it in the cache
+
+
+def check_here(definition: Mapping[str, Any], proof: Proof, *, again: bool = False) -> MachineCheck:
+    """Return what the check of a proven encoder found on this machine; make it if nobody did.
+
+    Args:
+        definition: of a tokenizer whose encoder the proof is for, see load_tokenizer.
+        proof: of the encoder.
+        again: whether to repeat a check that refused it.
+    """
+    found = find_check(proof)
+    if found is None or (again and found.refused is not None):
+        found = _run(definition, proof, _deciding(proof))
+    return found
+
+
+def find_check(proof: Proof) -> MachineCheck | None:
+    """Return what the check of a proven encoder found on this machine; None if nobody made it."""
+    return _find(_deciding(proof))
+
+
+def measure_here(definition: Mapping[str, Any], key: str) -> Speeds | None:
+    """Return how fast both libraries are for a tokenizer without proof; measure it if nobody did on this machine.
+
+    Args:
+        definition: see load_tokenizer.
+        key: of what its fast encoder is given, or else its fingerprint.
+
+    None if they can't be measured, because the fast library crashes.
+    """
+    decides = [_FORMAT, key, this_machine()]
+    return (_find(decides) or _run(definition, None, decides)).speeds
+
+
+def find_speeds(key: str) -> Speeds | None:
+    """Return what measure_here has found on this machine; None if nobody measured."""
+    found = _find([_FORMAT, key, this_machine()])
+    return found.speeds if found else None
+
+
+def _deciding(proof: Proof) -> list[object]:
+    return [_FORMAT, sha256_of(proof), this_machine()]
+
+
+def _find(decides: list[object]) -> MachineCheck | None:
+    return _found.get(sha256_of(decides)) or find_record(MachineCheck, decides)
+
+
+def _run(definition: Mapping[str, Any], proof: Proof | None, decides: list[object]) -> MachineCheck:
+    """Check an encoder, or only measure it, and keep what was found: for this process, if it may differ next time."""
+    found, is_final = _in_process(definition, proof)
+    try:
+        if is_final:
+            write_record(found, decides)
+            return found
+    except OSError:
+        pass
+    _found[sha256_of(decides)] = found
+    return found
+
+
+def _in_process(definition: Mapping[str, Any], proof: Proof | None) -> tuple[MachineCheck, bool]:
+    """Run the check in a process of its own; return what it found, and whether it would find the same again."""
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", _START, *sys.path],
+            input=canonical_json([dict(definition), proof]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            check=False,
+        )
+    except OSError as error:
+        return MachineCheck(f"its check can't be started ({message_of(error)})"), False
+    if process.returncode == 0:
+        return decode_record(MachineCheck, json.loads(process.stdout.splitlines()[-1])), True
+    if -process.returncode == signal.SIGALRM:
+        return MachineCheck(f"its check took longer than {MAX_SECONDS} s"), True
+    if -process.returncode in _CRASHES:
+        return MachineCheck(f"its check crashed ({signal.Signals(-process.returncode).name})"), True
+    return MachineCheck(f"its check was ended (exit code {process.returncode})"), False
+
+
+@cache
+def this_machine() -> str:
+    """Return what decides, beside a vocabulary, the ids of the fast encoder: versions and vector instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # this system does not list them
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
+    vectors = sorted(flag for flag in flags if flag.startswith(("sse", "avx", "asimd", "sve")))
+    return " ".join([str(installed_library()), sys.version.split()[0], unidata_version, os.uname().machine, *vectors])
