@@ -259,6 +259,17 @@ def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, m
     builds.assert_same_as_slow("mixed")
 
 
+@pytest.mark.usefixtures("tiktoken_cache")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_first_build_uses_the_encoder_that_the_package_has_a_proof_of(num_workers: int, tmp_path: Path) -> None:
+    builds = Builds(tmp_path)
+    builds.definition = {"kind": "tiktoken", "name": "gpt2"}
+    builds.build(builds.spec("fast"), num_workers)
+    ((library, use),) = builds.used("fast").items()
+    assert (library, use["partitions"], builds.messages) == (builds.encoder.library, 3, [])
+    builds.assert_same_as_slow("fast")
+
+
 def test_a_build_without_a_proof_says_in_one_line_what_encodes(tmp_path: Path) -> None:
     builds = Builds(tmp_path)
     assert builds.build(builds.spec("slow")).published

@@ -46,7 +46,7 @@ def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
             cwd=folder,
             stdout=log,
             stderr=log,
-            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+            env=os.environ | {"PYTHONPATH": str(_ROOT), "HOME": str(folder), "TOKENLOOM_CACHE": str(folder / "cache")},
         )
     try:
         yield process
@@ -122,6 +122,17 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address
     assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
     encoded = [event.num_documents for event in seen if isinstance(event, progress.Advanced)]
     assert sum(encoded) >= 2 * 400  # tokenize and shuffle
+
+
+@pytest.mark.usefixtures("prefect_server", "tiktoken_cache")
+def test_workers_with_an_empty_home_check_the_fast_encoder_and_use_it(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: "another processor")
+    tokenizer = {"kind": "tiktoken", "name": "gpt2"}
+    result = build_dataset(_spec(tmp_path, runner={"kind": "dask", "address": address}, tokenizer=tokenizer))
+    ((library, use),) = result["encoders"].items()
+    assert (library.split()[0], use["partitions"]) == ("gigatoken", 4)
 
 
 @pytest.mark.usefixtures("prefect_server")
