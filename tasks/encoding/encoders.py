@@ -72,11 +72,12 @@ def encoding(store: Store, definition: dict[str, Any], fingerprint: str, rules: 
     tokenizer = _tokenizer(canonical_json(definition), fingerprint, rules)
     if not isinstance(tokenizer, FastTokenizer):
         yield tokenizer
-    elif has_lost_worker():  # native code may crash or hang; whatever ended that process, this partition is safe
-        progress.report(progress.Message(_lost_message(tokenizer)))
+    elif has_lost_worker():  # perhaps in native code, which may crash or hang
+        instead = f"{tokenizer.backend} encodes what it was given, not {tokenizer.encoder}"
+        _say_once(f"a worker was killed or crashed: {instead}")
         yield tokenizer.reference
     else:
-        with _distrusting_one(store, tokenizer.encoder, fingerprint):
+        with distrusting(store, [tokenizer.encoder], fingerprint):
             yield tokenizer
 
 
@@ -103,24 +104,18 @@ def encoding_again(
             yield tokenizer
 
 
-def _lost_message(tokenizer: FastTokenizer) -> str:
-    return (
-        f"a worker was killed or crashed while encoding with {tokenizer.encoder}; encoding its partition with "
-        f"{tokenizer.backend} instead"
-    )
-
-
 @lru_cache(maxsize=4)
 def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tokenizer:
     """Return what encodes, with a count of compared texts of its own for each build and step."""
     plain = json.loads(definition)
     reference = load_job_tokenizer(plain, fingerprint)
-    if rules.proof is None or not _is_checked(plain, rules.proof, rules.machine):
+    proof = rules.proof
+    if proof is None or proof.reference != reference.backend or not _is_checked(plain, proof, rules.machine):
         return reference
     encoder = _fast_encoder(definition, fingerprint)
     if encoder.library in rules.distrusted:  # that of this machine may be another than that of the plan
         return reference
-    router = Router([*left_to_reference(), *rules.proof.odd], encoder.spellings)
+    router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
     return FastTokenizer(reference, encoder, router, rules.check)
 
 
@@ -128,7 +123,7 @@ def _is_checked(definition: Mapping[str, Any], proof: Proof, machine: str) -> bo
     """Return whether an encoder may be used here: it was checked on such a machine, or is now."""
     if this_machine() == machine:
         return True
-    check = check_here(definition, proof)
+    check = check_here(definition, proof.key, proof)
     if check.refused is not None:
         _say_once(f"{installed_library()} is refused on a machine: {check.refused}")
     return check.refused is None
@@ -165,7 +160,7 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
     if known.encoder_key is None or backend_of(definition) == REFERENCE:
         return
     proof = find_proof(known.encoder_key, known.backend)
-    check = None if proof is None else find_check(proof)
+    check = None if proof is None else find_check(proof.key, proof)
     if check is not None and check.refused is None:
         _fast_encoder(canonical_json(definition), tokenizer.fingerprint)
 
@@ -178,32 +173,24 @@ def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: Enco
 
 @contextmanager
 def distrusting(store: Store, encoders: Collection[str], fingerprint: str) -> Iterator[None]:
-    """Mark the fast encoders that encoded a version as distrusted if the block finds that ids differ.
+    """Mark fast encoders as distrusted if the block finds that ids differ.
+
+    Args:
+        store: the dataset's store.
+        encoders: those that encode in the block, or encoded what is compared in it.
+        fingerprint: of the tokenizer.
 
     Raises:
-        DistrustedEncoder: they do, and some were encoded by one of `encoders`.
-        ReencodingMismatch: they do, and the reference encoded them all.
+        DistrustedEncoder: ids differ, and some are of one of `encoders`.
+        ReencodingMismatch: ids differ, and the reference encoded them all.
     """
     try:
         yield
-    except ReencodingMismatch as error:
+    except (EncoderMismatch, ReencodingMismatch) as error:
         if not encoders:
             raise
-        raise _distrusted(store, encoders, fingerprint, error.found) from error
-
-
-@contextmanager
-def _distrusting_one(store: Store, encoder: str, fingerprint: str) -> Iterator[None]:
-    """Mark a fast encoder as distrusted if the block, which encodes with it, finds that its ids differ."""
-    try:
-        yield
-    except EncoderMismatch as error:
-        raise _distrusted(store, [encoder], fingerprint, str(error)) from error
-
-
-def _distrusted(store: Store, encoders: Collection[str], fingerprint: str, why: str) -> DistrustedEncoder:
-    """Mark encoders as distrusted, and return the error that makes the build use the reference."""
-    for encoder in encoders:
-        distrust(store, encoder, fingerprint, why)
-    verb = "is" if len(encoders) == 1 else "are"
-    return DistrustedEncoder(f"{why}; {' and '.join(sorted(encoders))} {verb} not used for this dataset from now on")
+        why = error.found if isinstance(error, ReencodingMismatch) else str(error)
+        for encoder in encoders:
+            distrust(store, encoder, fingerprint, why)
+        used = f"{' and '.join(sorted(encoders))} {'is' if len(encoders) == 1 else 'are'}"
+        raise DistrustedEncoder(f"{why}; {used} not used for this dataset from now on") from error

@@ -12,7 +12,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, has_lost_worker
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of
-from tokenloom.tokenizers.fast.machine_check import measure_here
+from tokenloom.tokenizers.fast.machine_check import check_here
 from tokenloom.tokenizers.fast.proofs import keep_proof, keep_refusal
 from tokenloom.tokenizers.fast.tokenizer import ending_if_hung
 
@@ -88,7 +88,7 @@ def measured_line(plan: BuildPlan) -> str:
     """Return encoder_line, with the speeds of an encoder that is not proven; measures them unless somebody did here."""
     choice = plan.choice
     if choice.unproven is not None and choice.speeds is None:
-        choice = replace(choice, speeds=measure_here(plan.definition, str(plan.known.encoder_key)))
+        choice = replace(choice, speeds=check_here(plan.definition, str(plan.known.encoder_key), None).speeds)
     return encoder_line(plan, choice)
 
 

@@ -16,5 +16,5 @@ def trust(reference: ReferenceTokenizer, refused: str | None = None) -> Proof:
     """Write a proof for the fast encoder of a tokenizer, and what its check on this machine found."""
     proof = Proof(parts_of(reference).key, str(installed_library()), reference.backend, (), ())
     write_record(proof, [proof.key, proof.reference])
-    write_record(MachineCheck(refused, SPEEDS), machine_check._deciding(proof))
+    write_record(MachineCheck(refused, SPEEDS), machine_check._deciding(proof.key, proof))
     return proof

@@ -14,7 +14,7 @@ import pytest
 from tests.tokenloom.test_fast_encoders import train
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import machine_check
-from tokenloom.tokenizers.fast.machine_check import check_here, find_check, find_speeds, measure_here
+from tokenloom.tokenizers.fast.machine_check import check_here, find_check
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library
@@ -79,11 +79,11 @@ def test_a_check_is_made_once_and_measures_both(
     definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = counted(monkeypatch)
-    assert find_check(proof) is None
-    first = check_here(definition, proof)
+    assert find_check(proof.key, proof) is None
+    first = check_here(definition, proof.key, proof)
     assert first.refused is None
     assert first.speeds is not None and first.speeds.fast is not None and first.speeds.fast > first.speeds.reference > 0
-    assert check_here(definition, proof) == first == find_check(proof)
+    assert check_here(definition, proof.key, proof) == first == find_check(proof.key, proof)
     assert len(started) == 1
     assert len(list(cache.rglob("MachineCheck-*.json"))) == 1
 
@@ -93,9 +93,9 @@ def test_another_hash_of_a_checked_slice_refuses_the_encoder(
     index: int, definition: Definition, proof: Proof, cache: Path
 ) -> None:
     slices = (*proof.slices[:index], "0" * 16, *proof.slices[index + 1 :])
-    found = check_here(definition, replace(proof, slices=slices))
+    found = check_here(definition, proof.key, replace(proof, slices=slices))
     assert found.refused == f"it gives other ids than those of its proof (slice {index} of the probe's texts)"
-    assert check_here(definition, proof).refused is None  # another proof
+    assert check_here(definition, proof.key, proof).refused is None  # another proof
 
 
 def test_another_version_of_the_library_is_checked_on_all_slices(
@@ -103,17 +103,17 @@ def test_another_version_of_the_library_is_checked_on_all_slices(
 ) -> None:
     slices = ("0" * 16, *proof.slices[1:])
     older = replace(proof, library="gigatoken 0.9.0")
-    assert check_here(definition, older).refused is None
+    assert check_here(definition, older.key, older).refused is None
     for index in (0, 1, NUM_SLICES - 1):
         slices = (*proof.slices[:index], "0" * 16, *proof.slices[index + 1 :])
-        assert f"slice {index} of" in str(check_here(definition, replace(older, slices=slices)).refused)
+        assert f"slice {index} of" in str(check_here(definition, proof.key, replace(older, slices=slices)).refused)
 
 
 @pytest.mark.parametrize("change", ["an id", "a merge", "a code point"])
 def test_a_proof_that_is_false_is_refused(change: str, definition: Definition, proof: Proof, cache: Path) -> None:
     """Such a change shows in many slices. One that shows in a few is found if the library has another version."""
     if change == "a code point":  # which was left to the reference is not any more
-        found = check_here(definition, replace(proof, odd=((0x61, 0x61),)))
+        found = check_here(definition, proof.key, replace(proof, odd=((0x61, 0x61),)))
         assert "it gives other ids than those of its proof" in str(found.refused)
         return
     path = Path(definition["path"])
@@ -126,7 +126,7 @@ def test_a_proof_that_is_false_is_refused(change: str, definition: Definition, p
     other = cache.parent / "tokenizer.json"
     other.write_text(json.dumps(content))
     assert parts_of(load_tokenizer(definition | {"path": str(other)})).key != proof.key
-    found = check_here(definition | {"path": str(other)}, proof)
+    found = check_here(definition | {"path": str(other)}, proof.key, proof)
     assert "it gives other ids than those of its proof" in str(found.refused)
 
 
@@ -134,10 +134,10 @@ def test_another_processor_or_python_checks_again(
     definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = counted(monkeypatch)
-    check_here(definition, proof)
+    check_here(definition, proof.key, proof)
     monkeypatch.setattr(machine_check, "this_machine", lambda: "gigatoken 0.10.0 3.11.7 14.0.0 x86_64 avx512f")
-    assert find_check(proof) is None
-    check_here(definition, proof)
+    assert find_check(proof.key, proof) is None
+    check_here(definition, proof.key, proof)
     assert len(started) == 2
 
 
@@ -166,10 +166,10 @@ def test_a_crash_or_a_hang_refuses_the_encoder_and_a_kill_only_until_the_process
     in_process(monkeypatch, code)
     started = counted(monkeypatch)
     for _ in range(2):
-        assert check_here(definition, proof).refused == refused
+        assert check_here(definition, proof.key, proof).refused == refused
     assert len(started) == 1
     machine_check._found.clear()  # as in the next process
-    assert (find_check(proof) is not None) == is_kept
+    assert (find_check(proof.key, proof) is not None) == is_kept
 
 
 def test_a_refused_encoder_is_checked_again_if_asked(
@@ -177,10 +177,10 @@ def test_a_refused_encoder_is_checked_again_if_asked(
 ) -> None:
     with monkeypatch.context() as patch:
         in_process(patch, "os.abort()")
-        assert check_here(definition, proof).refused is not None
-    assert check_here(definition, proof).refused is not None
-    assert check_here(definition, proof, again=True).refused is None
-    assert check_here(definition, proof).refused is None
+        assert check_here(definition, proof.key, proof).refused is not None
+    assert check_here(definition, proof.key, proof).refused is not None
+    assert check_here(definition, proof.key, proof, again=True).refused is None
+    assert check_here(definition, proof.key, proof).refused is None
 
 
 def test_without_a_cache_a_process_checks_once(
@@ -189,7 +189,7 @@ def test_without_a_cache_a_process_checks_once(
     cache.write_text("a file")
     started = counted(monkeypatch)
     for _ in range(2):
-        assert check_here(definition, proof).refused is None
+        assert check_here(definition, proof.key, proof).refused is None
     assert len(started) == 1
 
 
@@ -197,10 +197,10 @@ def test_a_check_that_can_not_be_started_is_named(
     definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/python")
-    assert str(check_here(definition, proof).refused).startswith("its check can't be started (")
+    assert str(check_here(definition, proof.key, proof).refused).startswith("its check can't be started (")
     monkeypatch.undo()
     monkeypatch.setattr(machine_check, "_found", {})
-    assert find_check(proof) is None
+    assert find_check(proof.key, proof) is None
 
 
 def test_what_a_library_prints_is_not_the_answer(
@@ -211,7 +211,7 @@ def test_what_a_library_prints_is_not_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_process(monkeypatch, "print('hello'); os.write(2, b'warning'); raise KeyError('x')")
-    assert check_here(definition, proof).refused == "its check failed (KeyError: 'x')"
+    assert check_here(definition, proof.key, proof).refused == "its check failed (KeyError: 'x')"
     assert capfd.readouterr() == ("", "")
 
 
@@ -219,10 +219,10 @@ def test_a_vocabulary_without_proof_is_measured_once(
     definition: Definition, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = counted(monkeypatch)
-    assert find_speeds("key") is None
-    speeds = measure_here(definition, "key")
-    assert speeds is not None and speeds.fast is not None
-    assert measure_here(definition, "key") == speeds == find_speeds("key")
+    assert find_check("key", None) is None
+    found = check_here(definition, "key", None)
+    assert found.speeds is not None and found.speeds.fast is not None
+    assert check_here(definition, "key", None) == found == find_check("key", None)
     assert len(started) == 1
-    byte = measure_here({"kind": "byte"}, "byte")
+    byte = check_here({"kind": "byte"}, "byte", None).speeds
     assert byte is not None and byte.fast is None and byte.reference > 0

@@ -59,7 +59,7 @@ def run(spec: str, overrides: list[str], text: str | None, out: Output) -> Token
     Raises TokenizerError if the tokenizer can't be loaded, or can't encode the text.
     """
     from tokenloom.tokenizers import load_tokenizer, pinned_fields
-    from tokenloom.tokenizers.fast.machine_check import measure_here
+    from tokenloom.tokenizers.fast.machine_check import check_here
     from tokenloom.tokenizers.identity import identity_of
 
     definition = load_limited_spec(spec, overrides, None).tokenizer.model_dump()
@@ -68,7 +68,7 @@ def run(spec: str, overrides: list[str], text: str | None, out: Output) -> Token
     reference = load_tokenizer(definition)
     known = identity_of(reference)
     choice = _choose(known, definition, out)
-    speeds = choice.speeds or measure_here(definition, known.encoder_key or known.fingerprint)
+    speeds = choice.speeds or check_here(definition, known.encoder_key or known.fingerprint, None).speeds
     result = TokenizerResult(
         name=tokenizer_name(reference.name, reference.kind, definition),
         kind=reference.kind,

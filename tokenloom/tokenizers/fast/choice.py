@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenloom.tokenizers.base import TokenizerIdentity
-from tokenloom.tokenizers.fast.machine_check import Speeds, check_here, find_speeds
+from tokenloom.tokenizers.fast.machine_check import Speeds, check_here, find_check
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, find_refusal, installed_library
 
 AUTO, REFERENCE = "auto", "reference"
@@ -75,9 +75,10 @@ def choose(
         return Choice(reference, reason=f"{library} is refused: {refusal}")
     proof = find_proof(known.encoder_key, reference)
     if proof is None:
+        check = find_check(known.encoder_key, None)
         reason = f"{library} is not proven for this vocabulary"
-        return Choice(reference, reason=reason, unproven=library, speeds=find_speeds(known.encoder_key))
-    check = check_here(definition, proof, again=again)
+        return Choice(reference, reason=reason, unproven=library, speeds=check.speeds if check else None)
+    check = check_here(definition, known.encoder_key, proof, again=again)
     if check.refused is not None:
         return Choice(reference, reason=f"{library} is refused on this machine: {check.refused}", speeds=check.speeds)
     return Choice(reference, library, proof, speeds=check.speeds)

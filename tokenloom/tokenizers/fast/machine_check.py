@@ -9,6 +9,7 @@ outcome, and how fast both libraries are.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -52,63 +53,40 @@ class MachineCheck:
 _found: dict[str, MachineCheck] = {}  # by this process, which did not keep it in the cache
 
 
-def check_here(definition: Mapping[str, Any], proof: Proof, *, again: bool = False) -> MachineCheck:
-    """Return what the check of a proven encoder found on this machine; make it if nobody did.
+def check_here(definition: Mapping[str, Any], key: str, proof: Proof | None, *, again: bool = False) -> MachineCheck:
+    """Return what the check of an encoder found on this machine; make it if nobody did.
 
     Args:
-        definition: of a tokenizer whose encoder the proof is for, see load_tokenizer.
-        proof: of the encoder.
+        definition: of a tokenizer, see load_tokenizer.
+        key: of what its fast encoder is given, see Parts; or its fingerprint, if it has none.
+        proof: of the encoder; None only to measure both libraries.
         again: whether to repeat a check that refused it.
     """
-    found = find_check(proof)
+    found = find_check(key, proof)
     if found is None or (again and found.refused is not None):
-        found = _run(definition, proof, _deciding(proof))
+        found, is_final = _in_process(definition, proof)
+        _keep(found, _deciding(key, proof), is_final=is_final)
     return found
 
 
-def find_check(proof: Proof) -> MachineCheck | None:
-    """Return what the check of a proven encoder found on this machine; None if nobody made it."""
-    return _find(_deciding(proof))
-
-
-def measure_here(definition: Mapping[str, Any], key: str) -> Speeds | None:
-    """Return how fast both libraries are for a tokenizer without proof; measure it if nobody did on this machine.
-
-    Args:
-        definition: see load_tokenizer.
-        key: of what its fast encoder is given, or else its fingerprint.
-
-    None if they can't be measured, because the fast library crashes.
-    """
-    decides = [_FORMAT, key, this_machine()]
-    return (_find(decides) or _run(definition, None, decides)).speeds
-
-
-def find_speeds(key: str) -> Speeds | None:
-    """Return what measure_here has found on this machine; None if nobody measured."""
-    found = _find([_FORMAT, key, this_machine()])
-    return found.speeds if found else None
-
-
-def _deciding(proof: Proof) -> list[object]:
-    return [_FORMAT, sha256_of(proof), this_machine()]
-
-
-def _find(decides: list[object]) -> MachineCheck | None:
+def find_check(key: str, proof: Proof | None) -> MachineCheck | None:
+    """Return what check_here has found on this machine; None if nobody made the check."""
+    decides = _deciding(key, proof)
     return _found.get(sha256_of(decides)) or find_record(MachineCheck, decides)
 
 
-def _run(definition: Mapping[str, Any], proof: Proof | None, decides: list[object]) -> MachineCheck:
-    """Check an encoder, or only measure it, and keep what was found: for this process, if it may differ next time."""
-    found, is_final = _in_process(definition, proof)
-    try:
-        if is_final:
+def _keep(found: MachineCheck, decides: list[object], *, is_final: bool) -> None:
+    """Keep what was found: only for this process, if there is no cache or the next check may find something else."""
+    name = sha256_of(decides)
+    _found[name] = found
+    if is_final:
+        with contextlib.suppress(OSError):
             write_record(found, decides)
-            return found
-    except OSError:
-        pass
-    _found[sha256_of(decides)] = found
-    return found
+            del _found[name]
+
+
+def _deciding(key: str, proof: Proof | None) -> list[object]:
+    return [_FORMAT, key, proof, this_machine()]
 
 
 def _in_process(definition: Mapping[str, Any], proof: Proof | None) -> tuple[MachineCheck, bool]:
