@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenloom.tasks.planning.plan import BuildPlan
     from tokenloom.tokenizers.fast.probe import SliceJob
 
-_PROBE_BYTES = 31_000_000  # of text that the reference encodes in a probe; a build with more saves time by proving
+_PROBE_BYTES = 64_000_000  # of usual text, which the reference encodes in the time of a probe
 _BATCH = 10  # slices, which take about a second
 
 
