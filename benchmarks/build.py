@@ -39,7 +39,7 @@ from figures import Figure, print_table, write_json
 MB = 1e6
 SMALL_BYTES = 1_000_000
 LARGE_DOCUMENT_BYTES = 32_000_000
-OUR_PACKAGES = ("tokenloom", "gigatoken", "splintr-rs", "tiktoken", "tokenizers")
+OUR_PACKAGES = ("tokenloom", "gigatoken", "tiktoken", "tokenizers")
 
 Round = dict[str, Run]
 

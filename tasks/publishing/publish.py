@@ -49,7 +49,6 @@ _LIBRARIES = (
     "pyarrow",
     "xxhash",
     "fsspec",
-    "splintr-rs",
     "gigatoken",
     "tiktoken",
     "tokenizers",

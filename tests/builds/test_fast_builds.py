@@ -340,6 +340,6 @@ def test_a_worker_on_another_machine_checks_the_encoder_itself(
 def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for why in ("first", "second"):
-        distrust(store, "splintr-rs 0.22.0", "0123456789abcdef" * 4, why)
+        distrust(store, "gigatoken 0.10.0", "0123456789abcdef" * 4, why)
     (mark,) = (tmp_path / "distrusted").iterdir()
     assert mark.read_text() == "first\n"

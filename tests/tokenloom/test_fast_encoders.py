@@ -241,7 +241,7 @@ def _content_with(changes: dict[str, Any]) -> dict[str, Any]:
         ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}}, "its normalizer is Lowercase"),
         ({"pre_tokenizer": None}, "its pre-tokenizer does not end with ByteLevel"),
         ({"pre_tokenizer__add_prefix_space": True}, "its pre-tokenizer ByteLevel has add_prefix_space: True"),
-        ({"pre_tokenizer__use_regex": False}, "its pre-tokenizer does not have one pattern"),
+        ({"pre_tokenizer__use_regex": False}, "its pattern is not that of"),
         ({"added_tokens__0__content": ""}, "it has an empty added token"),
         ({"added_tokens__0__content": "<é>", "normalizer": {"type": "NFC"}}, "may appear when a text is normalized"),
         ({"added_tokens__0__content": "<K>", "normalizer": {"type": "NFC"}}, "may appear when a text is normalized"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from tokenizers import AddedToken, normalizers
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
+from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, QWEN_2, TEKKEN
 
 RUNS = tuple(AddedToken(" " * length, normalized=True) for length in range(2, 9))
 PLAIN, NORMAL = train(), train(normalizers.NFC(), RUNS)
@@ -128,20 +133,20 @@ def test_the_same_vocabulary_of_another_reference_has_another_key(tmp_path: Path
 # ---- the encoder made of them
 
 
-def _tiktoken(tmp_path: Path, first_id: int, gap_at: int) -> Any:
+def _tiktoken(tmp_path: Path, first_id: int, gap_at: int, **fields: Any) -> Any:
     """Return a tokenizer whose ids begin with `first_id`, and do not contain `gap_at`."""
     tokens = [*(bytes([byte]) for byte in range(256)), b"  ", b"de", b"def", b"aa", b"aaaa"]
     ids = [i for i in range(first_id, first_id + len(tokens) + 1) if i != gap_at][: len(tokens)]
     lines = [f"{base64.b64encode(token).decode()} {i}\n" for token, i in zip(tokens, ids, strict=True)]
     (tmp_path / "x.tiktoken").write_text("".join(lines))
-    special = {"<|endoftext|>": 900}
-    return load_tokenizer({"kind": "tiktoken", "ranks": str(tmp_path / "x.tiktoken"), "special_tokens": special})
+    definition = {"ranks": str(tmp_path / "x.tiktoken"), "special_tokens": {"<|endoftext|>": 900}, **fields}
+    return load_tokenizer({"kind": "tiktoken", **definition})
 
 
-def _same_ids(reference: Any) -> bool:
+def _same_ids(reference: Any, texts: list[str] = _TEXTS) -> bool:
     encoder = make_encoder(reference)
     fast = FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)
-    return ids_of(fast, _TEXTS) == ids_of(reference, _TEXTS)
+    return ids_of(fast, texts) == ids_of(reference, texts)
 
 
 @pytest.mark.parametrize("data", [PLAIN, NORMAL], ids=["plain", "NFC and runs of spaces"])
@@ -158,6 +163,137 @@ def test_an_encoder_of_a_sentencepiece_model_gives_the_ids_of_the_reference() ->
     assert _same_ids(loaded_model(train_model()))
 
 
+def _split(*patterns: str, behavior: str = "Isolated") -> Callable[[dict[str, Any]], object]:
+    splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": behavior, "invert": False} for p in patterns]
+    steps = [*splits, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]
+    return lambda content: content.update(pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
+
+
+def _digits_first(content: dict[str, Any]) -> None:
+    digits = {"type": "Digits", "individual_digits": True}
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, content["pre_tokenizer"]]}
+
+
+_CUT = [
+    "In 2026, 1234567 of 12345; it's 3,14 IT'S x1y22z",
+    "日本語のtext 2026年 カタカナ12字 !a @b",
+    "aB cD\n\n /x\r\n\t 9 ",
+]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_split(GPT_4), _split(QWEN_2), _split(GPT_4O), _split(TEKKEN), _split(*DEEPSEEK_3), _digits_first],
+    ids=["Llama 3", "Qwen 2", "GPT-4o", "Mistral Nemo", "DeepSeek 3", "StarCoder 2"],
+)
+def test_each_known_pre_tokenizer_cuts_as_that_of_the_reference(change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(PLAIN)
+    change(content)
+    reference = loaded(json.dumps(content).encode())
+    assert _same_ids(reference, _CUT)
+    assert _same_ids(with_byte_pairs(reference), _CUT)
+
+
+def test_tokens_that_no_merges_make_are_found_as_whole_words_of_llama_3(tmp_path: Path) -> None:
+    tokens = [*(bytes([byte]) for byte in range(256)), b"bc", b"abc", b" a", b" abcd", b"aa", b"aaa", b"aaaa"]
+    lines = [f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(tokens)]
+    (tmp_path / "x.tiktoken").write_text("".join(lines))
+    special = {"<|endoftext|>": 900}
+    definition = {"ranks": str(tmp_path / "x.tiktoken"), "special_tokens": special, "pattern": GPT_4}
+    reference = load_tokenizer({"kind": "tiktoken", **definition})
+    texts = ["x abcd abcde abcd abc bcd", "aaaaaaaaaaa aaaaa aaaaaaa", " a bc  abcd\n"]
+    assert _same_ids(reference, texts)
+
+
+# ---- byte fallback
+
+
+def _byte_fallback(adds_space: bool) -> dict[str, Any]:
+    """Return the content of a tokenizer.json as those of Phi 3 (which adds a space) and Gemma 3."""
+    content: dict[str, Any] = read_model(train_model(user_defined_symbols=[])).tokenizer_json()
+    content["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "merges": list(map(list, content["model"]["merges"]))}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    special = {"<unk>": 400, "</s>": 401, **({} if adds_space else {"\n\n": 402, "\u2581\u2581": 403})}
+    content["model"]["vocab"] |= special  # or the library gives them ids of its own
+    content["added_tokens"] = [
+        {"id": i, "content": token, "special": token.startswith("<"), **flags} for token, i in special.items()
+    ]
+    if adds_space:
+        both = [{"type": "Prepend", "prepend": "\u2581"}, content["normalizer"]]
+        content["normalizer"] = {"type": "Sequence", "normalizers": both}
+    else:
+        content["pre_tokenizer"] = _NO_SPLIT
+    return {"version": "1.0", "truncation": None, "padding": None, "post_processor": None, "decoder": None} | content
+
+
+_NO_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+_PIECES = ["a\n\nb\n\n\n x", "  aaaa  -----", "\u2581été \u2581\u2581", "<0x41> </s> <unk>", "x = f(x)\n    y é 日本"]
+
+
+@pytest.mark.parametrize("adds_space", [True, False], ids=["Phi 3", "Gemma 3"])
+def test_an_encoder_with_byte_fallback_gives_the_ids_of_the_reference(adds_space: bool) -> None:
+    reference = loaded(json.dumps(_byte_fallback(adds_space)).encode(), eot="</s>")
+    assert parts_of(reference).adds_space == (adds_space or None)
+    assert _same_ids(reference, [*_TEXTS, *_PIECES])
+
+
+_SPACE = {"id": 500, "content": "  ", "special": False, "single_word": False, "lstrip": False, "rstrip": False}
+
+
+@pytest.mark.parametrize(
+    ("adds_space", "change", "message"),
+    [
+        (True, lambda content: content["model"].update(ignore_merges=True), "its model has ignore_merges: True"),
+        (True, lambda content: content.update(normalizer={"type": "NFC"}), "does more than replace spaces"),
+        (False, lambda content: content.update(pre_tokenizer=_NO_SPLIT | {"behavior": "Removed"}), "splits a text"),
+        (False, lambda content: content["model"]["vocab"].update({"<0xab>": 600}), "its bytes are not"),
+        (True, lambda content: content["added_tokens"].append(_SPACE | {"normalized": False}), "puts a space before"),
+        (False, lambda content: content["added_tokens"].append(_SPACE | {"normalized": True}), "may appear when"),
+        (
+            False,
+            lambda content: content["added_tokens"].append(_SPACE | {"normalized": False, "lstrip": True}),
+            "looks at its neighbours",
+        ),
+    ],
+)
+def test_a_part_of_a_file_with_byte_fallback_that_is_not_known_is_named(
+    adds_space: bool, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    content = _byte_fallback(adds_space)
+    change(content)
+    with pytest.raises(Unproven, match=message):
+        parts_of(loaded(json.dumps(content).encode(), eot="</s>"))
+
+
+# ---- real vocabularies
+
+
+def _vocabularies() -> list[Path]:
+    """Return the folders of the vocabularies at hand; `pytest` names the missing data where there are none."""
+    return sorted(Path(os.environ.get("TOKENLOOM_TEST_DATA", "/none")).glob("tokenizers/*/"))
+
+
+def _definition(folder: Path) -> dict[str, Any] | None:
+    """Return the definition of the vocabulary in a folder; None if it has none that is parts."""
+    if (path := folder / "tokenizer.json").is_file():
+        special = [token["content"] for token in json.loads(path.read_bytes())["added_tokens"] if token["special"]]
+        return {"kind": "huggingface", "path": str(path), "eot": special[0]}
+    if (path := folder / "tekken.json").is_file():
+        return {"kind": "tiktoken", "name": "tekken", "ranks": str(path)}
+    if (path := folder / "tokenizer.model").is_file() and "llama3" in folder.name:
+        return {"kind": "tiktoken", "name": "llama3", "ranks": str(path)}
+    return None
+
+
+@pytest.mark.slow
+def test_real_vocabularies_give_the_ids_of_the_reference() -> None:
+    definitions = [found for folder in _vocabularies() if (found := _definition(folder))]
+    if not definitions:
+        pytest.skip("needs real vocabularies: set TOKENLOOM_TEST_DATA to the folder that contains tokenizers/")
+    for definition in definitions:
+        assert _same_ids(load_tokenizer(definition), [*_TEXTS, *_CUT, *_PIECES, *TEXTS]), definition
+
+
 # ---- refused
 
 
@@ -166,11 +302,8 @@ def test_a_file_with_an_unknown_part_is_refused() -> None:
         parts(train(normalizers.Lowercase()))
 
 
-def test_an_unknown_pattern_of_ranks_and_an_unknown_kind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    definition = {"kind": "tiktoken", "name": "gpt2"}
-    reference = load_tokenizer(definition)
-    monkeypatch.setattr(reference._encoding, "_pat_str", ".")  # type: ignore[attr-defined]
+def test_an_unknown_pattern_of_ranks_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Unproven, match="its pattern is not that of"):
-        parts_of(reference)
+        parts_of(_tiktoken(tmp_path, 0, -1, pattern=r"\S+|\s+"))
     with pytest.raises(Unproven, match="no fast encoder supports the kind byte"):
         parts_of(load_tokenizer({"kind": "byte"}))

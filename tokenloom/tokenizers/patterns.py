@@ -17,6 +17,12 @@ GPT_4 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}" 
 QWEN_2 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
 GPT_4O = "|".join([*(f"{word}{CONTRACTION}?" for word in MIXED_WORDS), r"\p{N}{1,3}", _TAIL_WITH_SLASH])
 TEKKEN = "|".join([*MIXED_WORDS, r"\p{N}", _TAIL_WITH_SLASH])
+DEEPSEEK_3 = (  # one after the other
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+    "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
 
 # The (behavior, invert) of a Split that keep what its pattern matches. These patterns match all of a text, so that both
 # give the same.

@@ -45,7 +45,12 @@ def refusals(library: str) -> Iterator[None]:
     """Translate what a library raises for a vocabulary that it can't take to Unproven."""
     try:
         yield
-    except (ValueError, OverflowError, RuntimeError) as error:
+    except BaseException as error:  # a panic of the native library is not an Exception
+        if (
+            not isinstance(error, ValueError | OverflowError | RuntimeError)
+            and type(error).__name__ != "PanicException"
+        ):
+            raise
         raise Unproven(f"{library} does not take it: {message_of(error)}") from error
 
 

@@ -60,7 +60,9 @@ def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
         eot_id: the id after each document.
     """
     content, pattern = parts.content.encode(), parts.pattern
-    encoder = _Encoder(lambda: _from_json(content) if pattern is None else _from_file(content, pattern))
+    encoder = _Encoder(
+        lambda: gigatoken.Tokenizer.from_json(content) if pattern is None else _from_file(content, pattern)
+    )
     return FastEncoder(NAME, _prepared(parts, encoder.encode_texts), parts.spellings, bos_ids, eot_id)
 
 
@@ -98,10 +100,6 @@ def _normal_form(text: bytes) -> bytes:
     if text.isascii() or unicodedata.is_normalized("NFC", decoded := text.decode()):
         return text
     return unicodedata.normalize("NFC", decoded).encode()
-
-
-def _from_json(content: bytes) -> gigatoken.Tokenizer:
-    return gigatoken.Tokenizer.from_json(content)
 
 
 def _from_file(content: bytes, pattern: str) -> gigatoken.Tokenizer:

@@ -1,7 +1,11 @@
-"""What a tokenizer.json may hold for a fast encoder: parts that splintr-rs is known to support.
+"""What a tokenizer.json may hold for a fast encoder: parts that gigatoken is known to support.
 
 A file with any other part is encoded by the reference. Added tokens in a text are the caller's matter: a text with one
 never reaches a fast encoder, unless it is_white_space.
+
+gigatoken knows no pre-tokenizer that cuts off digits one by one (StarCoder 2, SmolLM), but cuts a text at added tokens,
+so the ten digits become added tokens. A text with another character that counts as a digit goes to the reference, since
+a proof finds that it is cut differently.
 """
 
 from __future__ import annotations
@@ -9,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
+from string import digits
 from typing import Any
 
 from tokenloom.tokenizers.long_texts import parts_of
-from tokenloom.tokenizers.patterns import GPT_2, GPT_4, GPT_4O, KEEPS_MATCHES, QWEN_2
+from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_2, GPT_4, GPT_4O, KEEPS_MATCHES, QWEN_2, TEKKEN
 
-_PATTERNS = (GPT_2, GPT_4, QWEN_2, GPT_4O)
+_PATTERNS = ((GPT_2,), (GPT_4,), (QWEN_2,), (GPT_4O,), (TEKKEN,), DEEPSEEK_3)
+_FLAGS = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
 _MODEL = {
     "type": ("BPE",),
     "dropout": (None,),
@@ -49,16 +55,20 @@ def check_ids(tokens: Iterable[tuple[str | bytes, int]]) -> None:
 def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     """Raise Unproven if the content of a tokenizer.json has a part that is not known to be supported."""
     model = content["model"]
-    for name, value in model.items():
-        if name not in ("vocab", "merges") and value not in _MODEL.get(name, ()):
-            raise Unproven(f"its model has {name}: {value!r}")
+    check_model(model, _MODEL)
     if unknown := sorted({part["type"] for part in _normalizers(content)} - {"NFC"}):
         raise Unproven(f"its normalizer is {unknown[0]}")
-    _check_pre_tokenizers(parts_of(content.get("pre_tokenizer"), "pretokenizers"))
+    _check_pre_tokenizers(_steps(content))
     added = _added_tokens(content)
     _check_added_tokens(added, normalizes(content))
-    spaces = ((token["content"], token["id"]) for token in added if is_white_space(token))
-    check_ids(chain(model["vocab"].items(), spaces))
+    check_ids(chain(model["vocab"].items(), white_space_ids(content).items()))
+
+
+def check_model(model: Mapping[str, Any], allowed: Mapping[str, Sequence[Any]]) -> None:
+    """Raise Unproven if a model has a field with another value than the allowed ones."""
+    for name, value in model.items():
+        if name not in ("vocab", "merges") and value not in allowed.get(name, ()):
+            raise Unproven(f"its model has {name}: {value!r}")
 
 
 def normalizes(content: Mapping[str, Any]) -> bool:
@@ -70,34 +80,61 @@ def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return parts_of(content.get("normalizer"), "normalizers")
 
 
+def _steps(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return parts_of(content.get("pre_tokenizer"), "pretokenizers")
+
+
 def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return what decides the ids of a tokenizer.json that passed check_tokenizer_json, in one form.
 
     Two files have the same bare content if they differ only in what a fast encoder must not know or do (special tokens,
     templates, the normalizer), or in how they write the same.
     """
-    model = content["model"]
-    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
-    spaces = [{"id": t["id"], "content": t["content"], **flags} for t in _added_tokens(content) if is_white_space(t)]
+    model, steps = content["model"], _steps(content)
+    found = white_space_ids(content)
+    if steps[0]["type"] == "Digits":
+        found |= {digit: model["vocab"][digit] for digit in digits}
     return {
         "model": {
             "type": "BPE",
             "ignore_merges": bool(model.get("ignore_merges")),
-            "vocab": dict(sorted(model["vocab"].items(), key=itemgetter(1))),
-            "merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]],
+            "vocab": in_order(model["vocab"]),
+            "merges": list(map(merge, model["merges"])),
         },
-        "added_tokens": sorted(spaces, key=itemgetter("id")),
-        "pre_tokenizer": _pre_tokenizer(parts_of(content.get("pre_tokenizer"), "pretokenizers")),
+        "added_tokens": added_tokens(found),
+        "pre_tokenizer": pre_tokenizer(_patterns(steps)),
     }
 
 
-def _pre_tokenizer(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the pre-tokenizer with these steps."""
-    patterns = [step["pattern"]["Regex"] for step in steps if step["type"] == "Split"]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": patterns in ([], [GPT_2])}
-    if byte_level["use_regex"]:
-        return byte_level
+def in_order(ids: Mapping[str, int]) -> dict[str, int]:
+    """Return tokens and their ids in the order of the ids."""
+    return dict(sorted(ids.items(), key=itemgetter(1)))
+
+
+def added_tokens(ids: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the added tokens of a tokenizer.json that are found wherever a text has them."""
+    return [{"id": i, "content": token, **_FLAGS} for token, i in in_order(ids).items()]
+
+
+def white_space_ids(content: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of the added tokens that a fast encoder finds."""
+    return {token["content"]: token["id"] for token in _added_tokens(content) if is_white_space(token)}
+
+
+def merge(pair: str | Sequence[str]) -> str:
+    """Return the two tokens of a merge with a space between them; raise Unproven if one of them has a space."""
+    joined = pair if isinstance(pair, str) else " ".join(pair)
+    if joined.count(" ") != 1:
+        raise Unproven(f"its merge {joined!r} has a space in a token")
+    return joined
+
+
+def pre_tokenizer(patterns: tuple[str, ...]) -> dict[str, Any]:
+    """Return a pre-tokenizer that cuts a text by known patterns, as gigatoken takes it."""
+    if patterns == (GPT_2,):
+        return {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
 
 
@@ -110,21 +147,25 @@ def routed_spellings(content: Mapping[str, Any]) -> list[str]:
     return [token["content"] for token in _added_tokens(content) if not is_white_space(token)]
 
 
-def _check_pre_tokenizers(steps: list[Mapping[str, Any]]) -> None:
+def _check_pre_tokenizers(steps: Sequence[Mapping[str, Any]]) -> None:
     if not steps or steps[-1]["type"] != "ByteLevel":
         raise Unproven("its pre-tokenizer does not end with ByteLevel")
-    *others, byte_level = steps
-    if byte_level.get("add_prefix_space"):
+    if steps[-1].get("add_prefix_space"):
         raise Unproven("its pre-tokenizer ByteLevel has add_prefix_space: True")
-    splits = [step for step in others if step["type"] == "Split"]
-    if unknown := [step["type"] for step in others if step["type"] not in ("Split", "Digits")]:
+    others = steps[1:-1] if steps[0] == {"type": "Digits", "individual_digits": True} else steps[:-1]
+    if unknown := [step["type"] for step in others if step["type"] != "Split"]:
         raise Unproven(f"its pre-tokenizer is {unknown[0]}")
-    if len(splits) + byte_level.get("use_regex", True) != 1:
-        raise Unproven("its pre-tokenizer does not have one pattern")
-    if any(split["pattern"].get("Regex") not in _PATTERNS for split in splits):
-        raise Unproven("its pattern is not that of GPT-2, GPT-4, Qwen 2 or GPT-4o")
-    if any((split["behavior"], split["invert"]) not in KEEPS_MATCHES for split in splits):
+    if _patterns(steps) not in _PATTERNS:
+        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2, Tekken or DeepSeek 3")
+    keeps = KEEPS_MATCHES if len(others) == 1 else KEEPS_MATCHES[:1]  # one of several does not match all of a text
+    if any((split["behavior"], split["invert"]) not in keeps for split in others):
         raise Unproven("its pre-tokenizer Split does not keep the matches of its pattern")
+
+
+def _patterns(steps: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+    """Return the regular expressions by which known steps cut a text, one after the other."""
+    patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
+    return (*patterns, GPT_2) if steps[-1].get("use_regex", True) else tuple(patterns)
 
 
 def is_white_space(token: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from typing import Any
 
@@ -17,12 +17,15 @@ from tiktoken_ext import openai_public
 
 from tokenloom.storage.formats.canonical import sha256_of, sha256_of_bytes
 from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.byte_letters import LETTERS
+from tokenloom.tokenizers.fast.byte_fallback import adds_space, bare_pieces, check_byte_fallback
 from tokenloom.tokenizers.fast.known_parts import (
     Unproven,
     bare_content,
     check_ids,
     check_tokenizer_json,
     normalizes,
+    pre_tokenizer,
     routed_spellings,
 )
 from tokenloom.tokenizers.fast.sentencepiece_parts import FILE as MODEL_FILE
@@ -40,7 +43,6 @@ _PATTERNS = {
     openai_public.r50k_pat_str: "gpt2",
     GPT_2: "gpt2",
     CL100K: "gpt4",
-    GPT_4: "olmo3",
     GPT_4O: "o200k",
     QWEN_2: "qwen2",
     TEKKEN: "nemotron",
@@ -83,7 +85,7 @@ class Parts:
 def parts_of(tokenizer: Tokenizer) -> Parts:
     """Return the parts of a tokenizer; raise Unproven if no fast encoder is known to support one of them.
 
-    A machine remembers those of files, because making them of a large tokenizer.json takes 0.4 s.
+    A machine remembers those that are slow to make: of a large tokenizer.json, 0.4 s.
     """
     untyped: Any = tokenizer  # a protocol can't say that it is hashable
     return _parts_of(untyped)
@@ -92,7 +94,8 @@ def parts_of(tokenizer: Tokenizer) -> Parts:
 @lru_cache(maxsize=1)  # the key and the encoder of a tokenizer are made one after the other
 def _parts_of(tokenizer: Any) -> Parts:
     if isinstance(tokenizer, TiktokenTokenizer):
-        return _of_ranks(tokenizer.ranks, tokenizer.pattern)
+        of_ranks = partial(_of_ranks, tokenizer.ranks, tokenizer.pattern)
+        return _remembered(lambda _: of_ranks(), tokenizer.ranks.file) if tokenizer.pattern == GPT_4 else of_ranks()
     if tokenizer.kind == "huggingface":
         return _remembered(_of_json, tokenizer.files[FILE])
     if tokenizer.kind == "sentencepiece":
@@ -106,15 +109,35 @@ def _remembered(make: Callable[[bytes], Parts], data: bytes) -> Parts:
 
 
 def _of_ranks(ranks: Ranks, pattern: str) -> Parts:
+    check_ids(ranks.ids.items())
+    if pattern == GPT_4:  # Llama 3: gigatoken takes no file with tokens that no merges make
+        return Parts("tiktoken", _as_json(_json_of_ranks(ranks.ids, pattern)))
     if pattern not in _PATTERNS:
         raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4, GPT-4o, Qwen 2 or Tekken")
-    check_ids(ranks.ids.items())
     ids = sorted(ranks.ids.values())
     if list(ranks.ids.values()) == list(range(len(ids))):
         file = ranks.file
     else:  # gigatoken takes no other ranks
         file = ranks_file({token: rank for rank, token in enumerate(sorted(ranks.ids, key=ranks.ids.__getitem__))})
     return Parts("tiktoken", file.decode(), _PATTERNS[pattern], _ranges(ids))
+
+
+def _json_of_ranks(ids: dict[bytes, int], pattern: str) -> dict[str, Any]:
+    """Return the content of a tokenizer.json that encodes as tiktoken does.
+
+    tiktoken joins the two neighbours that make the token with the lowest rank, the leftmost of equals, whatever the two
+    are: each way to make a token of two others is a merge. A whole word that is a token is not merged at all.
+    """
+    letters = {token: "".join(map(LETTERS.__getitem__, token)) for token in ids}
+    merges = [
+        f"{letters[token[:end]]} {letters[token[end:]]}"
+        for token in sorted(ids, key=ids.__getitem__)
+        for end in range(1, len(token))
+        if token[:end] in ids and token[end:] in ids
+    ]
+    vocab = {letters[token]: i for token, i in ids.items()}
+    model = {"type": "BPE", "ignore_merges": True, "vocab": vocab, "merges": merges}
+    return {"model": model, "added_tokens": [], "pre_tokenizer": pre_tokenizer((pattern,))}
 
 
 def _ranges(ids: list[int]) -> list[tuple[int, int]]:
@@ -125,9 +148,13 @@ def _ranges(ids: list[int]) -> list[tuple[int, int]]:
 
 def _of_json(data: bytes) -> Parts:
     content: dict[str, Any] = json.loads(data)
+    spellings, run_ids, marker_id = routed_spellings(content), list[int](), 0
+    if content["model"].get("byte_fallback"):
+        check_byte_fallback(content)
+        prefix = True if adds_space(content) else None
+        return Parts("huggingface", _as_json(bare_pieces(content)), spellings=spellings, adds_space=prefix)
     check_tokenizer_json(content)
-    bare, run_ids, marker_id = bare_content(content), list[int](), 0
-    spellings = routed_spellings(content)
+    bare = bare_content(content)
     if found := find_space_runs(bare):
         runs, bare = found
         spellings, run_ids, marker_id = [*spellings, MARKER], runs.ids.tolist(), runs.marker_id

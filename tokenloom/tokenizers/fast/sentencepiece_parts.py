@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.known_parts import Unproven, added_tokens
 
 FILE = "tokenizer.model"
 SPACE_MARK = "\u2581"
+SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}  # a normalizer
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
 _LAST_TRAINER_FIELD = 55  # of sentencepiece 0.2.3
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
@@ -84,10 +86,9 @@ class Model:
 
     def tokenizer_json(self) -> dict[str, Any]:
         """Return the content of a tokenizer.json with these ids, for a text as `spaced` returns it."""
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
         return {
-            "added_tokens": [{"id": i, "content": as_text(piece), **flags} for piece, i in self.user_defined.items()],
-            "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK},
+            "added_tokens": added_tokens({as_text(piece): i for piece, i in self.user_defined.items()}),
+            "normalizer": SPACES_TO_MARKS,
             "pre_tokenizer": None,
             "model": {"type": "BPE", "byte_fallback": True, "vocab": self.ids, "merges": self.merges()},
         }
@@ -152,7 +153,7 @@ def _check_pieces(by_type: dict[int, dict[str, tuple[int, float]]]) -> None:
         raise Unproven(f"its pieces have the unknown type {unknown[0]}")
     if unused := [*by_type[_Type.UNUSED]]:
         raise Unproven(f"its piece {unused[0]!r} is unused")
-    if set(by_type[_Type.BYTE]) != {f"<0x{byte:02X}>" for byte in range(256)}:
+    if set(by_type[_Type.BYTE]) != BYTES:
         raise Unproven("its bytes are not <0x00> to <0xFF>")
     if short := [piece for piece in by_type[_Type.CONTROL] if len(piece) == 1]:
         raise Unproven(f"its control piece {short[0]!r} is one character")

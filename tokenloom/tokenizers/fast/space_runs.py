@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import Int64s, ranges_of
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers.byte_letters import LETTERS
-from tokenloom.tokenizers.fast.known_parts import is_white_space
-from tokenloom.tokenizers.long_texts import parts_of
+from tokenloom.tokenizers.fast.known_parts import pre_tokenizer
+from tokenloom.tokenizers.patterns import GPT_2
 
 MARKER = "\x85"
 _MARKER_BYTES = len(MARKER.encode())
@@ -108,28 +108,27 @@ def _cut_runs(starts: Int64s, lengths: Int64s, longest: int) -> tuple[Int64s, In
 def find_space_runs(content: Mapping[str, Any]) -> tuple[SpaceRuns, dict[str, Any]] | None:
     """Return the runs, and the content of a tokenizer.json with a marker in place of added tokens.
 
-    None if its added tokens for white space are not runs of 2 to n spaces, its pattern is not GPT-2's, or the marker
-    could become a part of another token.
+    None if its added tokens are not runs of 2 to n spaces, its pattern is not GPT-2's, or the marker could become a
+    part of another token.
 
     Args:
-        content: as bare_content returns it; no text with one of its other added tokens is encoded.
+        content: as bare_content returns it.
     """
     model, runs = content["model"], _ids_by_length(content)
-    is_gpt_2 = len(parts_of(content.get("pre_tokenizer"), "pretokenizers")) == 1  # ByteLevel, with its own pattern
+    is_gpt_2 = content["pre_tokenizer"] == pre_tokenizer((GPT_2,))
     is_in_tokens = any(_LETTERS in token for token in model["vocab"].keys() - {_LETTERS})
     has_all_lengths = runs and sorted(runs) == list(range(2, len(runs) + 2))
-    if not (has_all_lengths and is_gpt_2) or is_in_tokens or model.get("ignore_merges"):
+    if not (has_all_lengths and is_gpt_2) or is_in_tokens or model["ignore_merges"]:
         return None
     vocab = {_LETTERS: max(model["vocab"].values()) + 1, **model["vocab"]}
-    pairs = model["merges"]
-    first = list(_LETTERS) if pairs and isinstance(pairs[0], list) else " ".join(_LETTERS)
-    merges = [first, *(pair for pair in pairs if pair != first)]
+    first = " ".join(_LETTERS)
+    merges = [first, *(pair for pair in model["merges"] if pair != first)]
     ids = np.array([0, 0, *(runs[length] for length in sorted(runs))], np.uint32)
     model = model | {"vocab": vocab, "merges": merges}
     return SpaceRuns(ids, vocab[_LETTERS]), {**content, "model": model, "added_tokens": []}
 
 
 def _ids_by_length(content: Mapping[str, Any]) -> dict[int, int]:
-    """Return the ids of the runs of spaces by their lengths; empty if another added token is white space too."""
-    tokens = [token for token in content.get("added_tokens") or [] if is_white_space(token)]
+    """Return the ids of the runs of spaces by their lengths; empty if there is another added token too."""
+    tokens = content["added_tokens"]
     return {} if any(token["content"].strip(" ") for token in tokens) else {len(t["content"]): t["id"] for t in tokens}
