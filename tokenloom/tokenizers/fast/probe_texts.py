@@ -23,9 +23,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from random import Random
+from typing import TYPE_CHECKING
 
 from tokenloom.tokenizers.fast.unicode_14 import assigned
-from tokenloom.tokenizers.fast.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenloom.tokenizers.fast.vocabulary import Vocabulary
 
 NUM_SLICES, NUM_CUT_SLICES = 300, 100
 _MIXTURES = 20_000  # of each kind
@@ -141,7 +144,7 @@ def _run(kind: tuple[str, str, int]) -> str:
 def _runs() -> list[tuple[str, str, int]]:
     """Return where each run stands, its character and its length: all lengths up to 64, and long ones of a few."""
     return [
-        *((template, c, n) for c, n in product(_REPEATED, range(1, 65)) for template in (_ALONE, _BETWEEN_OTHERS)),
+        *((template, c, n) for c, n in product(_REPEATED, range(65)) for template in (_ALONE, _BETWEEN_OTHERS)),
         *((template, c, n) for c, n in product(_LONG_REPEATED, _LENGTHS) for template in (_ALONE, "b{0}b")),
         *((_ALONE, c, _LONGEST) for c in " -a"),
     ]

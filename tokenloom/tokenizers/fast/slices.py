@@ -54,7 +54,8 @@ class SliceEncoder:
 
         Texts with an added token are among them: which ones there are is not a part of what is proven.
         """
-        texts = pa.array(slice_texts(self.vocabulary, index), pa.large_string())
+        texts = slice_texts(self.vocabulary, index)
         router = Router([*left_to_reference(), *odd], self._markers)
-        given = texts.filter(pa.array(~router.needs_reference(texts)))
-        return ids_hash(self.of_slice(index).encode_texts(given.cast(pa.large_binary()).to_pylist()))
+        needs = router.needs_reference(pa.array(texts, pa.large_string())).tolist()
+        given = [text.encode() for text, is_left in zip(texts, needs, strict=True) if not is_left]
+        return ids_hash(self.of_slice(index).encode_texts(given))

@@ -12,6 +12,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from tokenloom.storage.stores.local_files import read_regular
+
 _PRIVATE = (0xF0000, 0x10FFFF)  # planes for private use, of which real text uses a few icons
 _SURROGATES = (0xD800, 0xDFFF)  # no text contains them
 _NUM_CODE_POINTS = 0x110000
@@ -23,7 +25,7 @@ def left_to_reference() -> list[tuple[int, int]]:
 
     Those of private planes are among them so that a probe has half as many characters to compare.
     """
-    lines = Path(__file__).with_name("unassigned.txt").read_text(encoding="ascii").splitlines()
+    lines = read_regular(Path(__file__).with_name("unassigned.txt")).decode().splitlines()
     ranges = [(int(first, 16), int(last, 16)) for first, last in map(str.split, lines)]
     return [each for each in ranges if each[0] < _PRIVATE[0]] + [_PRIVATE]
 

@@ -1,0 +1,321 @@
+"""The probe proves an encoder with the ids of the reference, and finds one that is wrong anywhere in its texts."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from numpy.typing import NDArray
+from tokenizers import AddedToken, normalizers
+
+from tests.counts import FULL
+from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
+from tests.tokenloom.test_sentencepiece_encoder import _RUNS, _USER_DEFINED, piece
+from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
+from tests.tokenloom.test_sentencepiece_encoder import train as train_model
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.base import PROBE
+from tokenloom.tokenizers.base import Tokenizer as Reference
+from tokenloom.tokenizers.fast import gigatoken_library, slices
+from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.parts import Parts, parts_of
+from tokenloom.tokenizers.fast.probe import Refusal, prove
+from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, beside_itself, slice_groups, slice_texts
+from tokenloom.tokenizers.fast.proofs import Proof
+from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.slices import SliceEncoder
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.fast.unicode_14 import assigned, left_to_reference
+from tokenloom.tokenizers.fast.vocabulary import Vocabulary, vocabulary_of
+
+Change = Callable[[str, list[int]], list[int]]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    """A small tokenizer.json with NFC, as GPT-NeoX, OLMo and Qwen have it."""
+    return loaded(train(normalizers.NFC(), (AddedToken("    ", normalized=True),)))
+
+
+def some(indices: Iterable[int]) -> Any:
+    """Return a pool that runs only the jobs of some slices, in this process."""
+    chosen = sorted(set(indices))
+    return lambda function, jobs: map(function, [jobs[index] for index in chosen])
+
+
+def proof_of(reference: Reference, pool: Any = None) -> Proof | Refusal:
+    """Prove a tokenizer with a part of the slices, or with all in the full run."""
+    pool = pool or (map if FULL else some(range(0, NUM_SLICES, 20)))
+    return prove(reference, parts_of(reference), lambda: reference, lambda num_done, num_jobs: None, pool)
+
+
+def vocabulary(reference: Reference) -> Vocabulary:
+    parts = parts_of(reference)
+    return vocabulary_of(parts.content, is_ranks=parts.pattern is not None, normalizes=parts.normalizes)
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, change: Change) -> Callable[[Parts, list[int], int], FastEncoder]:
+    """Let fast encoders give the ids that `change` makes of a text and its ids; return what makes them."""
+
+    def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
+        encoder = gigatoken_library.encoder_of(parts, bos_ids, eot_id)
+
+        def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
+            ids = zip(texts, encoder.encode_texts(texts), strict=True)
+            return [np.array(change(text.decode(), before.tolist()), np.uint32) for text, before in ids]
+
+        return replace(encoder, encode_texts=encode_texts)
+
+    monkeypatch.setattr(slices, "encoder_of", encoder_of)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
+    return encoder_of
+
+
+def slices_with(vocabulary: Vocabulary, is_meant: Callable[[str], bool]) -> Iterator[int]:
+    """Yield the slices that have a text of a sort."""
+    return (index for index in range(NUM_SLICES) if any(map(is_meant, slice_texts(vocabulary, index))))
+
+
+# ---- the texts
+
+
+def test_the_texts_are_the_same_in_every_process_and_version_of_python() -> None:
+    """Proofs hold hashes of the ids of these texts: another hash here makes all of them worthless."""
+    texts = Vocabulary(
+        ["lorem", "\u0120ipsum", "\u00e4\u00bd", b"\n\n"], [("l", "o"), ("\u0120", "i")], normalizes=True
+    )
+    found = sha256()
+    for index in range(NUM_SLICES):
+        found.update("\0".join(slice_texts(texts, index)).encode())
+    assert found.hexdigest() == "65ca041285988cc8ed740097cd7c2c578f87dabec7b680ca5cbba99578ae7fdb"
+
+
+def test_every_code_point_has_texts_or_always_goes_to_the_reference() -> None:
+    codes = {ord(text[0]) for index in range(NUM_CUT_SLICES) for text in group(Vocabulary([], [], False), index)}
+    left = {code for first, last in left_to_reference() for code in range(first, last + 1)}
+    assert codes == set(assigned())
+    assert codes.isdisjoint(left)
+    assert codes | left | {*range(0xD800, 0xE000)} == set(range(0x110000))
+    assert left.isdisjoint(map(ord, PROBE))
+
+
+def group(vocabulary: Vocabulary, index: int, name: str = "characters") -> list[str]:
+    """Return the texts of a group in a slice."""
+    return list(dict(slice_groups(vocabulary, index))[name])
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="needs the tables of Python 3.11")
+def test_the_code_points_that_unicode_14_does_not_assign_are_listed() -> None:
+    router = Router(left_to_reference(), [])
+    unassigned = np.array([unicodedata.category(chr(code)) == "Cn" for code in range(0xF0000)])
+    assert np.array_equal(router._is_odd[:0xF0000], unassigned)
+
+
+def test_each_entry_and_merge_is_in_one_slice() -> None:
+    words = [f"w{i}" for i in range(1000)]
+    texts = Vocabulary(words, [(word, "x") for word in words], normalizes=False)
+    ids_slices = range(NUM_CUT_SLICES, NUM_SLICES)
+    for name in ("words", "merges"):
+        found = [text.split(" ")[0].split("x")[0] for index in ids_slices for text in group(texts, index, name)]
+        assert sorted(found) == sorted(words)
+
+
+# ---- proofs
+
+
+@pytest.mark.slow
+def test_the_probe_finds_the_characters_that_newer_unicode_tables_change(reference: Reference) -> None:
+    needed = list(slices_with(vocabulary(reference), lambda text: text[:1] == "\u07fd"))
+    proof = proof_of(reference, None if FULL else some([0, *needed]))
+    assert isinstance(proof, Proof)
+    odd = {code for first, last in proof.odd for code in range(first, last + 1)}
+    assert 0x07FD in odd  # a mark that Unicode 11 added: the reference does not reorder it
+    assert odd.isdisjoint(map(ord, PROBE))
+    texts = ["\u07f3\u07fd", "e\u0301", "plain", "a<|endoftext|>b", "", "\u0378\u0301", "\U000f0001"]
+    encoder = gigatoken_library.make_encoder(reference)
+    router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
+    assert ids_of(FastTokenizer(reference, encoder, router), texts) == ids_of(reference, texts)
+
+
+def test_a_check_without_the_reference_gives_the_hashes_of_the_proof(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indices = [3, 7, NUM_CUT_SLICES, NUM_CUT_SLICES + 3]
+    proof = proof_of(reference, some(indices))
+    assert isinstance(proof, Proof)
+    parts = parts_of(reference)
+    assert (proof.key, proof.reference, proof.library) == (parts.key, reference.backend, gigatoken_library.NAME)
+    assert [SliceEncoder(parts).ids_hash(index, proof.odd) for index in indices] == proof.slices
+    wrong(monkeypatch, lambda text, ids: ids[::-1] if text == beside_itself(assigned()[3]) else ids)
+    assert SliceEncoder(parts).ids_hash(NUM_CUT_SLICES + 3, proof.odd) != proof.slices[3]
+
+
+def test_tokenizers_that_differ_in_special_tokens_have_the_same_proof(reference: Reference) -> None:
+    content = json.loads(reference.files["tokenizer.json"])
+    flags = {"special": False, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    content["added_tokens"].append({"content": "lorem", "id": 1000, **flags})
+    other = loaded(json.dumps(content).encode())
+    pool = some([5, *islice(slices_with(vocabulary(reference), lambda text: "lorem" in text), 1)])
+    proof = proof_of(reference, pool)
+    assert isinstance(proof, Proof)
+    assert proof_of(other, pool) == proof
+
+
+@pytest.mark.slow
+def test_other_processes_give_the_same_proof(reference: Reference) -> None:
+    load = partial(load_tokenizer, {"kind": "huggingface"}, reference.files)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        indices = [1, 2, NUM_CUT_SLICES]
+        done: list[tuple[int, int]] = []
+        proof = prove(
+            reference,
+            parts_of(reference),
+            load,
+            lambda num_done, num_jobs: done.append((num_done, num_jobs)),
+            lambda function, jobs: pool.imap(function, [list(jobs)[index] for index in indices]),
+        )
+    assert proof == proof_of(reference, some(indices))
+    assert done == [(i, 2 * NUM_SLICES) for i in range(1, 7)]
+
+
+def test_a_tokenizer_that_another_process_does_not_find_is_an_error(reference: Reference) -> None:
+    with pytest.raises(TokenizerError, match="files changed while"):
+        prove(reference, replace(parts_of(reference), marker_id=1), lambda: reference, lambda *_: None, some([0]))
+
+
+# ---- refusals
+
+
+_WRONG: dict[str, tuple[Change, str]] = {
+    "an entry": (lambda text, ids: [ids[0] ^ 1, *ids[1:]] if text.startswith("lorem ") else ids, "lorem"),
+    "a long run": (lambda text, ids: ids[::-1] if len(text) > 3000 and len(set(ids)) > 1 else ids, "-" * 3001),
+    "two line ends": (lambda text, ids: [*ids, 5] if "\r\n" in text else ids, "\r\n"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _WRONG)
+def test_the_probe_refuses_an_encoder_that_is_wrong(
+    name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, text = _WRONG[name]
+    needed = slices_with(vocabulary(reference), lambda each: text in each)
+    wrong(monkeypatch, change)
+    found = proof_of(reference, None if FULL else some(islice(needed, 3)))
+    assert isinstance(found, Refusal)
+    assert found.startswith("it encodes ")
+
+
+@pytest.mark.slow
+def test_the_probe_refuses_an_encoder_that_lacks_a_merge(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.loads(reference.files["tokenizer.json"])
+    merges = content["model"]["merges"]
+    pair = next(pair for pair in reversed(merges) if "".join(pair).replace("\u0120", "").isascii())
+    merges.remove(pair)
+    left, right = (half.replace("\u0120", " ") for half in pair)
+    lacking = gigatoken_library.make_encoder(loaded(json.dumps(content).encode()))
+    needed = slices_with(vocabulary(reference), lambda text: text.startswith(f"{left}{right}{right}\n"))
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
+    monkeypatch.setattr(slices, "encoder_of", lambda parts, *_: lacking)
+    assert isinstance(proof_of(reference, some(needed)), Refusal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["characters", "marks", "runs", "mixtures", "words", "merges"])
+def test_an_encoder_that_is_wrong_for_one_text_of_a_group_is_found(
+    name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indices = range(7, NUM_CUT_SLICES) if name in ("characters", "marks") else range(NUM_CUT_SLICES + 7, NUM_SLICES)
+    texts = vocabulary(reference)
+    index, text = next((index, texts_[-1]) for index in indices if (texts_ := group(texts, index, name)))
+    wrong(monkeypatch, lambda each, ids: [*ids, 7] if each == text else ids)
+    found = proof_of(reference, some([index]))
+    if name in ("characters", "marks"):
+        assert isinstance(found, Proof)
+        assert Router(found.odd, [])._is_odd[list(map(ord, text))].any()
+    else:
+        assert found == f"it encodes {text[:40]!a} differently"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="compares all texts")
+def test_an_encoder_that_is_wrong_for_one_text_in_ten_thousand_is_found(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong(monkeypatch, lambda text, ids: [*ids, 7] if xxhash.xxh3_64_intdigest(text.encode()) % 10_000 == 7 else ids)
+    assert isinstance(proof_of(reference), Refusal)
+
+
+@pytest.mark.slow
+def test_a_character_that_is_cut_differently_goes_to_the_reference(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change: Change = lambda text, ids: ids[::-1] if "\u0416" in text else ids  # noqa: E731
+    needed = slices_with(vocabulary(reference), lambda text: text[:1] == "\u0416")
+    encoder_of = wrong(monkeypatch, change)
+    proof = proof_of(reference, None if FULL else some(needed))
+    assert isinstance(proof, Proof)
+    assert Router(proof.odd, [])._is_odd[0x416]
+    encoder = encoder_of(parts_of(reference), reference.bos_ids, reference.eot_id)
+    fast = FastTokenizer(reference, encoder, Router(proof.odd, encoder.spellings))
+    texts = ["one", "\u0416\u0430\u0440", "three", "x \u0416", "\u0436"]
+    assert ids_of(fast, texts) == ids_of(reference, texts)
+
+
+def test_an_encoder_that_fails_is_refused(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str, ids: list[int]) -> list[int]:
+        raise RuntimeError("out of tables")
+
+    wrong(monkeypatch, fail)
+    assert proof_of(reference, some([0])) == "its probe failed (RuntimeError: out of tables)"
+
+
+def test_an_encoder_that_is_wrong_for_most_characters_is_refused(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._MAX_ODD", 1000)
+    wrong(monkeypatch, lambda text, ids: [*ids, 7] if not text[:1].isascii() else ids)
+    found = proof_of(reference, some([0]))
+    assert isinstance(found, Refusal)
+    assert found.endswith(" characters differently")
+
+
+# ---- SentencePiece
+
+
+@pytest.mark.slow
+def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
+    proof = proof_of(loaded_model(train_model() + _RUNS))
+    assert isinstance(proof, Proof)
+    assert proof.odd == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: train_model() + _RUNS + piece("amet", -1e8),  # one piece more
+        lambda: train_model(vocab_size=339) + piece("amet", -1e8) + _RUNS,  # another one
+        lambda: train_model() + piece("\u2581" * 2) + piece("\u2581" * 3),
+        lambda: train_model() + _RUNS + piece("tp", 0, _USER_DEFINED),
+    ],
+    ids=["a piece", "a score", "runs of spaces", "a user-defined piece"],
+)
+def test_the_probe_refuses_another_model(model: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    other = gigatoken_library.encoder_of(parts_of(loaded_model(model())), [], 0)
+    monkeypatch.setattr(slices, "encoder_of", lambda parts, *_: other)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
+    found = proof_of(loaded_model(train_model() + _RUNS), some(range(0, NUM_SLICES, 1 if FULL else 3)))
+    assert isinstance(found, Refusal)
+    assert found.startswith("it encodes ")
