@@ -107,12 +107,13 @@ class _Subject:
         self.fast = SliceEncoder(parts)
         self._reference = reference
         self._pairs = with_byte_pairs(reference) if self.fast.vocabulary.cuts else reference
+        self._router = Router(left_to_reference(), parts.spellings)
 
     def differing(self, texts: list[str], index: int) -> list[str]:
         """Return the texts that the encoder of a slice would be given, and encodes differently."""
         reference = self._pairs if index < NUM_CUT_SLICES else self._reference
         encoder = replace(self.fast.of_slice(index), bos_ids=reference.bos_ids, eot_id=reference.eot_id)
-        needs = Router(left_to_reference(), encoder.spellings).needs_reference(_array(texts)).tolist()
+        needs = self._router.needs_reference(_array(texts)).tolist()
         given = [text for text, is_left in zip(texts, needs, strict=True) if not is_left]
         differ = differing(reference.encode(_array(given), _UINT32), _encode(encoder, _array(given)))
         return [given[i] for i in differ]
