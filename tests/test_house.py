@@ -291,8 +291,8 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "tokenizers.fast.check_process",
     "tokenizers.fast.gigatoken_library",
     "tokenizers.fast.machine_check",
+    "tokenizers.fast.make_proofs",
     "tokenizers.fast.proofs",
-    "tokenizers.fast.unicode_14",
     "tokenizers.machine_records",
 }
 

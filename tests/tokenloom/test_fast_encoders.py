@@ -404,7 +404,7 @@ def real_texts() -> Iterator[str]:
         yield from dict(slice_groups(Vocabulary([], [], False), index))["mixtures"]
 
 
-# The characters that a probe finds: the long s, which splintr-rs folds to an s, and some that are new in Unicode.
+# The characters that a probe may find: the long s, and those that Unicode 14 does not assign.
 ODD = [(0x17F, 0x17F), *left_to_reference()]
 
 

@@ -1,18 +1,18 @@
-"""The interface of fast encoders: what a library encodes with, and the module that makes it."""
+"""What a fast library encodes with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import message_of
-from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
+from tokenloom.tokenizers.base import Encoded, with_boundary_ids
 from tokenloom.tokenizers.fast.known_parts import Unproven
 
 
@@ -52,18 +52,3 @@ def refusals(library: str) -> Iterator[None]:
         ):
             raise
         raise Unproven(f"{library} does not take it: {message_of(error)}") from error
-
-
-class Library(Protocol):
-    """A module that makes fast encoders; its name ends with `_library`."""
-
-    NAME: str  # of the library, with its version
-
-    def check_parts(self, tokenizer: Tokenizer) -> None:
-        """Raise Unproven if the library is not known to support all parts of a tokenizer."""
-
-    def starts_thread(self, tokenizer: Tokenizer) -> bool:
-        """Return whether make_encoder starts a thread, after which a process must not fork."""
-
-    def make_encoder(self, tokenizer: Tokenizer) -> FastEncoder:
-        """Return a fast encoder for a tokenizer; raise Unproven if the library does not support all parts of it."""

@@ -36,16 +36,6 @@ _MAX_GROWTH = 256_000_000
 _MAX_NUM_BYTES = 32_000_000  # where the system does not tell how large a process is
 
 
-def check_parts(tokenizer: Tokenizer) -> None:
-    """See Library.check_parts."""
-    parts_of(tokenizer)
-
-
-def starts_thread(tokenizer: Tokenizer) -> bool:
-    """See Library.starts_thread; it does not."""
-    return False
-
-
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
     """Return a fast encoder for a tokenizer; raise Unproven as parts_of, or if gigatoken does not take its parts."""
     return encoder_of(parts_of(tokenizer), tokenizer.bos_ids, tokenizer.eot_id)
