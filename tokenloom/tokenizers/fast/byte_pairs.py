@@ -54,9 +54,14 @@ def parts_with_byte_pairs(parts: Parts) -> Parts:
     marker = first, second
     merges = [marker, *(pair for pair in _PAIRS if pair != marker)] if parts.run_ids else _PAIRS  # see SpaceRuns
     runs = sorted(parts.run_ids[2:])
+    given = json.loads(parts.content)
+    with_pairs = _content(given, merges)
+    # The others are digits, which keep the ids of their bytes.
+    digits = [token for token in given["added_tokens"] if not is_white_space(token)]
+    with_pairs["added_tokens"] += [token | {"id": ord(token["content"])} for token in digits]
     return replace(
         parts,
-        content=json.dumps(_content(json.loads(parts.content), merges)),
+        content=json.dumps(with_pairs),
         spellings=[MARKER] if parts.run_ids else [],
         run_ids=[*parts.run_ids[:2], *(_NUM_ORDINARY + runs.index(i) for i in parts.run_ids[2:])],
         marker_id=256 + 256 * first + second,
