@@ -17,8 +17,8 @@ from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
-from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+from tokenloom.tokenizers.fast.byte_pairs import parts_with_byte_pairs, with_byte_pairs
+from tokenloom.tokenizers.fast.gigatoken_library import encoder_of, make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.routing import Router
@@ -191,7 +191,11 @@ def test_each_known_pre_tokenizer_cuts_as_that_of_the_reference(change: Callable
     change(content)
     reference = loaded(json.dumps(content).encode())
     assert _same_ids(reference, _CUT)
-    assert _same_ids(with_byte_pairs(reference), _CUT)
+    pairs = with_byte_pairs(reference)
+    assert _same_ids(pairs, _CUT)
+    encoder = encoder_of(parts_with_byte_pairs(parts_of(reference)), [], pairs.eot_id)
+    fast = FastTokenizer(pairs, encoder, Router([], []), NO_CHECK)
+    assert ids_of(fast, _CUT) == ids_of(pairs, _CUT)
 
 
 def test_tokens_that_no_merges_make_are_found_as_whole_words_of_llama_3(tmp_path: Path) -> None:
