@@ -27,6 +27,7 @@ TITLES = {
     OURS: "tokenloom, backend: auto",
     REFERENCE: "tokenloom, backend: reference",
     BARE: "only reading and encoding",
+    "megatron-fast": "Megatron's preprocess_data_fast",
     "hf": "datasets map, tokenizers",
     "hf-tiktoken": "datasets map, tiktoken",
     "litdata": "LitData optimize",

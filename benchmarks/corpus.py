@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,3 +92,12 @@ def write_corpus(folder: Path, texts: list[str]) -> list[Path]:
         paths.append(folder / f"part-{len(paths)}.parquet")
         pq.write_table(table, paths[-1], row_group_size=group_rows, compression="zstd")
     return paths
+
+
+def write_jsonl(path: Path, parquet: Sequence[Path]) -> None:
+    """Write the texts of parquet files as one file of JSON lines, with the key `text`."""
+    with path.open("w", encoding="utf-8") as file:
+        for each in parquet:
+            for batch in pq.ParquetFile(each).iter_batches(columns=["text"]):
+                lines = (json.dumps({"text": text}, ensure_ascii=False) for text in batch.column(0).to_pylist())
+                file.writelines(f"{line}\n" for line in lines)

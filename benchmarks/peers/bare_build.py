@@ -6,11 +6,9 @@ document; with a tokenizer.json, `encode_batch_fast` for each row group. The ids
 
 from __future__ import annotations
 
-import multiprocessing
-
 import pyarrow.parquet
 
-from shared import encoder, encoding_package, read_job
+from shared import encoder, encoding_package, read_job, sum_of_files
 
 
 def encode_file(path: str, vocabulary: str, eot: str) -> int:
@@ -26,7 +24,4 @@ def encode_file(path: str, vocabulary: str, eot: str) -> int:
 
 if __name__ == "__main__":
     job = read_job()
-    tasks = [(path, job.vocabulary, job.eot) for path in job.files]
-    with multiprocessing.get_context("spawn").Pool(job.num_workers) as pool:
-        counts = pool.starmap(encode_file, tasks, chunksize=1)
-    job.answer(sum(counts), encoding_package(job.vocabulary), "pyarrow")
+    job.answer(sum_of_files(job, encode_file), encoding_package(job.vocabulary), "pyarrow")

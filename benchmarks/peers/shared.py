@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import gigatoken
 
 Encode = Callable[[list[str]], list[NDArray[Any]]]
 
@@ -25,11 +29,11 @@ Encode = Callable[[list[str]], list[NDArray[Any]]]
 class Job:
     """What a peer is asked to do."""
 
-    vocabulary: str  # a name of tiktoken, the path of a tokenizer.json, or "byte"
+    vocabulary: str  # a name of tiktoken, the path of a tokenizer.json or, for gigatoken, of ranks, or "byte"
     eot: str  # the token after each document, where the vocabulary does not define it
     num_workers: int
     output: Path  # an empty folder
-    files: list[str]  # parquet with a column `text`
+    files: list[str]  # parquet with a column `text`, or one of JSON lines with a key `text`
 
     def answer(self, num_tokens: int, *packages: str) -> None:
         """Write what benchmarks/build.py reads: the tokens, and the versions of the packages that made them."""
@@ -48,12 +52,34 @@ def read_job() -> Job:
     return Job(**vars(parser.parse_args()))
 
 
+def sum_of_files(job: Job, encode_file: Callable[[str, str, str], int]) -> int:
+    """Call a function with each file, the vocabulary and `eot`, in spawned processes; return the sum of its results."""
+    tasks = [(path, job.vocabulary, job.eot) for path in job.files]
+    with multiprocessing.get_context("spawn").Pool(job.num_workers) as pool:
+        return sum(pool.starmap(encode_file, tasks, chunksize=1))
+
+
 def encoding_package(vocabulary: str) -> str:
     """Return the name of the package that encodes with a vocabulary."""
     return "tokenizers" if vocabulary.endswith(".json") else "numpy" if vocabulary == "byte" else "tiktoken"
 
 
 @cache  # for all files of a process
+def gigatoken_tokenizer(path: str, eot: str) -> tuple[gigatoken.Tokenizer, int]:
+    """Return gigatoken's tokenizer of a tokenizer.json or of ranks it knows by the file's name, and its `eot` id."""
+    import gigatoken
+
+    if path.endswith(".tiktoken"):
+        tokenizer, eot = gigatoken.Tokenizer.from_tiktoken(path), "<|endoftext|>"
+    else:
+        tokenizer = gigatoken.Tokenizer(path)
+    ids = tokenizer.encode(eot)
+    if len(ids) != 1:
+        raise SystemExit(f"{path} has no token {eot}; give its end-of-text token, --eot TOKEN")
+    return tokenizer, int(ids[0])
+
+
+@cache
 def encoder(vocabulary: str, eot: str) -> Encode:
     """Return a function that gives an array for each text: the ids of ordinary text, and the end-of-text id."""
     if vocabulary == "byte":

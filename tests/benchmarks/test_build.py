@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import runpy
+import struct
+import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.builders.datasets import build, make_spec, stored_documents, write_jsonl
 from tests.counts import full_only
 
 _FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -56,23 +63,82 @@ def test_rates_and_ratios_agree(
     assert figures["tokenloom / bare"] == pytest.approx(figures["tokenloom"] / figures["bare"])
     assert result["tokens"] == pytest.approx(result["text_mb"] * 1e6 + result["documents"])  # an end for each
     assert figures["memory of a process: tokenloom"] > figures["memory of a process: bare"] > 10
-    assert "left out: hf, hf-tiktoken, litdata, datatrove; give" in capfd.readouterr().out
+    assert (
+        "left out: bare-gigatoken, megatron-fast, hf, hf-tiktoken, litdata, datatrove; give" in capfd.readouterr().out
+    )
 
 
 @full_only
 def test_a_peer_makes_the_tokens_of_a_build(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    from build_tools import Bench, Vocabulary
+    from build_tools import BARE_PEER, PEERS, Bench, Vocabulary
 
     file = _trained_tokenizer(tmp_path / "tokenizer.json")
     texts = [f"def number_{i}():\n    return {i * i}\n" for i in range(1000)]
     bench = Bench(tmp_path / "bench", texts, Vocabulary(str(file), "<|endoftext|>"), 2)
-    peer = bench.peer("hf_build.py", sys.executable, str(file))
+    peer = bench.peer(PEERS["hf"])
     assert peer.versions.keys() == {"datasets", "tokenizers"}
     library = Tokenizer.from_file(str(file))
     expected = sum(len(library.encode(text).ids) + 1 for text in texts)
     built = bench.build("--direct", "--set", "tokenizer.backend=reference")
-    assert [peer.tokens, bench.bare().tokens, built.tokens] == [expected] * 3
+    assert [peer.tokens, bench.peer(BARE_PEER).tokens, built.tokens] == [expected] * 3
+
+
+def _megatron_documents(folder: Path, dtype: type[np.generic]) -> Iterator[tuple[int, ...]]:
+    """Yield the ids of each document of data.bin, and hold data.idx against them."""
+    ids, index = np.fromfile(folder / "data.bin", dtype), (folder / "data.idx").read_bytes()
+    magic, version, code, num_documents, num_ends = struct.unpack_from("<9sQBQQ", index)
+    assert (magic, version, num_ends) == (b"MMIDIDX\0\0", 1, num_documents + 1)
+    assert code == {np.uint16: 8, np.int32: 4}[dtype]
+    lengths = np.frombuffer(index, np.int32, num_documents, 34)
+    starts = np.frombuffer(index, np.int64, num_documents, 34 + 4 * num_documents) // ids.itemsize
+    assert np.frombuffer(index, np.int64, -1, 34 + 12 * num_documents).tolist() == list(range(num_ends))
+    for start, length in zip(starts, lengths, strict=True):
+        yield tuple(ids[start : start + length].tolist())
+    assert sum(lengths) == len(ids)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "gpt2", "o200k_base"])
+def test_the_work_of_megatron_makes_the_documents_of_a_build(name: str, tmp_path: Path) -> None:
+    from build_tools import write_ranks
+
+    if name == "tokenizer.json":
+        vocabulary = _trained_tokenizer(tmp_path / name)
+        tokenizer = {"kind": "huggingface", "path": str(vocabulary), "eot": "<|endoftext|>"}
+    elif "TIKTOKEN_CACHE_DIR" in os.environ:
+        vocabulary, tokenizer = write_ranks(name, tmp_path), {"kind": "tiktoken", "name": name}
+    else:
+        pytest.skip("needs the vocabulary: set TIKTOKEN_CACHE_DIR to a folder that contains it")
+    lines = {line for line in Path(__file__).read_text().splitlines(True) if "<|" not in line}
+    texts = [*lines, "é😀\u2028中文\x00", " \t\n\n", 'a"b\\n', "  \r\n" * 50]
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "in.jsonl")}], tokenizer=tokenizer)
+    program = [sys.executable, str(_FOLDER / "peers/megatron_build.py"), str(vocabulary), "<|endoftext|>", "2"]
+    subprocess.run([*program, str(tmp_path), str(write_jsonl(tmp_path / "in.jsonl", texts))], check=True)
+    documents = list(_megatron_documents(tmp_path, np.int32 if name == "o200k_base" else np.uint16))
+    (eot_id,) = {document[-1] for document in documents}
+    built = stored_documents(spec, build(spec).version)
+    assert Counter(documents) == Counter((*document["ids"].tolist(), eot_id) for document in built)
+    assert len(documents) == len(texts)
+
+
+def test_a_first_build_begins_in_an_empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from build_tools import Bench, Run, Vocabulary
+
+    def build(_: Bench, option: str, HOME: str, TOKENLOOM_CACHE: str) -> Run:  # noqa: N803  # variables
+        assert option == "--direct"
+        assert Path(TOKENLOOM_CACHE).is_relative_to(HOME)
+        return Run(1, 1, len(list(Path(HOME).iterdir())))
+
+    monkeypatch.setattr(Bench, "build", build)
+    assert Bench(tmp_path / "bench", ["a"], Vocabulary("byte", ""), 1).first_build().tokens == 0
+
+
+def test_the_result_says_what_encoded_each_build() -> None:
+    from build import encoders_of
+    from build_tools import Run
+
+    rounds = [{"bare": Run(1, 1, 1), "tokenloom": Run(1, 1, 1, {}, uses)} for uses in ({"gigatoken 1": 8}, {})]
+    assert encoders_of(rounds) == {"tokenloom": ["gigatoken 1 in 8 partitions", "the reference"]}
 
 
 def test_a_peer_without_an_interpreter_or_the_vocabulary_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,15 +147,19 @@ def test_a_peer_without_an_interpreter_or_the_vocabulary_is_left_out(capsys: pyt
     file = Vocabulary("/a/b/tokenizer.json", "</s>")
     assert file.label == "b/tokenizer.json"
     assert list(chosen_tools(file, dict.fromkeys(PEERS, "python"))) == [
-        *("bare", "tokenloom", "tokenloom, reference", "hf", "litdata", "datatrove")
+        *("bare", "tokenloom", "tokenloom, reference"),
+        *("bare-gigatoken", "megatron-fast", "hf", "litdata", "datatrove"),
     ]
     assert capsys.readouterr().out == "hf-tiktoken is left out: it can't encode with b/tokenizer.json\n"
     named = Vocabulary("gpt2", "")
     assert "litdata" in chosen_tools(named, {"litdata": "python", "datatrove": "python"})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("datatrove is left out: it can't encode with gpt2; give a tokenizer.json of the same")
-    assert lines[1].startswith("left out: hf, hf-tiktoken; give")
+    assert lines[1].startswith("left out: bare-gigatoken, megatron-fast, hf, hf-tiktoken; give")
     assert "datatrove" in chosen_tools(Vocabulary("gpt2", "", "tokenizer.json"), {"datatrove": "python"})
+    assert "megatron-fast" in chosen_tools(named, {"megatron-fast": "python"})
+    assert "megatron-fast" not in chosen_tools(Vocabulary("p50k_base", ""), {"megatron-fast": "python"})
+    assert "tokenloom, first build" in chosen_tools(Vocabulary("byte", ""), {}, first=True)
 
 
 def test_a_tool_with_other_tokens_is_refused() -> None:
