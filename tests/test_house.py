@@ -208,15 +208,15 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "cli": 2_450,
+    "cli": 2_400,
     "examples": 450,
     "flows": 1_050,
     "reader": 2_450,
     "server": 650,
     "spec": 1_200,
     "storage": 5_050,
-    "tasks": 7_150,
-    "tokenizers": 2_200,
+    "tasks": 7_050,
+    "tokenizers": 2_350,
     "tokenloom": 300,
 }
 
