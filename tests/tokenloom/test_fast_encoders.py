@@ -26,10 +26,10 @@ from tests.builders.proofs import trust
 from tests.counts import FULL, count
 from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers import load_tokenizer, machine_records
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
-from tokenloom.tokenizers.fast import gigatoken_library, proofs
+from tokenloom.tokenizers.fast import gigatoken_library
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, choose
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
@@ -373,7 +373,7 @@ def test_without_a_cache_folder_a_process_keeps_its_proof(
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user whom the system does not list
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(proofs, "_made", {})
+    monkeypatch.setattr(machine_records, "_held", {})
     assert default_cache_folder() == tmp_path / "tokenloom-0"
     (tmp_path / "tokenloom-0").mkdir()
     os.chown(tmp_path / "tokenloom-0", 1, 1)

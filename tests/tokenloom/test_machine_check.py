@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tokenloom.test_fast_encoders import train
-from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers import load_tokenizer, machine_records
 from tokenloom.tokenizers.fast import machine_check
 from tokenloom.tokenizers.fast.machine_check import check_here, find_check
 from tokenloom.tokenizers.fast.parts import parts_of
@@ -27,7 +27,7 @@ Definition = dict[str, Any]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache without checks."""
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(machine_check, "_found", {})
+    monkeypatch.setattr(machine_records, "_held", {})
     return tmp_path / "cache"
 
 
@@ -168,7 +168,7 @@ def test_a_crash_or_a_hang_refuses_the_encoder_and_a_kill_only_until_the_process
     for _ in range(2):
         assert check_here(definition, proof.key, proof).refused == refused
     assert len(started) == 1
-    machine_check._found.clear()  # as in the next process
+    machine_records._held.clear()  # as in the next process
     assert (find_check(proof.key, proof) is not None) == is_kept
 
 
@@ -199,7 +199,7 @@ def test_a_check_that_can_not_be_started_is_named(
     monkeypatch.setattr(sys, "executable", "/no/python")
     assert str(check_here(definition, proof.key, proof).refused).startswith("its check can't be started (")
     monkeypatch.undo()
-    monkeypatch.setattr(machine_check, "_found", {})
+    monkeypatch.setattr(machine_records, "_held", {})
     assert find_check(proof.key, proof) is None
 
 

@@ -155,7 +155,10 @@ def test_a_damaged_record_is_ignored_and_replaced(ranks: dict[str, Any], loads: 
         assert path.read_bytes() == good
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(ranks: dict[str, Any], cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    ranks: dict[str, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_records, "_held", {})
     cache.parent.write_text("a file, not a folder")
     assert identify(ranks)[0].fingerprint == load_tokenizer(ranks).fingerprint
 

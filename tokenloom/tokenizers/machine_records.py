@@ -11,12 +11,15 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any, cast
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sha256_of_bytes, sign_record
 from tokenloom.storage.formats.records import Record
 from tokenloom.storage.stores.local_files import read_regular, replace_file
+
+_held: dict[str, Any] = {}  # records of this process that its cache does not keep, by their names
 
 
 def remembered(kind: type[Record], decides: object, make: Callable[[], Record]) -> Record:
@@ -32,28 +35,38 @@ def remembered(kind: type[Record], decides: object, make: Callable[[], Record]) 
     found = find_record(kind, decides)
     if found is None:
         found = make()
-        with contextlib.suppress(OSError):
-            write_record(found, decides)
+        keep_record(found, decides)
     return found
 
 
 def find_record(kind: type[Record], decides: object) -> Record | None:
-    """Return the record that this machine keeps; None if it is missing, damaged or can't be read."""
+    """Return the record that this process or machine keeps; None if it is missing, damaged or can't be read."""
+    name = _name(kind, decides)
+    if (held := _held.get(name)) is not None:
+        return cast("Record", held)
     try:
-        path = _path(kind, decides)
+        path = _folder() / name
         return read_signed_record(read_regular(path), str(path), kind)
     except (OSError, FormatError):
         return None
 
 
-def write_record(record: Record, decides: object) -> None:
-    """Keep a record, in place of an earlier one; raises OSError, which StoreError is, if the cache can't be written."""
-    replace_file(_path(type(record), decides), sign_record(record))
+def keep_record(record: Record, decides: object, *, only_here: bool = False) -> None:
+    """Keep a record: on this machine, or only in this process if `only_here`, or if its cache can't be written."""
+    name = _name(type(record), decides)
+    _held[name] = record
+    if not only_here:
+        with contextlib.suppress(OSError):  # StoreError is one, without a cache folder
+            replace_file(_folder() / name, sign_record(record))
+            del _held[name]
 
 
-def _path(kind: type[Record], decides: object) -> Path:
-    """Return where a record is kept; raises StoreError without a cache folder."""
-    return default_cache_folder() / "tokenizers" / f"{kind.__name__}-{sha256_of(decides)[:32]}.json"
+def _name(kind: type[Record], decides: object) -> str:
+    return f"{kind.__name__}-{sha256_of(decides)[:32]}.json"
+
+
+def _folder() -> Path:
+    return default_cache_folder() / "tokenizers"
 
 
 def installed_code(package: str) -> str | None:

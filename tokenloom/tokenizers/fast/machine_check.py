@@ -9,7 +9,6 @@ outcome, and how fast both libraries are.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -23,10 +22,10 @@ from typing import Any
 from unicodedata import unidata_version
 
 from tokenloom.errors import message_of
-from tokenloom.storage.formats.canonical import canonical_json, sha256_of
+from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import decode_record
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library
-from tokenloom.tokenizers.machine_records import find_record, write_record
+from tokenloom.tokenizers.machine_records import find_record, keep_record
 
 _FORMAT = 1  # of the checks, whose outcomes are remembered
 _START = "import sys; sys.path[:] = sys.argv[1:]; from tokenloom.tokenizers.fast.check_process import main; main()"
@@ -50,9 +49,6 @@ class MachineCheck:
     speeds: Speeds | None = None
 
 
-_found: dict[str, MachineCheck] = {}  # by this process, which did not keep it in the cache
-
-
 def check_here(definition: Mapping[str, Any], key: str, proof: Proof | None, *, again: bool = False) -> MachineCheck:
     """Return what the check of an encoder found on this machine; make it if nobody did.
 
@@ -65,24 +61,13 @@ def check_here(definition: Mapping[str, Any], key: str, proof: Proof | None, *, 
     found = find_check(key, proof)
     if found is None or (again and found.refused is not None):
         found, is_final = _in_process(definition, proof)
-        _keep(found, _deciding(key, proof), is_final=is_final)
+        keep_record(found, _deciding(key, proof), only_here=not is_final)
     return found
 
 
 def find_check(key: str, proof: Proof | None) -> MachineCheck | None:
     """Return what check_here has found on this machine; None if nobody made the check."""
-    decides = _deciding(key, proof)
-    return _found.get(sha256_of(decides)) or find_record(MachineCheck, decides)
-
-
-def _keep(found: MachineCheck, decides: list[object], *, is_final: bool) -> None:
-    """Keep what was found: only for this process, if there is no cache or the next check may find something else."""
-    name = sha256_of(decides)
-    _found[name] = found
-    if is_final:
-        with contextlib.suppress(OSError):
-            write_record(found, decides)
-            del _found[name]
+    return find_record(MachineCheck, _deciding(key, proof))
 
 
 def _deciding(key: str, proof: Proof | None) -> list[object]:

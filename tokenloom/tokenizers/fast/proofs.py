@@ -7,13 +7,12 @@ another machine, or another version of the fast library, be checked without the 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.tokenizers.machine_records import find_record, write_record
+from tokenloom.tokenizers.machine_records import find_record, keep_record
 
 _FOLDER = Path(__file__).parent / "proofs"
 _KEY_DIGITS = 16  # in the name of a file
@@ -45,9 +44,6 @@ class _Refused:
     why: str
 
 
-_made: dict[tuple[str, str], Proof] = {}  # by this process, because its cache can't be written
-
-
 def find_proof(key: str, reference: str) -> Proof | None:
     """Return the proof for what a fast encoder is given, None if there is none.
 
@@ -55,8 +51,6 @@ def find_proof(key: str, reference: str) -> Proof | None:
         key: see Parts.key.
         reference: the installed reference library, with its version. A proof for another one does not hold.
     """
-    if made := _made.get((key, reference)):
-        return made
     for path in _FOLDER.glob(f"*-{key[:_KEY_DIGITS]}.json"):
         proof = read_signed_record(path.read_bytes(), str(path), Proof)
         if (proof.key, proof.reference) == (key, reference):
@@ -65,11 +59,8 @@ def find_proof(key: str, reference: str) -> Proof | None:
 
 
 def keep_proof(proof: Proof) -> None:
-    """Keep a proof that this machine made, for this process at least."""
-    try:
-        write_record(proof, [proof.key, proof.reference])
-    except OSError:
-        _made[proof.key, proof.reference] = proof
+    """Keep a proof that this machine made."""
+    keep_record(proof, [proof.key, proof.reference])
 
 
 def find_refusal(key: str, reference: str) -> str | None:
@@ -80,8 +71,7 @@ def find_refusal(key: str, reference: str) -> str | None:
 
 def keep_refusal(key: str, reference: str, why: str) -> None:
     """Keep why a probe of this machine did not prove an encoder."""
-    with contextlib.suppress(OSError):
-        write_record(_Refused(why), _deciding_refusal(key, reference))
+    keep_record(_Refused(why), _deciding_refusal(key, reference))
 
 
 def _deciding_refusal(key: str, reference: str) -> list[object]:
