@@ -291,7 +291,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "tokenizers.fast.check_process",
     "tokenizers.fast.gigatoken_library",
     "tokenizers.fast.machine_check",
-    "tokenizers.fast.make_proofs",
     "tokenizers.fast.proofs",
     "tokenizers.machine_records",
 }

@@ -12,6 +12,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, has_lost_worker
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of
+from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.machine_check import check_here
 from tokenloom.tokenizers.fast.proofs import keep_proof, keep_refusal
 from tokenloom.tokenizers.fast.tokenizer import ending_if_hung
@@ -45,7 +46,7 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: 
     Raises TokenizerError as load_job_tokenizer.
     """
     from tokenloom.tokenizers.fast.parts import parts_of
-    from tokenloom.tokenizers.fast.probe import Refusal, prove  # late: the package may be missing
+    from tokenloom.tokenizers.fast.probe import prove  # late: the package may be missing
     from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
 
     def pool(function: Callable[[SliceJob], Any], jobs: Iterable[SliceJob]) -> list[Any]:
@@ -60,14 +61,11 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: 
     parts = parts_of(reference)
     progress.report(progress.StepStarted("prove", 2 * NUM_SLICES, "slices", 2 * NUM_SLICES))
     try:
-        found = prove(reference, parts, load, lambda num_done, num_jobs: None, pool)
+        keep_proof(prove(reference, parts, load, pool))
+    except Unproven as error:
+        keep_refusal(parts.key, reference.backend, str(error))
     except _WorkerLost:
         progress.report(progress.Message("gigatoken is not proven: a worker was killed or crashed in its probe"))
-        return
-    if isinstance(found, Refusal):
-        keep_refusal(parts.key, reference.backend, found)
-    else:
-        keep_proof(found)
 
 
 def _run(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:

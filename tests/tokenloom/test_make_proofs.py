@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import normalizers
 
+from tests.builders.make_proofs import main
 from tests.tokenloom.test_fast_encoders import loaded, train
 from tokenloom.tokenizers.fast import probe
-from tokenloom.tokenizers.fast.make_proofs import main
 from tokenloom.tokenizers.fast.parts import parts_of
 
 

@@ -119,7 +119,7 @@ def _of_ranks(ranks: Ranks, pattern: str) -> Parts:
         file = ranks.file
     else:  # gigatoken takes no other ranks
         file = ranks_file({token: rank for rank, token in enumerate(sorted(ranks.ids, key=ranks.ids.__getitem__))})
-    return Parts("tiktoken", file.decode(), _PATTERNS[pattern], _ranges(ids))
+    return Parts("tiktoken", file.decode(), _PATTERNS[pattern], ranges_of(ids))
 
 
 def _json_of_ranks(ids: dict[bytes, int], pattern: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _json_of_ranks(ids: dict[bytes, int], pattern: str) -> dict[str, Any]:
     return {"model": model, "added_tokens": [], "pre_tokenizer": pre_tokenizer((pattern,))}
 
 
-def _ranges(ids: list[int]) -> list[tuple[int, int]]:
+def ranges_of(ids: list[int]) -> list[tuple[int, int]]:
     """Return ascending integers as ranges [first, last]."""
     runs = [[i for _, i in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
     return [(run[0], run[-1]) for run in runs]

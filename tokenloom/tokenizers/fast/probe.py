@@ -7,9 +7,8 @@ as it does in a check on a machine, and the hashes of its ids, which are those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tokenloom.tokenizers.fast.comparison import differing
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.gigatoken_library import NAME
 from tokenloom.tokenizers.fast.known_parts import Unproven
-from tokenloom.tokenizers.fast.parts import Parts, parts_of
+from tokenloom.tokenizers.fast.parts import Parts, parts_of, ranges_of
 from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
@@ -32,10 +31,6 @@ from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 _MAX_ODD = 10_000
 _UINT32 = np.dtype(np.uint32)
 Load = Callable[[], Tokenizer]
-
-
-class Refusal(str):
-    """Why a fast encoder is not used for a vocabulary, as a clause."""
 
 
 @dataclass(frozen=True)
@@ -55,32 +50,21 @@ class SliceJob:
 Pool = Callable[[Callable[[SliceJob], Any], Iterable[SliceJob]], Iterable[Any]]
 
 
-def prove(
-    reference: Tokenizer, parts: Parts, load: Load, report: Callable[[int, int], None], pool: Pool = map
-) -> Proof | Refusal:
-    """Compare gigatoken with the reference of a tokenizer.
+def prove(reference: Tokenizer, parts: Parts, load: Load, pool: Pool = map) -> Proof:
+    """Compare gigatoken with the reference of a tokenizer; raise Unproven if it is not used for that vocabulary.
 
     Args:
         reference: the tokenizer.
         parts: its parts.
         load: returns the tokenizer in another process; it pickles.
-        report: called with how many jobs are done, and how many there are.
         pool: calls a function for each of some jobs, as map does, in any processes.
     """
-    num_done = 0
 
-    def results(function: Callable[[SliceJob], Any], odd: Ranges = ()) -> Iterator[Any]:
-        nonlocal num_done
-        for result in pool(function, [SliceJob(load, parts.key, index, odd) for index in range(NUM_SLICES)]):
-            num_done += 1
-            report(num_done, 2 * NUM_SLICES)
-            yield result
+    def jobs(odd: Ranges = ()) -> list[SliceJob]:
+        return [SliceJob(load, parts.key, index, odd) for index in range(NUM_SLICES)]
 
-    try:
-        odd = tuple(_ranges(_odd_code_points(results(compare_slice))))
-        return Proof(parts.key, NAME, reference.backend, odd, tuple(results(hash_slice, odd)))
-    except Unproven as error:
-        return Refusal(str(error))
+    odd = tuple(ranges_of(sorted(_odd_code_points(pool(compare_slice, jobs())))))
+    return Proof(parts.key, NAME, reference.backend, odd, tuple(pool(hash_slice, jobs(odd))))
 
 
 def compare_slice(job: SliceJob) -> list[tuple[str, str]]:
@@ -166,9 +150,3 @@ def _odd_code_points(found: Iterable[list[tuple[str, str]]]) -> set[int]:
         if odd.isdisjoint(map(ord, text)):
             raise Unproven(f"it encodes {text[:40]!a} differently")
     return odd
-
-
-def _ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
-    """Return integers as ranges [first, last]."""
-    runs = groupby(enumerate(sorted(codes)), lambda pair: pair[1] - pair[0])
-    return [(codes[0], codes[-1]) for codes in ([code for _, code in run] for _, run in runs)]

@@ -84,8 +84,3 @@ def installed_library() -> str | None:
         return f"gigatoken {version('gigatoken')}"
     except PackageNotFoundError:
         return None
-
-
-def proof_file_name(family: str, key: str) -> str:
-    """Return the name of the file in which a proof is shipped."""
-    return f"{family}-{key[:_KEY_DIGITS]}.json"
