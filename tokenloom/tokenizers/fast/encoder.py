@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import message_of
+from tokenloom.errors import named_message_of
 from tokenloom.tokenizers.base import Encoded, with_boundary_ids
-from tokenloom.tokenizers.fast.known_parts import Unproven
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,16 @@ class FastEncoder:
 
 
 @contextmanager
-def refusals(library: str) -> Iterator[None]:
-    """Translate what a library raises for a vocabulary that it can't take to Unproven."""
+def failing_as(kind: type[Exception], what: str) -> Iterator[None]:
+    """Translate whatever a fast library raises in the block to `kind`, with a message that begins with `what`.
+
+    A panic of native code is a BaseException, as are KeyboardInterrupt and SystemExit, which stay as they are.
+    """
     try:
         yield
-    except BaseException as error:  # a panic of the native library is not an Exception
-        if (
-            not isinstance(error, ValueError | OverflowError | RuntimeError)
-            and type(error).__name__ != "PanicException"
-        ):
+    except (kind, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise Unproven(f"{library} does not take it: {message_of(error)}") from error
+        raise kind(f"{what} ({named_message_of(error)})") from error

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.encoder import FastEncoder, refusals
+from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
+from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.sentencepiece_parts import spaced
 from tokenloom.tokenizers.fast.space_runs import SpaceRuns
@@ -134,7 +135,7 @@ class _Encoder:
 
     def _renew(self) -> None:
         self._tokenizer: Any = None  # frees the memory of the one before
-        with refusals("gigatoken"):
+        with failing_as(Unproven, "gigatoken does not take it"):
             self._tokenizer = self._make()
         self._num_bytes = 0
         self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import TokenizerError, named_message_of
-from tokenloom.tokenizers.base import Encoded, Tokenizer
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
 from tokenloom.tokenizers.fast.comparison import differing
-from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.encoder import failing_as
 from tokenloom.tokenizers.fast.gigatoken_library import NAME
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of, ranges_of
@@ -99,23 +99,13 @@ class _Subject:
         encoder = replace(self.fast.of_slice(index), bos_ids=reference.bos_ids, eot_id=reference.eot_id)
         needs = self._router.needs_reference(_array(texts)).tolist()
         given = [text for text, is_left in zip(texts, needs, strict=True) if not is_left]
-        differ = differing(reference.encode(_array(given), _UINT32), _encode(encoder, _array(given)))
-        return [given[i] for i in differ]
+        with failing_as(Unproven, "its probe failed"):
+            found = encoder.encode(_array(given), _UINT32)
+        return [given[i] for i in differing(reference.encode(_array(given), _UINT32), found)]
 
 
 def _array(texts: list[str]) -> pa.Array:
     return pa.array(texts, pa.large_string())
-
-
-def _encode(encoder: FastEncoder, texts: pa.Array) -> Encoded:
-    try:
-        return encoder.encode(texts, _UINT32)
-    except MemoryError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise Unproven(f"its probe failed ({named_message_of(error)})") from error
 
 
 _subjects: dict[str, _Subject] = {}  # of this process: one by its key

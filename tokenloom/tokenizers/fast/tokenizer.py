@@ -8,21 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import EncoderMismatch, named_message_of
+from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
 from tokenloom.tokenizers.fast.comparison import differing
+from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
 from tokenloom.tokenizers.fast.routing import Router
-
-if TYPE_CHECKING:  # its library may be missing
-    from tokenloom.tokenizers.fast.encoder import FastEncoder
 
 _RUN_BYTES = 1_000_000
 _MAX_CHECKED_TEXT = 4_000_000
@@ -104,15 +102,8 @@ class FastTokenizer:
         return _in_order(concatenate(parts, dtype), np.concatenate([fast, slow]))
 
     def _encode_fast(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
-        try:
-            with ending_if_hung():
-                encoded = self._encoder.encode(texts, dtype)
-        except MemoryError:
-            raise
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            raise EncoderMismatch(f"{self.encoder} failed: {named_message_of(error)}") from error
+        with ending_if_hung(), failing_as(EncoderMismatch, f"{self.encoder} failed"):
+            encoded = self._encoder.encode(texts, dtype)
         self._compare_some(texts, encoded, dtype)
         return encoded
 
