@@ -17,7 +17,6 @@ import pyarrow as pa
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
-from tokenloom.tokenizers.fast.comparison import differing
 from tokenloom.tokenizers.fast.encoder import failing_as
 from tokenloom.tokenizers.fast.gigatoken_library import NAME
 from tokenloom.tokenizers.fast.known_parts import Unproven
@@ -26,6 +25,7 @@ from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, sl
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.slices import Ranges, SliceEncoder
+from tokenloom.tokenizers.fast.tokenizer import differing
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 
 _MAX_ODD = 10_000

@@ -18,7 +18,6 @@ from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
-from tokenloom.tokenizers.fast.comparison import differing
 from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
 from tokenloom.tokenizers.fast.routing import Router
 
@@ -160,3 +159,15 @@ def _select(encoded: Encoded, chosen: NDArray[np.int64]) -> Encoded:
 def _in_order(encoded: Encoded, places: NDArray[np.int64]) -> Encoded:
     """Return documents in the order of `places`, the places where they belong."""
     return _select(encoded, np.argsort(places))
+
+
+def differing(expected: Encoded, found: Encoded) -> NDArray[np.int64]:
+    """Return the indices of the documents whose ids differ, in order."""
+    if np.array_equal(expected.num_tokens, found.num_tokens) and np.array_equal(expected.tokens, found.tokens):
+        return np.empty(0, np.int64)
+    both = zip(_documents(expected), _documents(found), strict=True)
+    return np.flatnonzero([not np.array_equal(one, other) for one, other in both])
+
+
+def _documents(encoded: Encoded) -> list[NDArray[np.unsignedinteger]]:
+    return np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
