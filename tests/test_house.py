@@ -288,7 +288,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "storage.stores.s3",
     "tasks.report.parts",
     "tasks.running.memory",
-    "tokenizers.fast.check_process",
     "tokenizers.fast.gigatoken_library",
     "tokenizers.fast.machine_check",
     "tokenizers.fast.proofs",

@@ -66,11 +66,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Let the library do something in the process of a check."""
     start = (
         "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time, gigatoken\n"
-        "from tokenloom.tokenizers.fast import check_process\n"
+        "from tokenloom.tokenizers.fast import machine_check\n"
         f"def broken(*arguments): {code}\n"
-        "check_process.MAX_SECONDS = 1; check_process._speed = lambda *_: 1.0\n"
+        "machine_check._MAX_SECONDS = 1; machine_check._speed = lambda *_: 1.0\n"
         "gigatoken.Tokenizer = type('Broken', (), {'from_json': broken, 'from_tiktoken': broken})\n"
-        "check_process.main()"
+        "machine_check.main()"
     )
     monkeypatch.setattr(machine_check, "_START", start)
 

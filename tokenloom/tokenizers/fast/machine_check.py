@@ -14,22 +14,35 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import unidata_version
+
+import numpy as np
+import pyarrow as pa
 
 from tokenloom.errors import message_of
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import decode_record
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.base import Tokenizer, text_bytes
+from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
+from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library
 from tokenloom.tokenizers.machine_records import find_record, keep_record
 
+if TYPE_CHECKING:
+    from tokenloom.tokenizers.fast.parts import Parts
+
 _FORMAT = 1  # of the checks, whose outcomes are remembered
-_START = "import sys; sys.path[:] = sys.argv[1:]; from tokenloom.tokenizers.fast.check_process import main; main()"
-MAX_SECONDS = 120
+_START = "import sys; sys.path[:] = sys.argv[1:]; from tokenloom.tokenizers.fast.machine_check import main; main()"
+_MAX_SECONDS = 120
+_STEP = 10  # one slice of so many is encoded
+_FAST_BYTES, _REFERENCE_BYTES = 400_000, 100_000  # to measure with
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
@@ -90,7 +103,7 @@ def _in_process(definition: Mapping[str, Any], proof: Proof | None) -> tuple[Mac
     if process.returncode == 0:
         return decode_record(MachineCheck, json.loads(process.stdout.splitlines()[-1])), True
     if -process.returncode == signal.SIGALRM:
-        return MachineCheck(f"its check took longer than {MAX_SECONDS} s"), True
+        return MachineCheck(f"its check took longer than {_MAX_SECONDS} s"), True
     if -process.returncode in _CRASHES:
         return MachineCheck(f"its check crashed ({signal.Signals(-process.returncode).name})"), True
     return MachineCheck(f"its check was ended (exit code {process.returncode})"), False
@@ -106,3 +119,63 @@ def this_machine() -> str:
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
     vectors = sorted(flag for flag in flags if flag.startswith(("sse", "avx", "asimd", "sve")))
     return " ".join([str(installed_library()), sys.version.split()[0], unidata_version, os.uname().machine, *vectors])
+
+
+# ---- in the process
+
+
+def main() -> None:
+    """Check the encoder that stdin names and print what was found, in a process of its own."""
+    signal.alarm(_MAX_SECONDS)  # it ends the process, also in native code
+    definition, proof = json.load(sys.stdin)
+    found = _check(load_tokenizer(definition), None if proof is None else decode_record(Proof, proof))
+    print(canonical_json(found).decode())  # noqa: T201  (for the process that started this one)
+
+
+def _check(reference: Tokenizer, proof: Proof | None) -> MachineCheck:
+    fast, refused = None, None
+    try:
+        with failing_as(Unproven, "its check failed"):
+            from tokenloom.tokenizers.fast.gigatoken_library import encoder_of  # its package may be broken
+            from tokenloom.tokenizers.fast.parts import parts_of
+
+            parts = parts_of(reference)
+            if proof is not None and (wrong := _wrong_slice(parts, proof)) is not None:
+                refused = f"it gives other ids than those of its proof (slice {wrong} of the probe's texts)"
+            fast = _speed(encoder_of(parts, [], reference.eot_id), _FAST_BYTES)
+    except Unproven as error:
+        refused = str(error)
+    return MachineCheck(refused, Speeds(fast, _speed(reference, _REFERENCE_BYTES)))
+
+
+def _wrong_slice(parts: Parts, proof: Proof) -> int | None:
+    """Return a slice for which the fast library gives other ids than those of its proof; None if there is none."""
+    from tokenloom.tokenizers.fast.gigatoken_library import NAME
+    from tokenloom.tokenizers.fast.slices import SliceEncoder
+
+    encoder = SliceEncoder(parts)
+    step = _STEP if proof.library == NAME else 1
+    for index in range(0, len(proof.slices), step):
+        if encoder.ids_hash(index, proof.odd) != proof.slices[index]:
+            return index
+    return None
+
+
+def _speed(encoder: Tokenizer | FastEncoder, num_bytes: int) -> float:
+    """Return how many MB of Python's own sources are encoded in a second of processor time, the second time."""
+    texts = _sources(num_bytes)
+    for _ in range(2):
+        start = time.process_time()
+        encoder.encode(texts, np.dtype(np.uint32))
+        seconds = time.process_time() - start
+    return round(len(text_bytes(texts)[0]) / seconds / 1e6, 1)
+
+
+def _sources(num_bytes: int) -> pa.Array:
+    """Return some of Python's own sources, one text a file."""
+    texts, num_left = [], num_bytes
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        if num_left > 0:
+            texts.append(path.read_text(encoding="utf-8", errors="replace")[:num_left])
+            num_left -= len(texts[-1])
+    return pa.array(texts, pa.large_string())
