@@ -16,9 +16,9 @@ from tokenloom.tokenizers import load_tokenizer, machine_records
 from tokenloom.tokenizers.fast import machine_check
 from tokenloom.tokenizers.fast.machine_check import check_here, find_check
 from tokenloom.tokenizers.fast.parts import parts_of
+from tokenloom.tokenizers.fast.probe import SliceEncoder
 from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library
-from tokenloom.tokenizers.fast.slices import SliceEncoder
 
 Definition = dict[str, Any]
 

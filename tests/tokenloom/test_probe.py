@@ -27,15 +27,14 @@ from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
-from tokenloom.tokenizers.fast import gigatoken_library, slices
+from tokenloom.tokenizers.fast import gigatoken_library, probe
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
-from tokenloom.tokenizers.fast.probe import prove
+from tokenloom.tokenizers.fast.probe import SliceEncoder, prove
 from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, beside_itself, slice_groups, slice_texts
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.slices import SliceEncoder
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 from tokenloom.tokenizers.fast.unicode_14 import assigned, left_to_reference
 from tokenloom.tokenizers.fast.vocabulary import Vocabulary, vocabulary_of
@@ -81,7 +80,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, change: Change) -> Callable[[Parts, l
 
         return replace(encoder, encode_texts=encode_texts)
 
-    monkeypatch.setattr(slices, "encoder_of", encoder_of)
+    monkeypatch.setattr(probe, "encoder_of", encoder_of)
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
     return encoder_of
 
@@ -228,7 +227,7 @@ def test_the_probe_refuses_an_encoder_that_lacks_a_merge(reference: Reference, m
     lacking = gigatoken_library.make_encoder(loaded(json.dumps(content).encode()))
     needed = slices_with(vocabulary(reference), lambda text: text.startswith(f"{left}{right}{right}\n"))
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
-    monkeypatch.setattr(slices, "encoder_of", lambda parts, *_: lacking)
+    monkeypatch.setattr(probe, "encoder_of", lambda parts, *_: lacking)
     assert isinstance(proof_of(reference, some(needed)), str)
 
 
@@ -315,7 +314,7 @@ def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
 )
 def test_the_probe_refuses_another_model(model: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     other = gigatoken_library.encoder_of(parts_of(loaded_model(model())), [], 0)
-    monkeypatch.setattr(slices, "encoder_of", lambda parts, *_: other)
+    monkeypatch.setattr(probe, "encoder_of", lambda parts, *_: other)
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
     found = proof_of(loaded_model(train_model() + _RUNS), some(range(0, NUM_SLICES, 1 if FULL else 3)))
     assert isinstance(found, str)

@@ -151,7 +151,7 @@ def _check(reference: Tokenizer, proof: Proof | None) -> MachineCheck:
 def _wrong_slice(parts: Parts, proof: Proof) -> int | None:
     """Return a slice for which the fast library gives other ids than those of its proof; None if there is none."""
     from tokenloom.tokenizers.fast.gigatoken_library import NAME
-    from tokenloom.tokenizers.fast.slices import SliceEncoder
+    from tokenloom.tokenizers.fast.probe import SliceEncoder
 
     encoder = SliceEncoder(parts)
     step = _STEP if proof.library == NAME else 1

@@ -7,30 +7,34 @@ as it does in a check on a machine, and the hashes of its ids, which are those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.byte_pairs import with_byte_pairs
-from tokenloom.tokenizers.fast.encoder import failing_as
-from tokenloom.tokenizers.fast.gigatoken_library import NAME
+from tokenloom.tokenizers.fast.byte_pairs import parts_with_byte_pairs, with_byte_pairs
+from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
+from tokenloom.tokenizers.fast.gigatoken_library import NAME, encoder_of
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of, ranges_of
-from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups
+from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups, slice_texts
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.slices import Ranges, SliceEncoder
+from tokenloom.tokenizers.fast.space_runs import MARKER
 from tokenloom.tokenizers.fast.tokenizer import differing
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
+from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 
 _MAX_ODD = 10_000
 _UINT32 = np.dtype(np.uint32)
 Load = Callable[[], Tokenizer]
+Ranges = Sequence[tuple[int, int]]  # [first, last]
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,43 @@ def hash_slice(job: SliceJob) -> str:
     return _subject_of(job).fast.ids_hash(job.index, job.odd)
 
 
+def ids_hash(ids: Sequence[NDArray[np.uint32]]) -> str:
+    """Return the hash of the ids of some texts, without ids around them: xxh3_64 in hexadecimal."""
+    found = xxhash.xxh3_64(np.array(list(map(len, ids)), np.uint32).tobytes())
+    found.update(np.concatenate([np.empty(0, np.uint32), *ids]).tobytes())
+    return found.hexdigest()
+
+
+class SliceEncoder:
+    """The fast encoder of a vocabulary, and that of the byte pairs with the same cuts.
+
+    Args:
+        parts: of the tokenizer.
+
+    Raises Unproven as encoder_of.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        is_ranks = parts.pattern is not None
+        self.vocabulary = vocabulary_of(parts.content, is_ranks=is_ranks, normalizes=parts.normalizes)
+        self._encoder = encoder_of(parts, [], 0)
+        self._pairs = encoder_of(parts_with_byte_pairs(parts), [], 0) if self.vocabulary.cuts else self._encoder
+        self._markers = [MARKER] if parts.run_ids else []
+
+    def of_slice(self, index: int) -> FastEncoder:
+        """Return what encodes a slice."""
+        return self._pairs if index < NUM_CUT_SLICES else self._encoder
+
+    def ids_hash(self, index: int, odd: Ranges) -> str:
+        """Return the hash of the ids of the texts of a slice that the encoder gets.
+
+        Texts with an added token are among them: which ones there are is not a part of what is proven.
+        """
+        texts = slice_texts(self.vocabulary, index)
+        given = _given(texts, Router([*left_to_reference(), *odd], self._markers))
+        return ids_hash(self.of_slice(index).encode_texts([text.encode() for text in given]))
+
+
 class _Subject:
     """A tokenizer and its fast encoder."""
 
@@ -97,11 +138,17 @@ class _Subject:
         """Return the texts that the encoder of a slice would be given, and encodes differently."""
         reference = self._pairs if index < NUM_CUT_SLICES else self._reference
         encoder = replace(self.fast.of_slice(index), bos_ids=reference.bos_ids, eot_id=reference.eot_id)
-        needs = self._router.needs_reference(_array(texts)).tolist()
-        given = [text for text, is_left in zip(texts, needs, strict=True) if not is_left]
+        given = _given(texts, self._router)
+        array = _array(given)
         with failing_as(Unproven, "its probe failed"):
-            found = encoder.encode(_array(given), _UINT32)
-        return [given[i] for i in differing(reference.encode(_array(given), _UINT32), found)]
+            found = encoder.encode(array, _UINT32)
+        return [given[i] for i in differing(reference.encode(array, _UINT32), found)]
+
+
+def _given(texts: list[str], router: Router) -> list[str]:
+    """Return the texts that the fast encoder gets."""
+    needs = router.needs_reference(_array(texts)).tolist()
+    return [text for text, is_left in zip(texts, needs, strict=True) if not is_left]
 
 
 def _array(texts: list[str]) -> pa.Array:
