@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import has_lost_worker
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, backend_of
-from tokenloom.tokenizers.fast.machine_check import (
-    check_here,
-    find_check,
-    this_machine,
-)
+from tokenloom.tokenizers.fast.machine_check import check_here, find_check
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, installed_library
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, SAMPLE, Check, FastTokenizer
@@ -40,14 +36,12 @@ class EncodingRules:
     Attributes:
         version: the build's, because each build compares texts of its own.
         proof: of the fast encoder that it uses; None if the reference encodes.
-        machine: where the encoder was checked, see this_machine. A worker elsewhere checks it first.
         distrusted: names and versions of fast encoders that must not be used.
         check: which texts the reference encodes too.
     """
 
     version: str = ""
     proof: Proof | None = None
-    machine: str = ""
     distrusted: frozenset[str] = frozenset()
     check: Check = SAMPLE
 
@@ -110,7 +104,7 @@ def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tok
     plain = json.loads(definition)
     reference = load_job_tokenizer(plain, fingerprint)
     proof = rules.proof
-    if proof is None or proof.reference != reference.backend or not _is_checked(plain, proof, rules.machine):
+    if proof is None or proof.reference != reference.backend or not _is_checked(plain, proof):
         return reference
     encoder = _fast_encoder(definition, fingerprint)
     if encoder.library in rules.distrusted:  # that of this machine may be another than that of the plan
@@ -119,10 +113,8 @@ def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tok
     return FastTokenizer(reference, encoder, router, rules.check)
 
 
-def _is_checked(definition: Mapping[str, Any], proof: Proof, machine: str) -> bool:
-    """Return whether an encoder may be used here: it was checked on such a machine, or is now."""
-    if this_machine() == machine:
-        return True
+def _is_checked(definition: Mapping[str, Any], proof: Proof) -> bool:
+    """Return whether an encoder may be used here: it was checked on this machine, or is now."""
     check = check_here(definition, proof.key, proof)
     if check.refused is not None:
         _say_once(f"{installed_library()} is refused on a machine: {check.refused}")
@@ -167,8 +159,7 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
 
 def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: EncodingRules) -> Tokenizer:
     """Return what encodes, without its sample, to measure its speed; errors as load_job_tokenizer."""
-    tokenizer = _tokenizer(canonical_json(definition), fingerprint, rules)
-    return tokenizer.checking(NO_CHECK) if isinstance(tokenizer, FastTokenizer) else tokenizer
+    return _tokenizer(canonical_json(definition), fingerprint, replace(rules, check=NO_CHECK))
 
 
 @contextmanager

@@ -92,13 +92,14 @@ def measured_line(plan: BuildPlan) -> str:
 
 def encoder_line(plan: BuildPlan, choice: Choice) -> str:
     """Return what encodes, how fast both libraries are on a core, and what decides it, as one line of text."""
+    reference = plan.known.backend
     fast, slow = ("", "") if choice.speeds is None else map(_shown, (choice.speeds.fast, choice.speeds.reference))
     if choice.encoder is not None:
-        return f"encoded by {choice.encoder}{fast}, which gives the ids of {choice.reference}{slow}"
+        return f"encoded by {choice.encoder}{fast}, which gives the ids of {reference}{slow}"
     if choice.unproven is None:
-        return f"encoded by {choice.reference}{slow}: {choice.reason}"
+        return f"encoded by {reference}{slow}: {choice.reason}"
     how = "a build proves it first" if proves_first(plan) else "`tokenloom tokenizer SPEC` proves it in about a minute"
-    return f"encoded by {choice.reference}{slow}: {choice.unproven}{fast} is not proven for this vocabulary; {how}"
+    return f"encoded by {reference}{slow}: {choice.unproven}{fast} is not proven for this vocabulary; {how}"
 
 
 def _shown(speed: float | None) -> str:

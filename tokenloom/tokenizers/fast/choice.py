@@ -34,7 +34,6 @@ class Choice:
     """What encodes.
 
     Attributes:
-        reference: the reference library, with its version.
         encoder: the fast encoder, with its version; None if the reference encodes.
         proof: of the fast encoder.
         reason: says, as a clause, why the reference encodes; None if it does not.
@@ -42,7 +41,6 @@ class Choice:
         speeds: of both; None if that is unknown.
     """
 
-    reference: str
     encoder: str | None = None
     proof: Proof | None = None
     reason: str | None = None
@@ -63,22 +61,22 @@ def choose(
     """
     reference = known.backend
     if known.encoder_key is None:
-        return Choice(reference, reason=known.unproven)
+        return Choice(reason=known.unproven)
     if backend_of(definition) == REFERENCE:
-        return Choice(reference, reason="the spec asks for the reference library")
+        return Choice(reason="the spec asks for the reference library")
     library = installed_library()
     if library is None:
-        return Choice(reference, reason="gigatoken is not installed; pip install 'tokenloom[fast]'")
+        return Choice(reason="gigatoken is not installed; pip install 'tokenloom[fast]'")
     if library in distrusted:
-        return Choice(reference, reason=f"{library} is distrusted: see the folder distrusted/ of the dataset")
+        return Choice(reason=f"{library} is distrusted: see the folder distrusted/ of the dataset")
     if refusal := find_refusal(known.encoder_key, reference):
-        return Choice(reference, reason=f"{library} is refused: {refusal}")
+        return Choice(reason=f"{library} is refused: {refusal}")
     proof = find_proof(known.encoder_key, reference)
     if proof is None:
         check = find_check(known.encoder_key, None)
         reason = f"{library} is not proven for this vocabulary"
-        return Choice(reference, reason=reason, unproven=library, speeds=check.speeds if check else None)
+        return Choice(reason=reason, unproven=library, speeds=check.speeds if check else None)
     check = check_here(definition, known.encoder_key, proof, again=again)
     if check.refused is not None:
-        return Choice(reference, reason=f"{library} is refused on this machine: {check.refused}", speeds=check.speeds)
-    return Choice(reference, library, proof, speeds=check.speeds)
+        return Choice(reason=f"{library} is refused on this machine: {check.refused}", speeds=check.speeds)
+    return Choice(library, proof, speeds=check.speeds)

@@ -78,10 +78,6 @@ class FastTokenizer:
         runs = runs_of(offsets, _RUN_BYTES)
         return concatenate([self._encode_run(texts[start:end], dtype) for start, end in runs], dtype)
 
-    def checking(self, check: Check) -> FastTokenizer:
-        """Return a tokenizer with the same encoder and another check."""
-        return FastTokenizer(self.reference, self._encoder, self._router, check)
-
     def takes(self, text: NDArray[np.uint8]) -> bool:
         """See Tokenizer.takes."""
         return self.reference.takes(text)
