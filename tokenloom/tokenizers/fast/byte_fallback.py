@@ -12,7 +12,6 @@ from typing import Any
 
 from tokenloom.tokenizers.fast.known_parts import (
     Unproven,
-    added_tokens,
     check_ids,
     check_model,
     in_order,
@@ -20,7 +19,7 @@ from tokenloom.tokenizers.fast.known_parts import (
     merge,
     white_space_ids,
 )
-from tokenloom.tokenizers.fast.sentencepiece_parts import BYTES, SPACE_MARK, SPACES_TO_MARKS
+from tokenloom.tokenizers.fast.sentencepiece_parts import BYTES, SPACE_MARK, SPACES_TO_MARKS, pieces_json
 from tokenloom.tokenizers.long_texts import parts_of
 
 _MODEL = {
@@ -73,10 +72,4 @@ def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def bare_pieces(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return what decides the ids of a tokenizer.json that passed check_byte_fallback, see bare_content."""
     model = content["model"]
-    merges = list(map(merge, model["merges"]))
-    return {
-        "added_tokens": added_tokens(white_space_ids(content)),
-        "normalizer": SPACES_TO_MARKS,
-        "pre_tokenizer": None,
-        "model": {"type": "BPE", "byte_fallback": True, "vocab": in_order(model["vocab"]), "merges": merges},
-    }
+    return pieces_json(in_order(model["vocab"]), list(map(merge, model["merges"])), white_space_ids(content))

@@ -169,8 +169,8 @@ def _of_json(data: bytes) -> Parts:
 
 
 def _of_model(data: bytes) -> Parts:
-    model = read_model(data)
-    return Parts("sentencepiece", _as_json(model.tokenizer_json()), adds_space=model.adds_space)
+    content, adds_space = read_model(data)
+    return Parts("sentencepiece", _as_json(content), adds_space=adds_space)
 
 
 def _as_json(content: dict[str, Any]) -> str:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -52,48 +51,6 @@ class _Type(IntEnum):
     NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model that a fast encoder is known to support.
-
-    Attributes:
-        ids: the id of each piece that is made of text, or of a byte.
-        scores: of the pieces that are made of text.
-        user_defined: the id of each user-defined piece.
-        others: the names of the other pieces, which no text has.
-        adds_space: whether a text that is not empty gets a space before it.
-    """
-
-    ids: dict[str, int]
-    scores: dict[str, float]
-    user_defined: dict[str, int]
-    others: list[str]
-    adds_space: bool
-
-    def merges(self) -> list[tuple[str, str]]:
-        """Return the pairs that make a piece, in the order in which they are merged.
-
-        Of pieces with the same score, which are runs of U+2581, the longest is first: only the leftmost run of a text
-        grows as long as it can. The halves of one piece have the order of transformers' converter.
-        """
-        ranked = [
-            (-score, -end, end - len(piece), piece[:end], piece[end:])
-            for piece, score in self.scores.items()
-            for end in range(1, len(piece))
-            if piece[:end] in self.scores and piece[end:] in self.scores
-        ]
-        return [(left, right) for *_, left, right in sorted(ranked)]
-
-    def tokenizer_json(self) -> dict[str, Any]:
-        """Return the content of a tokenizer.json with these ids, for a text as `spaced` returns it."""
-        return {
-            "added_tokens": added_tokens({as_text(piece): i for piece, i in self.user_defined.items()}),
-            "normalizer": SPACES_TO_MARKS,
-            "pre_tokenizer": None,
-            "model": {"type": "BPE", "byte_fallback": True, "vocab": self.ids, "merges": self.merges()},
-        }
-
-
 def spaced(text: bytes, adds_space: bool) -> bytes:
     """Return a text, UTF-8, with spaces for U+2581, and a space before it where the model adds one."""
     with_spaces = text.replace(SPACE_MARK.encode(), b" ")
@@ -105,33 +62,66 @@ def as_text(piece: str) -> str:
     return piece.replace(SPACE_MARK, " ")
 
 
-def read_model(data: bytes) -> Model:
-    """Return the model of a file that SentencePiece has read.
+def pieces_json(ids: Mapping[str, int], merges: Sequence[Any], added: Mapping[str, int]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json with byte fallback.
+
+    Args:
+        ids: of the pieces that are made of text, or of a byte.
+        merges: the pairs that make a piece, in the order in which they are merged.
+        added: ids of texts that are found first.
+    """
+    return {
+        "added_tokens": added_tokens(added),
+        "normalizer": SPACES_TO_MARKS,
+        "pre_tokenizer": None,
+        "model": {"type": "BPE", "byte_fallback": True, "vocab": ids, "merges": merges},
+    }
+
+
+def read_model(data: bytes) -> tuple[dict[str, Any], bool]:
+    """Return the content of a tokenizer.json with the ids of a model, and whether the model adds a space; see `spaced`.
+
+    Args:
+        data: a file that SentencePiece has read.
 
     Raises Unproven if it has a part that a fast encoder is not known to support.
     """
     parts: dict[int, _Message] = {_TRAINER: {}, _NORMALIZER: {}}
-    pieces: list[tuple[str, float, int]] = []
+    pieces: dict[int, dict[str, tuple[int, float]]] = defaultdict(dict)
+    num_pieces = 0
     for number, value in _fields(data):
         if number == _PIECES:
-            pieces.append(_piece(dict(_fields(value))))
+            piece, score, kind = _piece(dict(_fields(value)))
+            pieces[kind][piece] = num_pieces, score
+            num_pieces += 1
         elif number in parts:
             parts[number].update(_fields(value))
         elif number not in (_SELF_TEST, _DENORMALIZER):
             raise Unproven(f"its file has the unknown field {number}")
     _check_settings(parts)
-    by_type: dict[int, dict[str, tuple[int, float]]] = defaultdict(dict)
-    for i, (piece, score, kind) in enumerate(pieces):
-        by_type[kind][piece] = i, score
-    _check_pieces(by_type)
-    made = by_type[_Type.NORMAL] | by_type[_Type.BYTE]
-    return Model(
-        ids={piece: i for piece, (i, _) in made.items()},
-        scores={piece: score for piece, (_, score) in by_type[_Type.NORMAL].items()},
-        user_defined={piece: i for piece, (i, _) in by_type[_Type.USER_DEFINED].items()},
-        others=[*by_type[_Type.CONTROL], *by_type[_Type.UNKNOWN], *by_type[_Type.BYTE]],
-        adds_space=parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1) != 0,
+    _check_pieces(pieces)
+    ids, defined = (
+        {piece: i for piece, (i, _) in each.items()}
+        for each in (pieces[_Type.NORMAL] | pieces[_Type.BYTE], pieces[_Type.USER_DEFINED])
     )
+    merges = _merges({piece: score for piece, (_, score) in pieces[_Type.NORMAL].items()})
+    adds_space = parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1) != 0
+    return pieces_json(ids, merges, {as_text(piece): i for piece, i in defined.items()}), adds_space
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the pairs that make a piece, in the order in which they are merged.
+
+    Of pieces with the same score, which are runs of U+2581, the longest is first: only the leftmost run of a text
+    grows as long as it can. The halves of one piece have the order of transformers' converter.
+    """
+    ranked = [
+        (-score, -end, end - len(piece), piece[:end], piece[end:])
+        for piece, score in scores.items()
+        for end in range(1, len(piece))
+        if piece[:end] in scores and piece[end:] in scores
+    ]
+    return [(left, right) for *_, left, right in sorted(ranked)]
 
 
 def _check_settings(parts: dict[int, _Message]) -> None:
