@@ -68,7 +68,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time, gigatoken\n"
         "from tokenloom.tokenizers.fast import machine_check\n"
         f"def broken(*arguments): {code}\n"
-        "machine_check._MAX_SECONDS = 1; machine_check._speed = lambda *_: 1.0\n"
+        "machine_check._MAX_SECONDS = 5; machine_check._speed = lambda *_: 1.0\n"
         "gigatoken.Tokenizer = type('Broken', (), {'from_json': broken, 'from_tiktoken': broken})\n"
         "machine_check.main()"
     )

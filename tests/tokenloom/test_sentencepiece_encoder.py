@@ -19,9 +19,9 @@ from tests.tokenloom.tokenizer_conformance import TEXTS, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.known_parts import SPACE_MARK, Unproven
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.sentencepiece_parts import FILE, SPACE_MARK, read_model
+from tokenloom.tokenizers.fast.sentencepiece_parts import FILE, read_model
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
 
 _CORPUS = ["lorem ipsum dolor sit amet", "aaaa aaa ababab -----", "été, été: naïve café", "x = f(x)\n    y"] * 5

@@ -3,6 +3,9 @@
 A file with any other part is encoded by the reference. Added tokens in a text are the caller's matter: a text with one
 never reaches a fast encoder, unless it is_white_space.
 
+A model with byte fallback, such as those of Llama 2, Phi 3 and Gemma 3, writes a space as U+2581, and looks at a text
+as a whole, or at what is between two added tokens. Any other cuts a text into words by a known pattern.
+
 gigatoken knows no pre-tokenizer that cuts off digits one by one (StarCoder 2, SmolLM), but cuts a text at added tokens,
 so the ten digits become added tokens. A text with another character that counts as a digit goes to the reference, since
 a proof finds that it is cut differently.
@@ -21,6 +24,11 @@ from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_2, GPT_4, GPT_4O, KEEP
 
 _PATTERNS = ((GPT_2,), (GPT_4,), (QWEN_2,), (GPT_4O,), (TEKKEN,), DEEPSEEK_3)
 _FLAGS = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
+SPACE_MARK = "\u2581"
+SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}  # a normalizer
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
+_PREPEND = {"type": "Prepend", "prepend": SPACE_MARK}
+_NO_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 _MODEL = {
     "type": ("BPE",),
     "dropout": (None,),
@@ -30,6 +38,12 @@ _MODEL = {
     "fuse_unk": (False, None),
     "byte_fallback": (False, None),
     "ignore_merges": (True, False, None),
+}
+_MODEL_OF_PIECES = _MODEL | {
+    "unk_token": (None, "<unk>"),
+    "fuse_unk": (True, False, None),
+    "byte_fallback": (True,),
+    "ignore_merges": (False, None),
 }
 _MAX_ID_SHARE = 16  # libraries allocate a place for each id up to the highest, and end the process if they can't
 
@@ -54,26 +68,63 @@ def check_ids(tokens: Iterable[tuple[str | bytes, int]]) -> None:
 
 def check_tokenizer_json(content: Mapping[str, Any]) -> None:
     """Raise Unproven if the content of a tokenizer.json has a part that is not known to be supported."""
-    model = content["model"]
-    check_model(model, _MODEL)
+    model, is_of_pieces = content["model"], _is_of_pieces(content)
+    allowed = _MODEL_OF_PIECES if is_of_pieces else _MODEL
+    for name, value in model.items():
+        if name not in ("vocab", "merges") and value not in allowed.get(name, ()):
+            raise Unproven(f"its model has {name}: {value!r}")
+    for token in _added_tokens(content):
+        if not token["content"]:
+            raise Unproven("it has an empty added token")
+        if is_white_space(token) and (token["single_word"] or token["lstrip"] or token["rstrip"]):
+            raise Unproven(f"its added token {token['content']!r} looks at its neighbours")
+    if is_of_pieces:
+        _check_pieces(content)
+    else:
+        _check_words(content)
+    check_ids(chain(model["vocab"].items(), _white_space_ids(content).items()))
+
+
+def _is_of_pieces(content: Mapping[str, Any]) -> bool:
+    """Return whether a model has byte fallback."""
+    return bool(content["model"].get("byte_fallback"))
+
+
+def _check_words(content: Mapping[str, Any]) -> None:
     if unknown := sorted({part["type"] for part in _normalizers(content)} - {"NFC"}):
         raise Unproven(f"its normalizer is {unknown[0]}")
     _check_pre_tokenizers(_steps(content))
     added = _added_tokens(content)
-    _check_added_tokens(added, normalizes(content))
-    check_ids(chain(model["vocab"].items(), white_space_ids(content).items()))
+    for token in added:
+        if normalizes(content) and not _is_stable(token["content"]):
+            raise Unproven(f"its added token {token['content']!r} may appear when a text is normalized")
+    if len({token["normalized"] for token in added if is_white_space(token)}) > 1:
+        raise Unproven("some of its added tokens are found in normalized text, others are not")
 
 
-def check_model(model: Mapping[str, Any], allowed: Mapping[str, Sequence[Any]]) -> None:
-    """Raise Unproven if a model has a field with another value than the allowed ones."""
-    for name, value in model.items():
-        if name not in ("vocab", "merges") and value not in allowed.get(name, ()):
-            raise Unproven(f"its model has {name}: {value!r}")
+def _check_pieces(content: Mapping[str, Any]) -> None:
+    if _normalizers(content) not in ([SPACES_TO_MARKS], [_PREPEND, SPACES_TO_MARKS]):
+        raise Unproven("its normalizer does more than replace spaces by U+2581")
+    if _steps(content) not in ([], [_NO_SPLIT]):  # no space is left to split at
+        raise Unproven("its pre-tokenizer splits a text")
+    if {token for token in content["model"]["vocab"] if token.startswith("<0x")} != BYTES:
+        raise Unproven("its bytes are not <0x00> to <0xFF>")
+    for token in _added_tokens(content):
+        shown = f"its added token {token['content']!r}"
+        if is_white_space(token) and adds_space(content):
+            raise Unproven(f"{shown} puts a space before what follows")
+        if token["normalized"] and (is_white_space(token) or set(token["content"]) & {" ", SPACE_MARK}):
+            raise Unproven(f"{shown} may appear when a text is normalized")
 
 
 def normalizes(content: Mapping[str, Any]) -> bool:
     """Return whether a tokenizer.json that passed check_tokenizer_json brings texts into normal form C."""
-    return bool(_normalizers(content))
+    return any(part["type"] == "NFC" for part in _normalizers(content))
+
+
+def adds_space(content: Mapping[str, Any]) -> bool | None:
+    """Return whether a tokenizer.json puts a space before each text; None if U+2581 is not a space either."""
+    return True if _PREPEND in _normalizers(content) else None
 
 
 def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -90,38 +141,56 @@ def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
     Two files have the same bare content if they differ only in what a fast encoder must not know or do (special tokens,
     templates, the normalizer), or in how they write the same.
     """
-    model, steps = content["model"], _steps(content)
-    found = white_space_ids(content)
+    model, steps, found = content["model"], _steps(content), _white_space_ids(content)
+    merges = list(map(_merge, model["merges"]))
+    if _is_of_pieces(content):
+        return pieces_json(_in_order(model["vocab"]), merges, found)
     if steps[0]["type"] == "Digits":
         found |= {digit: model["vocab"][digit] for digit in digits}
     return {
         "model": {
             "type": "BPE",
             "ignore_merges": bool(model.get("ignore_merges")),
-            "vocab": in_order(model["vocab"]),
-            "merges": list(map(merge, model["merges"])),
+            "vocab": _in_order(model["vocab"]),
+            "merges": merges,
         },
-        "added_tokens": added_tokens(found),
+        "added_tokens": _found_first(found),
         "pre_tokenizer": pre_tokenizer(_patterns(steps)),
     }
 
 
-def in_order(ids: Mapping[str, int]) -> dict[str, int]:
+def pieces_json(ids: Mapping[str, int], merges: Sequence[Any], added: Mapping[str, int]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json with byte fallback.
+
+    Args:
+        ids: of the pieces that are made of text, or of a byte.
+        merges: the pairs that make a piece, in the order in which they are merged.
+        added: ids of texts that are found first.
+    """
+    return {
+        "added_tokens": _found_first(added),
+        "normalizer": SPACES_TO_MARKS,
+        "pre_tokenizer": None,
+        "model": {"type": "BPE", "byte_fallback": True, "vocab": ids, "merges": merges},
+    }
+
+
+def _in_order(ids: Mapping[str, int]) -> dict[str, int]:
     """Return tokens and their ids in the order of the ids."""
     return dict(sorted(ids.items(), key=itemgetter(1)))
 
 
-def added_tokens(ids: Mapping[str, int]) -> list[dict[str, Any]]:
+def _found_first(ids: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the added tokens of a tokenizer.json that are found wherever a text has them."""
-    return [{"id": i, "content": token, **_FLAGS} for token, i in in_order(ids).items()]
+    return [{"id": i, "content": token, **_FLAGS} for token, i in _in_order(ids).items()]
 
 
-def white_space_ids(content: Mapping[str, Any]) -> dict[str, int]:
+def _white_space_ids(content: Mapping[str, Any]) -> dict[str, int]:
     """Return the ids of the added tokens that a fast encoder finds."""
     return {token["content"]: token["id"] for token in _added_tokens(content) if is_white_space(token)}
 
 
-def merge(pair: str | Sequence[str]) -> str:
+def _merge(pair: str | Sequence[str]) -> str:
     """Return the two tokens of a merge with a space between them; raise Unproven if one of them has a space."""
     joined = pair if isinstance(pair, str) else " ".join(pair)
     if joined.count(" ") != 1:
@@ -174,19 +243,6 @@ def is_white_space(token: Mapping[str, Any]) -> bool:
     A text with any other added token is left to the reference.
     """
     return not token["special"] and token["content"].isspace()
-
-
-def _check_added_tokens(tokens: Sequence[Mapping[str, Any]], normalizes: bool) -> None:
-    for token in tokens:
-        shown = f"its added token {token['content']!r}"
-        if not token["content"]:
-            raise Unproven("it has an empty added token")
-        if is_white_space(token) and (token["single_word"] or token["lstrip"] or token["rstrip"]):
-            raise Unproven(f"{shown} looks at its neighbours")
-        if normalizes and not _is_stable(token["content"]):
-            raise Unproven(f"{shown} may appear when a text is normalized")
-    if len({token["normalized"] for token in tokens if is_white_space(token)}) > 1:
-        raise Unproven("some of its added tokens are found in normalized text, others are not")
 
 
 def _is_stable(content: str) -> bool:

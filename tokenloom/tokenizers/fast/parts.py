@@ -18,9 +18,9 @@ from tiktoken_ext import openai_public
 from tokenloom.storage.formats.canonical import sha256_of, sha256_of_bytes
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.byte_letters import LETTERS
-from tokenloom.tokenizers.fast.byte_fallback import adds_space, bare_pieces, check_byte_fallback
 from tokenloom.tokenizers.fast.known_parts import (
     Unproven,
+    adds_space,
     bare_content,
     check_ids,
     check_tokenizer_json,
@@ -148,13 +148,9 @@ def ranges_of(ids: list[int]) -> list[tuple[int, int]]:
 
 def _of_json(data: bytes) -> Parts:
     content: dict[str, Any] = json.loads(data)
-    spellings, run_ids, marker_id = routed_spellings(content), list[int](), 0
-    if content["model"].get("byte_fallback"):
-        check_byte_fallback(content)
-        prefix = True if adds_space(content) else None
-        return Parts("huggingface", _as_json(bare_pieces(content)), spellings=spellings, adds_space=prefix)
     check_tokenizer_json(content)
-    bare = bare_content(content)
+    bare, spellings = bare_content(content), routed_spellings(content)
+    run_ids, marker_id = list[int](), 0
     if found := find_space_runs(bare):
         runs, bare = found
         spellings, run_ids, marker_id = [*spellings, MARKER], runs.ids.tolist(), runs.marker_id
@@ -165,6 +161,7 @@ def _of_json(data: bytes) -> Parts:
         normalizes=normalizes(content),
         run_ids=run_ids,
         marker_id=marker_id,
+        adds_space=adds_space(content),
     )
 
 

@@ -14,16 +14,13 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
-from tokenloom.tokenizers.fast.known_parts import Unproven, added_tokens
+from tokenloom.tokenizers.fast.known_parts import BYTES, SPACE_MARK, Unproven, pieces_json
 
 FILE = "tokenizer.model"
-SPACE_MARK = "\u2581"
-SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}  # a normalizer
-BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
 _LAST_TRAINER_FIELD = 55  # of sentencepiece 0.2.3
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
@@ -60,22 +57,6 @@ def spaced(text: bytes, adds_space: bool) -> bytes:
 def as_text(piece: str) -> str:
     """Return the text of a piece."""
     return piece.replace(SPACE_MARK, " ")
-
-
-def pieces_json(ids: Mapping[str, int], merges: Sequence[Any], added: Mapping[str, int]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json with byte fallback.
-
-    Args:
-        ids: of the pieces that are made of text, or of a byte.
-        merges: the pairs that make a piece, in the order in which they are merged.
-        added: ids of texts that are found first.
-    """
-    return {
-        "added_tokens": added_tokens(added),
-        "normalizer": SPACES_TO_MARKS,
-        "pre_tokenizer": None,
-        "model": {"type": "BPE", "byte_fallback": True, "vocab": ids, "merges": merges},
-    }
 
 
 def read_model(data: bytes) -> tuple[dict[str, Any], bool]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenloom.tokenizers.byte_letters import bytes_of_letters
-from tokenloom.tokenizers.fast.sentencepiece_parts import SPACE_MARK, as_text
+from tokenloom.tokenizers.fast.known_parts import SPACE_MARK
+from tokenloom.tokenizers.fast.sentencepiece_parts import as_text
 
 _Token = bytes | str  # letters stand for the bytes of those that are strings, see byte_letters.py
 _NEVER_FOUND = ("<s>", "</s>", "<unk>", "<pad>")  # names of control pieces, which no text has
