@@ -16,6 +16,7 @@ from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, WINDOW_SHARE
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffling.shuffle import ShuffleJob
+from tokenloom.tokenizers.fast.machine_check import this_machine
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, Check
 
 _TASK_BYTES = 64_000_000
@@ -72,7 +73,7 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
 
 def encoding_rules(plan: BuildPlan) -> EncodingRules:
     """Return how a build may encode."""
-    return EncodingRules(plan.version, plan.choice.proof, plan.distrusted, Check(sample_share(plan)))
+    return EncodingRules(plan.version, plan.choice.proof, this_machine(), plan.distrusted, Check(sample_share(plan)))
 
 
 def sample_share(plan: BuildPlan) -> float:

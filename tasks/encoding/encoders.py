@@ -18,7 +18,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import has_lost_worker
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, backend_of
-from tokenloom.tokenizers.fast.machine_check import check_here, find_check
+from tokenloom.tokenizers.fast.machine_check import check_here, find_check, this_machine
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, installed_library
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, SAMPLE, Check, FastTokenizer
@@ -36,12 +36,14 @@ class EncodingRules:
     Attributes:
         version: the build's, because each build compares texts of its own.
         proof: of the fast encoder that it uses; None if the reference encodes.
+        machine: where the encoder was checked, see this_machine. A worker elsewhere checks it first.
         distrusted: names and versions of fast encoders that must not be used.
         check: which texts the reference encodes too.
     """
 
     version: str = ""
     proof: Proof | None = None
+    machine: str = ""
     distrusted: frozenset[str] = frozenset()
     check: Check = SAMPLE
 
@@ -104,7 +106,7 @@ def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tok
     plain = json.loads(definition)
     reference = load_job_tokenizer(plain, fingerprint)
     proof = rules.proof
-    if proof is None or proof.reference != reference.backend or not _is_checked(plain, proof):
+    if proof is None or proof.reference != reference.backend or not _is_checked(plain, proof, rules.machine):
         return reference
     encoder = _fast_encoder(definition, fingerprint)
     if encoder.library in rules.distrusted:  # that of this machine may be another than that of the plan
@@ -113,8 +115,10 @@ def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tok
     return FastTokenizer(reference, encoder, router, rules.check)
 
 
-def _is_checked(definition: Mapping[str, Any], proof: Proof) -> bool:
-    """Return whether an encoder may be used here: it was checked on this machine, or is now."""
+def _is_checked(definition: Mapping[str, Any], proof: Proof, machine: str) -> bool:
+    """Return whether an encoder may be used here: it was checked on such a machine, or is now."""
+    if this_machine() == machine:
+        return True
     check = check_here(definition, proof.key, proof)
     if check.refused is not None:
         _say_once(f"{installed_library()} is refused on a machine: {check.refused}")

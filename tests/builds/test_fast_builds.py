@@ -317,8 +317,15 @@ def test_a_worker_that_is_lost_in_a_probe_leaves_the_build_to_the_reference(
     assert builds.used("slow") == {}
 
 
-def test_a_worker_on_another_machine_checks_the_encoder_itself(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache of this test stands for that machine's."""
+@pytest.mark.parametrize("machine", ["another machine", ""])
+def test_a_worker_on_another_machine_checks_the_encoder_itself(
+    machine: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of this test stands for that machine's; the encoder of the proof without slices is not wrong."""
+    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: machine)
+    builds.build(builds.spec("fast"))
+    builds.assert_same_as_slow("fast")
+    assert len(builds.used("fast")) == 1
     proofs.trust(builds.reference, refused="it gives other ids")
     driver = machine_check.MachineCheck(None, None)
     monkeypatch.setattr("tokenloom.tokenizers.fast.choice.check_here", lambda *arguments, again: driver)
