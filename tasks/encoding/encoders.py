@@ -77,27 +77,17 @@ def encoding(store: Store, definition: dict[str, Any], fingerprint: str, rules: 
             yield tokenizer
 
 
-@contextmanager
-def encoding_again(
-    store: Store, definition: dict[str, Any], fingerprint: str, rules: EncodingRules, encoders: Collection[str]
-) -> Iterator[Tokenizer]:
-    """Yield what encodes documents of a build for a second time in the block, to check them.
+def encoding_again(tokenizer: Tokenizer, encoders: Collection[str]) -> Tokenizer:
+    """Return what encodes documents of a build for a second time, to check them: the encoder that the build has used.
 
     Args:
-        store: see encoding.
-        definition: see load_tokenizer.
-        fingerprint: of the tokenizer of the build.
-        rules: how the build encodes; the reference library encodes only what `rules.check` says, because it might take
-            as long as the rest of the build.
-        encoders: the fast encoders that encoded some of the build. They encode all of the documents.
-
-    Raises as encoding.
+        tokenizer: see encoding. A fast one gives the reference only the texts of its check, since that library might
+            take as long for all of them as the rest of the build.
+        encoders: the fast encoders that encoded some of the build.
     """
-    with encoding(store, definition, fingerprint, rules) as tokenizer:
-        if isinstance(tokenizer, FastTokenizer) and tokenizer.encoder not in encoders:
-            yield tokenizer.reference
-        else:
-            yield tokenizer
+    if isinstance(tokenizer, FastTokenizer) and tokenizer.encoder not in encoders:
+        return tokenizer.reference
+    return tokenizer
 
 
 @lru_cache(maxsize=4)

@@ -6,7 +6,6 @@ The check runs beside the shuffle: each chooses the same documents on its own (c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +16,13 @@ from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
-from tokenloom.tasks.encoding.encoders import EncodingRules, encoding_again
+from tokenloom.tasks.encoding.encoders import EncodingRules, encoding, encoding_again
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffling.merge import open_spill
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
-from tokenloom.tokenizers import Tokenizer
 from tokenloom.wording import counted
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
@@ -39,7 +37,7 @@ NEXT_STEP = "nothing was published; please report this, with build.json of a ver
 
 @dataclass(frozen=True)
 class CheckJob:
-    """Documents of a partition to encode again; see encoding_again for `rules` and `encoders`.
+    """Documents of a partition to encode again; see encoding for `rules`, and encoding_again for `encoders`.
 
     `progress_tokens` is what the job counts in the progress of the shuffle. The rows lie within about `near_bytes` of
     the file.
@@ -76,8 +74,12 @@ def check_partition(job: CheckJob) -> PartitionCheck:
     rows = _find_rows(job)
     documents: list[EncodedAgain] = []
     if rows:
-        with naming_source(job.file.source), _encoding_again(job) as tokenizer:
-            documents = list(encode_again(job.file, rows, job.transform, tokenizer, job.near_bytes))
+        with (
+            naming_source(job.file.source),
+            encoding(job.store, job.definition, job.tokenizer_fingerprint, job.rules) as tokenizer,
+        ):
+            again = encoding_again(tokenizer, job.encoders)
+            documents = list(encode_again(job.file, rows, job.transform, again, job.near_bytes))
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)
         raise CheckError(f"{job.file.url}: {num_gone} of its rows are gone since they were read; {_CHANGED}")
@@ -96,10 +98,6 @@ def _find_rows(job: CheckJob) -> list[int]:
                 rows = spill.documents(split_index, *equal_part(part, num_parts))
                 found += rows["row"][finder.find(rows, np.zeros(len(rows), np.uint32))].tolist()
     return sorted(found)
-
-
-def _encoding_again(job: CheckJob) -> AbstractContextManager[Tokenizer]:
-    return encoding_again(job.store, job.definition, job.tokenizer_fingerprint, job.rules, job.encoders)
 
 
 def compare_with_shards(plan: BuildPlan, records: Sequence[ShardRecord], checks: Iterable[PartitionCheck]) -> int:
