@@ -233,7 +233,7 @@ def _content_with(changes: dict[str, Any]) -> dict[str, Any]:
     ("changes", "message"),
     [
         ({"model__dropout": 0.1}, "its model has dropout: 0.1"),
-        ({"model__byte_fallback": True}, "its normalizer does more than replace spaces by U+2581"),
+        ({"model__byte_fallback": True}, "its normalizer does more than replace spaces"),
         ({"model__type": "WordPiece"}, "its model has type: 'WordPiece'"),
         ({"model__end_of_word_suffix": "</w>"}, "its model has end_of_word_suffix: '</w>'"),
         ({"model__unheard_of": 1}, "its model has unheard_of: 1"),

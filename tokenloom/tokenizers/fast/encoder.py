@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import named_message_of
+from tokenloom.errors import StoreError, named_message_of
 from tokenloom.tokenizers.base import Encoded, with_boundary_ids
 
 
@@ -47,7 +47,7 @@ def failing_as(kind: type[Exception], what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (kind, MemoryError):
+    except (kind, MemoryError, StoreError):  # the last two are of the machine, not of the library
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
