@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenloom.errors import DistrustedEncoder, EncoderMismatch, ReencodingMismatch
 from tokenloom.storage.formats.canonical import canonical_json
@@ -18,15 +18,13 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import has_lost_worker
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, backend_of
+from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.machine_check import check_here, find_check, this_machine
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, installed_library
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 from tokenloom.tokenizers.identity import identity_of
-
-if TYPE_CHECKING:
-    from tokenloom.tokenizers.fast.encoder import FastEncoder
 
 
 @dataclass(frozen=True)
