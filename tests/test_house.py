@@ -216,7 +216,7 @@ _BUDGETS = {
     "spec": 1_200,
     "storage": 5_050,
     "tasks": 7_050,
-    "tokenizers": 2_350,
+    "tokenizers": 2_200,
     "tokenloom": 300,
 }
 
