@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tokenloom.tasks.running.steps import has_lost_worker
-from tokenloom.tokenizers.fast import tokenizer
+from tokenloom.tokenizers.fast import gigatoken_library, tokenizer
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.probe import SliceJob
 
@@ -34,6 +35,19 @@ def hang(text: str) -> str:
 
     FastEncoder.encode = sleep  # type: ignore[assignment,method-assign]
     tokenizer._HANG_SECONDS = 1
+    return text
+
+
+def leak(text: str) -> str:
+    """Return the text, in a process whose fast encoder takes memory until the system ends the process."""
+
+    def take(*_: object) -> NoReturn:
+        resource.setrlimit(resource.RLIMIT_AS, (gigatoken_library._resident_bytes() + 10**9,) * 2)
+        kept = []
+        while True:
+            kept.append(bytearray(10**8))
+
+    FastEncoder.encode = take  # type: ignore[assignment,method-assign]
     return text
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from tokenizers import normalizers
 
 from tests.builders import proofs, wrong_encoders
 from tests.builders.datasets import make_spec, write_parquet
 from tests.builders.observing import messages_of_builds
-from tests.tokenloom.test_fast_encoders import changed, train
+from tests.tokenloom.test_fast_encoders import changed, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepiece
+from tokenloom.errors import WorkerLost
 from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
@@ -25,6 +28,9 @@ from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import gigatoken_library, machine_check
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+from tokenloom.tokenizers.fast.parts import parts_of
+from tokenloom.tokenizers.fast.proofs import Proof, find_proof, keep_proof
+from tokenloom.tokenizers.machine_records import write_record
 
 _NUM_TEXTS = 3000
 Change = Callable[[str, list[int]], list[int]]
@@ -192,6 +198,13 @@ def test_an_encoder_that_never_returns_is_replaced(way: str, builds: Builds) -> 
     assert [text for text in builds.messages if text.startswith("a worker was killed or crashed: ")]
 
 
+def test_an_encoder_that_leaks_memory_ends_the_build(builds: Builds) -> None:
+    transform = {"function": "tests.builders.wrong_encoders:leak", "version": "1"}
+    with pytest.raises(WorkerLost, match="ran out of memory while encoding"):
+        builds.build(builds.spec("fast", documents={"transform": transform}), 1)
+    assert builds.shards("fast") == {}
+
+
 def test_spills_of_an_encoder_that_another_build_distrusts_are_encoded_again(builds: Builds) -> None:
     builds.build(builds.spec("fast"))
     builds.distrust()
@@ -259,14 +272,93 @@ def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, m
     builds.assert_same_as_slow("mixed")
 
 
-@pytest.mark.usefixtures("tiktoken_cache")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_first_build_uses_the_encoder_that_the_package_has_a_proof_of(num_workers: int, tmp_path: Path) -> None:
-    builds = Builds(tmp_path)
-    builds.definition = {"kind": "tiktoken", "name": "gpt2"}
-    builds.build(builds.spec("fast"), num_workers)
+@pytest.fixture
+def shipped(tmp_path: Path, tiktoken_cache: Path, data_dir: Path) -> Callable[[str], Builds]:
+    """Return builds with a vocabulary whose proof the package has."""
+
+    def builds_with(name: str) -> Builds:
+        builds = Builds(tmp_path)
+        path = str(data_dir / "tokenizers" / name / "tokenizer.json")
+        builds.definition = {"kind": "huggingface", "path": path} if "-" in name else {"kind": "tiktoken", "name": name}
+        builds.reference = load_tokenizer(builds.definition)
+        return builds
+
+    return builds_with
+
+
+@pytest.mark.parametrize(("name", "workers"), [("gpt2", 0), ("gpt2", 2), ("o200k_base", 2), ("gpt-neox-20b", 2)])
+def test_a_first_build_uses_the_encoder_that_the_package_has_a_proof_of(
+    name: str, workers: int, shipped: Callable[[str], Builds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty home and without network."""
+    monkeypatch.delenv("TOKENLOOM_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=OSError("no network")))
+    builds = shipped(name)
+    builds.build(builds.spec("fast"), workers)
     ((library, use),) = builds.used("fast").items()
     assert (library, use["partitions"], builds.messages) == (builds.encoder.library, 3, [])
+    builds.assert_same_as_slow("fast")
+
+
+@pytest.mark.parametrize(
+    ("name", "falsify"),
+    [
+        ("gpt2", lambda proof: replace(proof, slices=("0" * 16, *proof.slices[1:]))),
+        (
+            "gpt2",
+            lambda proof: replace(
+                proof, library="gigatoken 0.9", slices=(proof.slices[0], "0" * 16, *proof.slices[2:])
+            ),
+        ),
+        ("gpt-neox-20b", lambda proof: replace(proof, odd=())),
+    ],
+    ids=["an id", "another version", "a code point"],
+)
+def test_a_false_proof_is_refused_and_changes_no_bytes(
+    name: str,
+    falsify: Callable[[Proof], Proof],
+    shipped: Callable[[str], Builds],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A processor with another flag set has not refused it."""
+    builds = shipped(name)
+    proof = find_proof(parts_of(builds.reference).key, builds.reference.backend)
+    assert proof is not None
+    false = falsify(proof)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.proofs._FOLDER", tmp_path)
+    keep_proof(false)
+    with monkeypatch.context() as patch:
+        patch.setattr(machine_check, "this_machine", lambda: "another flag set")
+        write_record(machine_check.MachineCheck(), machine_check._deciding(false.key, false))
+        assert machine_check.find_check(false.key, false) is not None
+    builds.build(builds.spec("fast"), 2)
+    (message,) = builds.messages
+    assert "is refused on this machine: it gives other ids than those of its proof (slice " in message
+    assert builds.used("fast") == {}
+    builds.assert_same_as_slow("fast")
+
+
+@pytest.mark.parametrize("false", ["a merge", "a code point"])
+def test_what_passes_a_check_and_is_false_is_found_in_the_sample(
+    false: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = Builds(tmp_path)
+    content = json.loads(train(normalizers.NFC()))
+    if false == "a code point":  # that the reference does not reorder
+        write_parquet(tmp_path / "1.parquet", ["plain", "\u07f3\u07fd"])
+    Path(builds.definition["path"]).write_text(json.dumps(content))
+    builds.reference = load_tokenizer(builds.definition)
+    builds.trust()
+    if false == "a merge":
+        merges = content["model"]["merges"]
+        merges.remove(next(pair for pair in merges if "".join(pair) == "\u0120ipsum"))
+    wrong = make_encoder(loaded(json.dumps(content).encode()))
+    monkeypatch.setattr(gigatoken_library, "make_encoder", lambda tokenizer: wrong)
+    assert builds.build(builds.spec("fast")).published
+    assert "give different ids for " in builds.messages[0]
+    assert (builds.used("fast"), len(builds.marks("fast"))) == ({}, 1)
     builds.assert_same_as_slow("fast")
 
 

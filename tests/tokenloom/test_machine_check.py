@@ -62,13 +62,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return started
 
 
-def in_process(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let the library do something in the process of a check."""
+def in_process(monkeypatch: pytest.MonkeyPatch, code: str, seconds: int = 5) -> None:
+    """Let the library do something in the process of a check, which may take some seconds."""
     start = (
-        "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time, gigatoken\n"
+        "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time, gigatoken; original = gigatoken.Tokenizer\n"
         "from tokenloom.tokenizers.fast import machine_check\n"
         f"def broken(*arguments): {code}\n"
-        "machine_check._MAX_SECONDS = 5; machine_check._speed = lambda *_: 1.0\n"
+        f"machine_check._MAX_SECONDS = {seconds}; machine_check._speed = lambda *_: 1.0\n"
         "gigatoken.Tokenizer = type('Broken', (), {'from_json': broken, 'from_tiktoken': broken})\n"
         "machine_check.main()"
     )
@@ -128,6 +128,34 @@ def test_a_proof_that_is_false_is_refused(change: str, definition: Definition, p
     assert parts_of(load_tokenizer(definition | {"path": str(other)})).key != proof.key
     found = check_here(definition | {"path": str(other)}, proof.key, proof)
     assert "it gives other ids than those of its proof" in str(found.refused)
+
+
+def test_a_library_that_is_wrong_once_in_ten_thousand_texts_is_refused(
+    definition: Definition, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = "lambda text: right(text)[: None if next(count) % 10_000 != 9999 else -1]"
+    broken = f"right = original.from_json(*arguments).encode; count = iter(range(10**9)); encode = {wrong}"
+    in_process(monkeypatch, f"{broken}; return type('Wrong', (), {{'encode': staticmethod(encode)}})", 100)
+    assert "it gives other ids than those of its proof" in str(check_here(definition, proof.key, proof).refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("installed_library", lambda: "gigatoken 0.10.1"),
+        ("sys.version", "3.99.0 (main)"),
+        ("unidata_version", "99.0.0"),
+        ("Path.read_text", lambda *_, **options: "flags\t\t: fpu sse2 avx512f\n"),
+    ],
+)
+def test_versions_and_vector_flags_make_another_machine(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = machine_check.this_machine.__wrapped__()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"tokenloom.tokenizers.fast.machine_check.{name}", value)
+        assert machine_check.this_machine.__wrapped__() != before
+    assert machine_check.this_machine.__wrapped__() == before
 
 
 def test_another_processor_or_python_checks_again(
