@@ -18,14 +18,19 @@ pytestmark = [
 ]
 
 
-@pytest.mark.usefixtures("prefect_server")
-def test_a_ray_cluster_changes_no_bytes(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("prefect_server", "tiktoken_cache")
+def test_a_ray_cluster_changes_no_bytes_and_its_workers_check_the_fast_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: "another processor")
     for name in "abcd":
         write_jsonl(tmp_path / "input" / f"{name}.jsonl", [f"document {i} of {name} on Ray" for i in range(100)])
     source = {"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}
-    spec = make_spec(tmp_path / "store", [source], shard_tokens=3000, runner={"kind": "ray", "workers": 2})
+    fields = {"tokenizer": {"kind": "tiktoken", "name": "gpt2"}, "runner": {"kind": "ray", "workers": 2}}
+    spec = make_spec(tmp_path / "store", [source], shard_tokens=3000, **fields)
     result = build_dataset(spec)
     assert result["published"] is True
+    assert [use["partitions"] for use in result["encoders"].values()] == [4]
     here = {"store": str(tmp_path / "here"), "runner": {"kind": "process"}}
     direct = BuildSpec.model_validate(spec.model_dump() | here)
     assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from packaging.requirements import Requirement
 
 from tests.counts import full_only
 from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import proofs
 from tokenloom.tokenizers.fast.make_proofs import main
-from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
-from tokenloom.tokenizers.fast.proofs import Proof, find_proof, proof_file_name
+from tokenloom.tokenizers.fast.proofs import Proof, proof_file_name
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 
@@ -28,7 +25,7 @@ _PATHS = sorted(proofs._FOLDER.iterdir())
 
 
 def test_each_proof_is_named_by_its_key_and_holds_for_the_listed_versions() -> None:
-    listed = (_ROOT / "constraints.txt").read_text().replace("==", " ").splitlines()
+    listed = set((_ROOT / "constraints.txt").read_text().replace("==", " ").splitlines())
     extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needed = {each.name: each.specifier for each in map(Requirement, [*extras["build"], *extras["fast"]])}
     left = Router(left_to_reference(), [])._is_odd
@@ -36,23 +33,13 @@ def test_each_proof_is_named_by_its_key_and_holds_for_the_listed_versions() -> N
         proof = read_signed_record(path.read_bytes(), str(path), Proof)
         assert re.fullmatch("[0-9a-f]{64}", proof.key)
         assert path.name == proof_file_name(path.stem.rpartition("-")[0], proof.key)
-        assert proof.library.startswith("gigatoken ")
-        for library in (proof.library, proof.reference):
-            name, number = library.split()
-            assert library in listed
-            assert number in needed[name]
+        assert {proof.library, proof.reference} <= listed
+        assert all(number in needed[name] for name, number in map(str.split, (proof.library, proof.reference)))
         assert len(proof.slices) == NUM_SLICES
         assert all(re.fullmatch("[0-9a-f]{16}", each) for each in proof.slices)
         assert all(0x7F < first <= last and not left[first : last + 1].any() for first, last in proof.odd)
         assert all(before[1] + 1 < after[0] for before, after in pairwise(proof.odd))
     assert len({path.stem.rpartition("-")[2] for path in _PATHS}) == len(_PATHS)
-
-
-@pytest.mark.usefixtures("tiktoken_cache")
-@pytest.mark.parametrize("name", ["gpt2", "r50k_base", "cl100k_base", "o200k_base", "o200k_harmony"])
-def test_a_named_encoding_has_a_proof(name: str) -> None:
-    reference = load_tokenizer({"kind": "tiktoken", "name": name})
-    assert find_proof(parts_of(reference).key, f"tiktoken {version('tiktoken')}") is not None
 
 
 @full_only
