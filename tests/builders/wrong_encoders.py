@@ -39,13 +39,12 @@ def hang(text: str) -> str:
 
 
 def leak(text: str) -> str:
-    """Return the text, in a process whose fast encoder takes memory until the system ends the process."""
+    """Return the text, in a process whose fast encoder takes more memory than the system gives."""
 
-    def take(*_: object) -> NoReturn:
-        resource.setrlimit(resource.RLIMIT_AS, (gigatoken_library._resident_bytes() + 10**9,) * 2)
-        kept = []
-        while True:
-            kept.append(bytearray(10**8))
+    def take(*_: object) -> bytearray:
+        limit = (gigatoken_library._resident_bytes() or 0) + 10**9
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return bytearray(10**12)
 
     FastEncoder.encode = take  # type: ignore[assignment,method-assign]
     return text

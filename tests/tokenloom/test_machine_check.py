@@ -100,7 +100,6 @@ def test_another_hash_of_a_checked_slice_refuses_the_encoder(
 def test_another_version_of_the_library_is_checked_on_all_slices(
     definition: Definition, proof: Proof, cache: Path
 ) -> None:
-    slices = ("0" * 16, *proof.slices[1:])
     older = replace(proof, library="gigatoken 0.9.0")
     assert check_here(definition, older.key, older).refused is None
     for index in (0, 1, NUM_SLICES - 1):
