@@ -30,7 +30,7 @@ from tokenloom.tokenizers.fast import gigatoken_library, machine_check
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, keep_proof
-from tokenloom.tokenizers.machine_records import write_record
+from tokenloom.tokenizers.machine_records import keep_record
 
 _NUM_TEXTS = 3000
 Change = Callable[[str, list[int]], list[int]]
@@ -317,7 +317,7 @@ def test_a_false_proof_is_refused_and_changes_no_bytes(
     keep_proof(false)
     with monkeypatch.context() as patch:  # a processor with other flags has not refused it
         patch.setattr(machine_check, "this_machine", lambda: "another flag set")
-        write_record(machine_check.MachineCheck(), machine_check._deciding(false.key, false))
+        keep_record(machine_check.MachineCheck(), machine_check._deciding(false.key, false))
     shipped.build(shipped.spec("fast"), 2)
     (message,) = shipped.messages
     assert "is refused on this machine: it gives other ids than those of its proof (slice " in message

@@ -35,7 +35,6 @@ from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
 from tokenloom.tokenizers.fast import gigatoken_library
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, choose
-from tokenloom.tokenizers.fast.comparison import differing
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
@@ -43,7 +42,7 @@ from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe_texts import _PIECES
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, keep_proof, keep_refusal
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer, differing
 from tokenloom.tokenizers.fast.unicode_14 import assigned, left_to_reference
 from tokenloom.tokenizers.identity import identity_of
 from tokenloom.tokenizers.patterns import GPT_4

@@ -18,6 +18,7 @@ from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe import SliceEncoder
 from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library
+from tokenloom.tokenizers.machine_records import keep_record
 
 Definition = dict[str, Any]
 
@@ -129,7 +130,7 @@ def test_other_versions_and_vector_flags_need_another_check(
     name: str, value: object, proof: Proof, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_check, "this_machine", machine_check.this_machine.__wrapped__)
-    machine_check._keep(MachineCheck(), machine_check._deciding(proof.key, proof), is_final=True)
+    keep_record(MachineCheck(), machine_check._deciding(proof.key, proof))
     assert find_check(proof.key, proof) == MachineCheck()
     monkeypatch.setattr(f"tokenloom.tokenizers.fast.machine_check.{name}", value)
     assert find_check(proof.key, proof) is None
