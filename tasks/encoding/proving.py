@@ -65,7 +65,11 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: 
     except Unproven as error:
         keep_refusal(parts.key, reference.backend, str(error))
     except _WorkerLost:
-        progress.report(progress.Message("gigatoken is not proven: a worker was killed or crashed in its probe"))
+        progress.report(
+            progress.Message(
+                "a worker was killed or crashed in the probe of gigatoken; `tokenloom tokenizer SPEC` repeats it"
+            )
+        )
 
 
 def _run(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:

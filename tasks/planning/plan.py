@@ -37,6 +37,8 @@ from tokenloom.tokenizers.identity import identify
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
+_MIN_CHECKED_BYTES = 2_000_000  # which the reference encodes in the time of a check of the fast encoder
+
 
 @dataclass(frozen=True)
 class Partition(PartitionRange):
@@ -85,7 +87,8 @@ class BuildPlan:
     @cached_property
     def choice(self) -> Choice:
         """What encodes; asking for it may check a fast encoder on this machine, which takes a second or two."""
-        return choose(self.known, self.definition, self.distrusted)
+        may_check = self.missing_bytes >= _MIN_CHECKED_BYTES
+        return choose(self.known, self.definition, self.distrusted, may_check=may_check)
 
     @cached_property
     def missing_bytes(self) -> int:

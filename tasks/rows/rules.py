@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, SpecError, named_message_of
-from tokenloom.tasks.running.without_pandas import let_pandas_in
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes
+from tokenloom.without_pandas import let_pandas_in
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
 Transform = Callable[[str], str | None]

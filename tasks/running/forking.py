@@ -17,8 +17,8 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tokenloom.tasks.running.without_pandas import keep_pandas_out
 from tokenloom.tasks.running.worker_process import serve
+from tokenloom.without_pandas import keep_pandas_out
 
 _WORKER = (
     "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.running.worker_process import serve; "

@@ -13,8 +13,8 @@ from typing import NoReturn
 from tokenloom.errors import named_message_of
 from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import memory, progress
-from tokenloom.tasks.running.without_pandas import keep_pandas_out
 from tokenloom.tokenizers.base import WORKER_MARK
+from tokenloom.without_pandas import keep_pandas_out
 
 
 def serve(descriptor: int) -> NoReturn:

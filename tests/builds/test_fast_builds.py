@@ -100,7 +100,8 @@ class Builds:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of each test's own."""
+    """A cache of each test's own; small builds check their encoder too."""
+    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_CHECKED_BYTES", 0)
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -366,7 +367,7 @@ def test_a_build_says_once_that_its_encoder_is_refused_on_this_machine(tmp_path:
     assert builds.build(builds.spec("slow"), 2).published
     (message,) = builds.messages
     assert message.startswith(f"encoded by {builds.reference.backend} (2.0 MB/s a core): {builds.encoder.library} is")
-    assert message.endswith(" is refused on this machine: its check crashed (SIGABRT)")
+    assert message.endswith("its check crashed (SIGABRT); `tokenloom tokenizer SPEC` checks it again")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -390,7 +391,7 @@ def test_a_worker_that_is_lost_in_a_probe_leaves_the_build_to_the_reference(
     monkeypatch.setattr("tokenloom.tasks.encoding.proving._run", wrong_encoders.die_once)
     builds = Builds(tmp_path)
     assert builds.build(builds.spec("slow"), 1).published
-    assert [text for text in builds.messages if "a worker was killed or crashed in its probe" in text]
+    assert [text for text in builds.messages if "a worker was killed or crashed in the probe" in text]
     assert builds.used("slow") == {}
 
 
@@ -420,3 +421,12 @@ def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:
         distrust(store, "gigatoken 0.10.0", "0123456789abcdef" * 4, why)
     (mark,) = (tmp_path / "distrusted").iterdir()
     assert mark.read_text() == "first\n"
+
+
+def test_a_small_build_checks_no_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_CHECKED_BYTES", 2_000_000)
+    builds = Builds(tmp_path)
+    keep_proof(Proof(parts_of(builds.reference).key, builds.encoder.library, builds.reference.backend, (), ()))
+    builds.build(builds.spec("fast"))
+    assert builds.used("fast") == {}
+    assert [text for text in builds.messages if f"checking {builds.encoder.library} on this machine" in text]

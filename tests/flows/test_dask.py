@@ -129,6 +129,7 @@ def test_workers_with_an_empty_home_check_the_fast_encoder_and_use_it(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: "another processor")
+    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_CHECKED_BYTES", 0)
     tokenizer = {"kind": "tiktoken", "name": "gpt2"}
     result = build_dataset(_spec(tmp_path, runner={"kind": "dask", "address": address}, tokenizer=tokenizer))
     ((library, use),) = result["encoders"].items()

@@ -91,7 +91,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads take time to start
         start_early(import_steps)
-    from tokenloom.tasks.running.without_pandas import keep_pandas_out
+    from tokenloom.without_pandas import keep_pandas_out
 
     keep_pandas_out()
 

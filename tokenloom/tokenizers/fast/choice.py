@@ -49,7 +49,12 @@ class Choice:
 
 
 def choose(
-    known: TokenizerIdentity, definition: Mapping[str, Any], distrusted: Collection[str] = (), *, again: bool = False
+    known: TokenizerIdentity,
+    definition: Mapping[str, Any],
+    distrusted: Collection[str] = (),
+    *,
+    may_check: bool = True,
+    again: bool = False,
 ) -> Choice:
     """Return what encodes with the ids of a tokenizer on this machine.
 
@@ -57,6 +62,7 @@ def choose(
         known: what the tokenizer is.
         definition: see load_tokenizer.
         distrusted: names and versions of fast encoders that must not be used.
+        may_check: whether the encoder is checked if this machine has not done so.
         again: whether a check of this machine that refused the encoder is repeated.
     """
     reference = known.backend
@@ -76,7 +82,10 @@ def choose(
         check = find_check(known.encoder_key, None)
         reason = f"{library} is not proven for this vocabulary"
         return Choice(reason=reason, unproven=library, speeds=check.speeds if check else None)
+    if not may_check and find_check(known.encoder_key, proof) is None:
+        return Choice(reason=f"checking {library} on this machine would take longer; a larger build checks it")
     check = check_here(definition, known.encoder_key, proof, again=again)
     if check.refused is not None:
-        return Choice(reason=f"{library} is refused on this machine: {check.refused}", speeds=check.speeds)
+        why = f"{check.refused}; `tokenloom tokenizer SPEC` checks it again"
+        return Choice(reason=f"{library} is refused on this machine: {why}", speeds=check.speeds)
     return Choice(library, proof, speeds=check.speeds)

@@ -34,9 +34,10 @@ from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library
 from tokenloom.tokenizers.machine_records import find_record, keep_record
+from tokenloom.without_pandas import keep_pandas_out
 
 if TYPE_CHECKING:
-    from tokenloom.tokenizers.fast.parts import Parts
+    from tokenloom.tokenizers.fast.probe import SliceEncoder
 
 _FORMAT = 1  # of the checks, whose outcomes are remembered
 _START = "import sys; sys.path[:] = sys.argv[1:]; from tokenloom.tokenizers.fast.machine_check import main; main()"
@@ -127,6 +128,7 @@ def this_machine() -> str:
 def main() -> None:
     """Check the encoder that stdin names and print what was found, in a process of its own."""
     signal.alarm(_MAX_SECONDS)  # it ends the process, also in native code
+    keep_pandas_out()  # its import takes longer than the check
     definition, proof = json.load(sys.stdin)
     found = _check(load_tokenizer(definition), None if proof is None else decode_record(Proof, proof))
     print(canonical_json(found).decode())  # noqa: T201  (for the process that started this one)
@@ -136,24 +138,22 @@ def _check(reference: Tokenizer, proof: Proof | None) -> MachineCheck:
     fast, refused = None, None
     try:
         with failing_as(Unproven, "its check failed"):
-            from tokenloom.tokenizers.fast.gigatoken_library import encoder_of  # its package may be broken
             from tokenloom.tokenizers.fast.parts import parts_of
+            from tokenloom.tokenizers.fast.probe import SliceEncoder  # gigatoken's package may be broken
 
-            parts = parts_of(reference)
-            if proof is not None and (wrong := _wrong_slice(parts, proof)) is not None:
+            encoder = SliceEncoder(parts_of(reference))
+            if proof is not None and (wrong := _wrong_slice(encoder, proof)) is not None:
                 refused = f"it gives other ids than those of its proof (slice {wrong} of the probe's texts)"
-            fast = _speed(encoder_of(parts, [], reference.eot_id), _FAST_BYTES)
+            fast = _speed(encoder.of_slice(-1), _FAST_BYTES)
     except Unproven as error:
         refused = str(error)
     return MachineCheck(refused, Speeds(fast, _speed(reference, _REFERENCE_BYTES)))
 
 
-def _wrong_slice(parts: Parts, proof: Proof) -> int | None:
+def _wrong_slice(encoder: SliceEncoder, proof: Proof) -> int | None:
     """Return a slice for which the fast library gives other ids than those of its proof; None if there is none."""
     from tokenloom.tokenizers.fast.gigatoken_library import NAME
-    from tokenloom.tokenizers.fast.probe import SliceEncoder
 
-    encoder = SliceEncoder(parts)
     step = _STEP if proof.library == NAME else 1
     for index in range(0, len(proof.slices), step):
         if encoder.ids_hash(index, proof.odd) != proof.slices[index]:

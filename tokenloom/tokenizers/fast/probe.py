@@ -110,8 +110,8 @@ class SliceEncoder:
         self._markers = [MARKER] if parts.run_ids else []
 
     def of_slice(self, index: int) -> FastEncoder:
-        """Return what encodes a slice."""
-        return self._pairs if index < NUM_CUT_SLICES else self._encoder
+        """Return what encodes a slice; index -1 is the last one."""
+        return self._pairs if 0 <= index < NUM_CUT_SLICES else self._encoder
 
     def ids_hash(self, index: int, odd: Ranges) -> str:
         """Return the hash of the ids of the texts of a slice that the encoder gets.

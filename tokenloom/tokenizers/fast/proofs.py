@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tokenloom.errors import FormatError, TokenizerError, message_of
 from tokenloom.storage.formats.canonical import read_signed_record
 from tokenloom.tokenizers.machine_records import find_record, keep_record
 
@@ -52,10 +53,19 @@ def find_proof(key: str, reference: str) -> Proof | None:
         reference: the installed reference library, with its version. A proof for another one does not hold.
     """
     for path in _FOLDER.glob(f"*-{key[:_KEY_DIGITS]}.json"):
-        proof = read_signed_record(path.read_bytes(), str(path), Proof)
+        proof = _shipped(path)
         if (proof.key, proof.reference) == (key, reference):
             return proof
     return find_record(Proof, [key, reference])
+
+
+def _shipped(path: Path) -> Proof:
+    try:
+        return read_signed_record(path.read_bytes(), str(path), Proof)
+    except (OSError, FormatError) as error:
+        raise TokenizerError(
+            f"a file of tokenloom itself is damaged: install it again ({message_of(error)})"
+        ) from error
 
 
 def keep_proof(proof: Proof) -> None:
