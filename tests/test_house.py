@@ -216,8 +216,8 @@ _BUDGETS = {
     "spec": 1_200,
     "storage": 5_050,
     "tasks": 7_050,
-    "tokenizers": 2_200,
-    "tokenloom": 300,
+    "tokenizers": 2_250,
+    "tokenloom": 350,
 }
 
 

@@ -315,7 +315,8 @@ def test_only_an_encoder_that_is_proven_and_checked_is_chosen(reference: Referen
     assert str(chosen(reference, "auto", {encoder.library}).reason).startswith(f"{encoder.library} is distrusted")
     trust(reference, refused="its check crashed (SIGSEGV)")
     assert (chosen(reference).encoder, chosen(reference).unproven) == (None, None)
-    assert chosen(reference).reason == f"{encoder.library} is refused on this machine: its check crashed (SIGSEGV)"
+    refused = f"{encoder.library} is refused on this machine: its check crashed (SIGSEGV); "
+    assert str(chosen(reference).reason).startswith(refused)
 
 
 @pytest.mark.usefixtures("cache")
@@ -359,6 +360,7 @@ def test_a_proof_that_the_package_has_is_found_by_what_the_encoder_gets(name: st
     assert find_proof("0" * 64, known.backend) is None
 
 
+@pytest.mark.usefixtures("tiktoken_cache")
 def test_gigatoken_needs_no_room_in_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = load_tokenizer({"kind": "tiktoken", "name": "gpt2"})
     monkeypatch.setattr("tempfile.tempdir", "/dev/null/full")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _FORMAT = 1  # of the checks, whose outcomes are remembered
 _START = "import sys; sys.path[:] = sys.argv[1:]; from tokenloom.tokenizers.fast.machine_check import main; main()"
 _MAX_SECONDS = 120
+_CPU_INFO = Path("/proc/cpuinfo")
 _STEP = 10  # one slice of so many is encoded
 _FAST_BYTES, _REFERENCE_BYTES = 400_000, 100_000  # to measure with
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -114,7 +115,7 @@ def _in_process(definition: Mapping[str, Any], proof: Proof | None) -> tuple[Mac
 def this_machine() -> str:
     """Return what decides, beside a vocabulary, the ids of the fast encoder: versions and vector instructions."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:  # this system does not list them
         lines = []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "").split()
