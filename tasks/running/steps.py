@@ -52,7 +52,7 @@ def after_loss(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class _Attempts:
-    """Calls a step for one job; after a call that has lost its worker, the next one tells the step."""
+    """Calls a step for one job. If a call loses its worker, has_lost_worker() is true in the next one."""
 
     def __init__(self, call: Callable[[Callable[[Any], Any], Any], Any], step: Callable[[Any], Any], job: Any) -> None:
         self._call, self._step, self._job = call, step, job

@@ -399,7 +399,7 @@ def test_a_worker_that_is_lost_in_a_probe_leaves_the_build_to_the_reference(
 def test_a_worker_on_another_machine_checks_the_encoder_itself(
     machine: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of this test stands for that machine's; the encoder of the proof without slices is not wrong."""
+    """Driver and worker share the cache of this test. A proof without slices refuses no encoder."""
     monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: machine)
     builds.build(builds.spec("fast"))
     builds.assert_same_as_slow("fast")

@@ -17,10 +17,10 @@ from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.byte_pairs import parts_with_byte_pairs, with_byte_pairs
 from tokenloom.tokenizers.fast.gigatoken_library import encoder_of, make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
+from tokenloom.tokenizers.fast.probe_references import parts_with_byte_pairs, with_byte_pairs
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer

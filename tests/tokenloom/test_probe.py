@@ -164,7 +164,9 @@ def test_a_check_without_the_reference_gives_the_hashes_of_the_proof(
     assert SliceEncoder(parts).ids_hash(NUM_CUT_SLICES + 3, proof.odd) != proof.slices[3]
 
 
-def test_tokenizers_that_differ_in_special_tokens_have_the_same_proof(reference: Reference) -> None:
+def test_tokenizers_that_differ_in_special_tokens_have_the_same_proof(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = json.loads(reference.files["tokenizer.json"])
     flags = {"special": False, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     content["added_tokens"].append({"content": "lorem", "id": 1000, **flags})
@@ -173,6 +175,8 @@ def test_tokenizers_that_differ_in_special_tokens_have_the_same_proof(reference:
     proof = proof_of(reference, pool)
     assert isinstance(proof, Proof)
     assert proof_of(other, pool) == proof
+    wrong(monkeypatch, lambda text, ids: [*ids, 7] if "lorem" in text else ids)
+    assert isinstance(proof_of(other, pool), str)  # its own added token hides no text from the probe
 
 
 @pytest.mark.slow

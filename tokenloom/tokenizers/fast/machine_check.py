@@ -50,7 +50,7 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """MB of text that a fast encoder and the reference encode in a second of one core; None if there is no encoder."""
+    """MB of text a second on one core, by a fast encoder (None if there is none) and by the reference."""
 
     fast: float | None
     reference: float

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.byte_pairs import parts_with_byte_pairs, with_byte_pairs
 from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
 from tokenloom.tokenizers.fast.gigatoken_library import NAME, encoder_of
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of, ranges_of
+from tokenloom.tokenizers.fast.probe_references import parts_with_byte_pairs, with_byte_pairs, without_added_tokens
 from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups, slice_texts
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
@@ -109,17 +109,17 @@ class SliceEncoder:
         self._pairs = encoder_of(parts_with_byte_pairs(parts), [], 0) if self.vocabulary.cuts else self._encoder
         self._markers = [MARKER] if parts.run_ids else []
 
+    def router(self, odd: Ranges = ()) -> Router:
+        """Return what finds the texts that the encoder does not get; which added tokens there are is not proven."""
+        return Router([*left_to_reference(), *odd], self._markers)
+
     def of_slice(self, index: int) -> FastEncoder:
         """Return what encodes a slice; index -1 is the last one."""
         return self._pairs if 0 <= index < NUM_CUT_SLICES else self._encoder
 
     def ids_hash(self, index: int, odd: Ranges) -> str:
-        """Return the hash of the ids of the texts of a slice that the encoder gets.
-
-        Texts with an added token are among them: which ones there are is not a part of what is proven.
-        """
-        texts = slice_texts(self.vocabulary, index)
-        given = _given(texts, Router([*left_to_reference(), *odd], self._markers))
+        """Return the hash of the ids of the texts of a slice that the encoder gets."""
+        given = _given(slice_texts(self.vocabulary, index), self.router(odd))
         return ids_hash(self.of_slice(index).encode_texts([text.encode() for text in given]))
 
 
@@ -130,9 +130,9 @@ class _Subject:
         parts = parts_of(reference)
         self.key = parts.key
         self.fast = SliceEncoder(parts)
-        self._reference = reference
-        self._pairs = with_byte_pairs(reference) if self.fast.vocabulary.cuts else reference
-        self._router = Router(left_to_reference(), parts.spellings)
+        self._reference = without_added_tokens(reference)
+        self._pairs = with_byte_pairs(reference) if self.fast.vocabulary.cuts else self._reference
+        self._router = self.fast.router()
 
     def differing(self, texts: list[str], index: int) -> list[str]:
         """Return the texts that the encoder of a slice would be given, and encodes differently."""

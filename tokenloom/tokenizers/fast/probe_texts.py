@@ -1,8 +1,8 @@
 """The texts on which a fast encoder and the reference are compared: a function of the vocabulary alone, in slices.
 
 Each slice has texts of every group, and is made without the others. The first NUM_CUT_SLICES are encoded with a
-vocabulary of byte pairs, in which nearly every cut between words shows (byte_pairs.py); the others with the vocabulary
-itself. Each group finds what no other one does:
+vocabulary of byte pairs, in which nearly every cut between words shows (probe_references.py); the others with the
+vocabulary itself. Each group finds what no other one does:
 
 - characters: a library that puts one code point into another class, cuts beside it, or joins it with its neighbours.
 - marks: a library that reorders or composes marks in another way; only where texts get a normal form.

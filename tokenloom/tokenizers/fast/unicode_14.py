@@ -1,9 +1,9 @@
 """The code points that Unicode 14 assigns: those that a fast encoder may get.
 
-Unicode 14 is the oldest one of a supported Python. What it assigns has the same class and the same normal form in all
-later versions (https://www.unicode.org/policies/stability_policy.html); what it does not assign may get any class, and
-gets it at another time in each library. `unassigned.txt` lists those, since Python 3.12 and later can't tell them, and
-the planes for private use, of which real text uses a few icons: so a probe has half as many characters to compare.
+Unicode 14 is that of the oldest supported Python. What it assigns has the same normal form in all later versions
+(https://www.unicode.org/policies/stability_policy.html). What it does not assign may get any class later, and each
+library learns of that in another release. `unassigned.txt` lists those code points, which newer versions of Python
+can't name, and the two planes for private use, which real text hardly uses: a probe then compares half as many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SURROGATES = range(0xD800, 0xE000)  # no text contains them
 
 @cache
 def left_to_reference() -> list[tuple[int, int]]:
-    """Return ranges [first, last] of code points that no fast encoder gets, in order: a tenth of a percent of text."""
+    """Return ranges [first, last] of code points that no fast encoder gets, in order."""
     lines = read_regular(Path(__file__).with_name("unassigned.txt")).decode().splitlines()
     return [(int(first, 16), int(last, 16)) for first, last in map(str.split, lines)]
 

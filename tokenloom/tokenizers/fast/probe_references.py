@@ -1,8 +1,8 @@
-"""A vocabulary that cuts texts as another one does, and shows where.
+"""The references of a probe: a tokenizer without most of its added tokens, and one that shows where it cuts texts.
 
 Two libraries that cut a text into words differently may give the same ids for it, where no token of the vocabulary
-reaches across the cut. In this vocabulary every two bytes are a token, so that nearly every cut shows in the ids.
-Added tokens that are white space stay, and get the ids behind the pairs; no text with another one is compared.
+reaches across the cut. In a vocabulary of byte pairs every two bytes are a token, so that nearly every cut shows in the
+ids. Added tokens that are white space stay, and get the ids behind the pairs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _NAME, _END = "byte pairs", "<|end of these pairs|>"
 _PAIRS = list(product(range(256), range(256)))
 _TOKENS = [bytes([byte]) for byte in range(256)] + [bytes(pair) for pair in _PAIRS]
 _NUM_ORDINARY = len(_TOKENS)
+_PRIVATE = "\U0010fffd"  # always left to the reference, see unicode_14.py
 _FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
 
@@ -39,10 +40,32 @@ def with_byte_pairs(tokenizer: Tokenizer) -> Tokenizer:
         special = {_END: _NUM_ORDINARY}
         encoding = tiktoken.Encoding(_NAME, pat_str=tokenizer.pattern, mergeable_ranks=ranks, special_tokens=special)
         return TiktokenTokenizer(encoding, _NAME, _END, None, {}, Ranks(ranks))
-    content = _content(json.loads(tokenizer.files[FILE]), _PAIRS)
-    end = {"content": _END, "special": True, "id": _NUM_ORDINARY + len(content["added_tokens"]), **_FLAGS}
-    content["added_tokens"].append(end)
-    return load_tokenizer({"kind": tokenizer.kind, "eot": _END}, {FILE: json.dumps(content).encode()})
+    return _loaded(_content(json.loads(tokenizer.files[FILE]), _PAIRS))
+
+
+def without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that finds only the added tokens of white space, so that all texts can be compared.
+
+    Which others a tokenizer.json has is no part of a proof. Those that are not in the vocabulary are renamed to what no
+    compared text contains, because the library gives such tokens their ids in order.
+    """
+    if tokenizer.kind != "huggingface":
+        return tokenizer
+    content, kept = json.loads(tokenizer.files[FILE]), []
+    for i, token in enumerate(content.get("added_tokens") or []):
+        if is_white_space(token):
+            kept.append(token)
+        elif token["content"] not in content["model"]["vocab"]:
+            kept.append({"content": f"{_PRIVATE}{i}", "id": token["id"], "special": False, **_FLAGS})
+    return _loaded(content | {"added_tokens": kept})
+
+
+def _loaded(content: dict[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json that gets an end of text behind all other ids."""
+    ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])]
+    end = {"content": _END, "special": True, "id": max(ids) + 1, **_FLAGS}
+    data = json.dumps(content | {"added_tokens": [*content["added_tokens"], end]}).encode()
+    return load_tokenizer({"kind": "huggingface", "eot": _END}, {FILE: data})
 
 
 def parts_with_byte_pairs(parts: Parts) -> Parts:
