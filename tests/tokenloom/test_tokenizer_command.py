@@ -91,7 +91,10 @@ def test_its_help_says_that_it_may_take_minutes_and_it_has_no_limit(
 
 
 @pytest.mark.slow
-def test_it_proves_an_encoder_that_nobody_has_compared(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_proves_an_encoder_that_nobody_has_compared(
+    spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tokenizers.fast.probe.NUM_SLICES", 11)
     assert main(["tokenizer", str(spec)]) == 0
     shown = capsys.readouterr().out
     assert "proving gigatoken 0.10.0 (once per vocabulary and machine); this takes about a minute" in shown
