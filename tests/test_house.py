@@ -208,16 +208,17 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
+    "chat": 900,
     "cli": 2_400,
     "examples": 450,
     "flows": 1_050,
     "reader": 2_450,
     "server": 650,
     "spec": 1_200,
-    "storage": 5_050,
+    "storage": 5_100,
     "tasks": 7_050,
     "tokenizers": 2_250,
-    "tokenloom": 350,
+    "tokenloom": 355,
 }
 
 

@@ -3,7 +3,8 @@
     TokenloomError
     ├── SpecError       (ValueError)    the spec or an option is wrong                    exit code 2
     ├── InputError      (ValueError)    an input file is missing, damaged or of the wrong kind
-    │   └── BadRow                      a row is damaged: `on_error: skip` leaves it out and lists it
+    │   ├── BadRow                      a row is damaged: `on_error: skip` leaves it out and lists it
+    │   └── BadConversation             a row is no conversation that the template renders; a BadRow names the row
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
     │   └── EncoderMismatch             a fast encoder does not give the ids of the reference library
     ├── StoreError      (OSError)       the store can't be read or written
@@ -79,6 +80,22 @@ class BadRow(InputError):
 
     def __str__(self) -> str:
         return f"{self.args[0]}, or {self.option}" if self.option else str(self.args[0])
+
+
+class BadConversation(InputError):
+    """A value is not a conversation, or its template can't render it; whoever knows the row makes it a BadRow.
+
+    Args:
+        problem: what is wrong and the next step, without the place.
+        reason: one of tasks.sources.base.REASONS.
+    """
+
+    def __init__(self, problem: str, reason: str) -> None:
+        super().__init__(problem, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class TokenizerError(TokenloomError, ValueError):

@@ -1,0 +1,32 @@
+"""What renders the conversations of a build: the template and what it is given, which are part of a version's name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ChatDefinition:
+    """How a build renders its conversations; JSON values only, as they stand in the identity of a version.
+
+    Attributes:
+        template: the text of the Jinja template.
+        arguments: the keyword arguments of the template.
+        date: what `strftime_now` takes for the present day, YYYY-MM-DD; None if a template must not ask.
+        special_tokens: the tokens that a template knows by name, such as {"bos_token": "<s>"}.
+        stop_tokens: tokens that end a turn of the assistant; empty for the first added token after it.
+        special_tokens_in_content: what the spelling of a special token in a message becomes: "text", "token", or, with
+            "fail", a bad row.
+    """
+
+    template: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    date: str | None = None
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    stop_tokens: tuple[str, ...] = ()
+    special_tokens_in_content: str = "text"
+
+    def json(self) -> dict[str, Any]:
+        """Return its fields as JSON values."""
+        return asdict(self) | {"stop_tokens": list(self.stop_tokens)}
