@@ -215,8 +215,8 @@ _BUDGETS = {
     "reader": 2_450,
     "server": 650,
     "spec": 1_200,
-    "storage": 5_100,
-    "tasks": 7_050,
+    "storage": 5_200,
+    "tasks": 7_100,
     "tokenizers": 2_250,
     "tokenloom": 355,
 }

@@ -1,14 +1,14 @@
 """The file `.blocks` beside a shard: a checksum of each of its blocks. docs/format.md describes it to the byte.
 
-A reader of a remote store fetches only the blocks that its next rows need, and verifies each on its own. The manifest
-does not list the file: a version without it is read in whole shards. Blocks have 256 KiB: docs/decisions.md compares.
+A reader of a remote store fetches only the blocks that its next rows need, and verifies each on its own. A second
+section has those of the shard's mask, if it has one. Blocks have 256 KiB: docs/decisions.md compares.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 import xxhash
@@ -26,10 +26,11 @@ _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 2**6, 2**26
 
 @dataclass(frozen=True)
 class ShardBlocks:
-    """What a `.blocks` file says of a shard.
+    """What a `.blocks` file says of a shard, or of its mask.
 
-    `sha256` is that of the shard, in hexadecimal, and `header` are its first bytes. `checksums` are the xxh3_128 of its
-    blocks, 16 bytes each; all blocks have `block_bytes`, the last may be shorter.
+    `sha256` is that of the file, in hexadecimal, and `header` are its first bytes, none of a mask. `checksums` are the
+    xxh3_128 of its blocks, 16 bytes each; all blocks have `block_bytes`, the last may be shorter. `mask` says the same
+    of the mask of a shard; None if it has none.
     """
 
     sha256: str
@@ -37,6 +38,7 @@ class ShardBlocks:
     block_bytes: int
     header: bytes
     checksums: bytes
+    mask: ShardBlocks | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -95,6 +97,11 @@ def blocks_name(name: str) -> str:
 
 def encode_blocks(blocks: ShardBlocks) -> bytes:
     """Return the bytes of a `.blocks` file."""
+    body = b"".join(map(_encode_section, [blocks] if blocks.mask is None else [blocks, blocks.mask]))
+    return body + xxhash.xxh3_128_digest(body)
+
+
+def _encode_section(blocks: ShardBlocks) -> bytes:
     fixed = _FIXED.pack(
         MAGIC,
         BLOCKS_FORMAT,
@@ -104,8 +111,7 @@ def encode_blocks(blocks: ShardBlocks) -> bytes:
         0,
         bytes.fromhex(blocks.sha256),
     )
-    body = fixed + blocks.header + blocks.checksums
-    return body + xxhash.xxh3_128_digest(body)
+    return fixed + blocks.header + blocks.checksums
 
 
 def decode_blocks(data: bytes, place: str) -> ShardBlocks:
@@ -118,16 +124,30 @@ def decode_blocks(data: bytes, place: str) -> ShardBlocks:
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if len(body) < _FIXED.size or not body.startswith(MAGIC) or xxhash.xxh3_128_digest(body) != checksum:
         raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or cut short")
-    _, version, header_bytes, num_bytes, block_bytes, _, sha256 = _FIXED.unpack_from(body)
+    blocks, rest = _decode_section(body, place)
+    if rest:
+        mask, rest = _decode_section(rest, place)
+        blocks = replace(blocks, mask=mask)
+    if rest or (blocks.mask and blocks.mask.header):
+        raise FormatError(f"{place}: it has more than two sections; the program that wrote it has a bug")
+    return blocks
+
+
+def _decode_section(data: bytes, place: str) -> tuple[ShardBlocks, bytes]:
+    """Return what the section at the start of `data` says, and the bytes after it."""
+    if len(data) < _FIXED.size or not data.startswith(MAGIC):
+        raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
+    _, version, header_bytes, num_bytes, block_bytes, _, sha256 = _FIXED.unpack_from(data)
     if version != BLOCKS_FORMAT:
         raise FormatError(f"{place}: format {version}; this release reads format {BLOCKS_FORMAT}: {UPDATE}")
-    header_end = _FIXED.size + header_bytes
-    blocks = ShardBlocks(sha256.hex(), num_bytes, block_bytes, body[_FIXED.size : header_end], body[header_end:])
     if not _MIN_BLOCK_BYTES <= block_bytes <= _MAX_BLOCK_BYTES or header_bytes > num_bytes:
         raise FormatError(f"{place}: it contradicts itself; the program that wrote it has a bug")
-    if len(blocks.checksums) != _CHECKSUM_BYTES * blocks.num_blocks:
+    header_end = _FIXED.size + header_bytes
+    end = header_end + _CHECKSUM_BYTES * -(-num_bytes // block_bytes)
+    if len(data) < end:
         raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
-    return blocks
+    header, checksums = data[_FIXED.size : header_end], data[header_end:end]
+    return ShardBlocks(sha256.hex(), num_bytes, block_bytes, header, checksums), data[end:]
 
 
 def hash_blocks(file: IO[bytes], hasher: BlockHasher) -> str:

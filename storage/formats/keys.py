@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, UInt64s
+from tokenloom.storage.formats.classes import TEXT_CLASS
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
 SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
@@ -135,9 +136,15 @@ def split_indices(content: UInt64s, shares: Sequence[tuple[str, float]]) -> NDAr
     return np.array([i for i, _, _ in bounds], dtype=np.uint8)[interval]
 
 
-def hash_of_ids(ids: AnyArray) -> int:
-    """Return a hash of the ids of a document, in their stored type."""
-    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(ids).data.cast("B"))
+def hash_of_ids(ids: AnyArray, classes: NDArray[np.uint8] | None = None) -> int:
+    """Return a hash of the ids of a document, in their stored type, and of the classes of its tokens.
+
+    No classes and those of plain text give the same hash, so a text has one hash with a mask and without.
+    """
+    hasher = xxhash.xxh3_64(np.ascontiguousarray(ids).data.cast("B"))
+    if classes is not None and (classes != TEXT_CLASS).any():
+        hasher.update(np.ascontiguousarray(classes).data)
+    return hasher.intdigest()
 
 
 def check_hashes(content_high: UInt64s, rows: UInt64s) -> UInt64s:

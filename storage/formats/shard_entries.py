@@ -16,6 +16,7 @@ from typing import TypedDict, cast
 from tokenloom.storage.formats.records import COUNT_RULE, DIGEST_RULE, MAX_COUNT, JsonObject, Mismatch, fields_of
 
 DOCS, BLOCKS = ".docs", ".blocks"  # suffixes of the files beside every shard
+MASK = ".mask"  # beside every shard of a version with conversations
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}/[0-9]{6,18}\.tok")
 _SUFFIX = re.compile(r"\.(?!tok\Z)[a-z]{1,16}\Z")
 

@@ -15,14 +15,14 @@ from tokenloom.storage.work.work_files import find_work_record, write_work_recor
 
 @dataclass(frozen=True, slots=True)
 class CheckedDocument:
-    """A document of a shard that the check encodes again: its row and content, and a hash of its ids in the shard."""
+    """A document of a shard that the check encodes again: its row and content, and a hash of ids and classes there."""
 
     input_index: int
     row: int
     content: str  # 32 hexadecimal digits
     start: int  # first token in the shard
     num_tokens: int
-    ids_hash: int
+    ids_hash: int  # see hash_of_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,9 @@ class ShardRecord:
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
-    the fast encoders that encoded spills of the build. `statistics` describe its documents. `checked` are the documents
-    that the check encodes again; `checked_digest` is of what chose them.
+    the fast encoders that encoded spills of the build. `statistics` describe its documents, `class_counts` the tokens
+    by class, of a shard with a mask. `checked` are the documents that the check encodes again; `checked_digest` is of
+    what chose them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ShardRecord:
     bad_ends: int
     encoders: tuple[str, ...]
     statistics: DocumentStatistics
+    class_counts: dict[str, int]
     checked_digest: str
     checked: tuple[CheckedDocument, ...]
 

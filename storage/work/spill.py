@@ -5,7 +5,9 @@ checksum of every 128 KiB block of the body, so a key range costs one read of th
 tokens, both checked. It holds neither source nor path: the same file under two names shares its spills.
 
     header   fixed part, JSON block, sampled keys (u64), block checksums (xxh3_128), checksum of all this
-    body     document table (TABLE_DTYPE), then tokens and ids (UTF-8) in the same order
+    body     document table (TABLE_DTYPE), then tokens, classes and ids (UTF-8) in the same order
+
+Classes, one byte a token, are there if the JSON block has `"classes": true`: spills of conversations.
 
 A spill is a cache that the next build reuses; its name is a hash of everything that determines its bytes.
 """
@@ -81,7 +83,8 @@ class SpillDocuments:
     """Documents in memory, in the order they were read, with their tokens one after the other.
 
     Shapes: n documents; `content` is (n, 2) uint64 (high, low), `tokens` (sum of num_tokens,), `ids` (sum of
-    id_bytes,) UTF-8, the rest (n,).
+    id_bytes,) UTF-8, the rest (n,). `classes` has the class of each token, see storage/formats/classes.py; None if the
+    documents are plain text.
     """
 
     split: NDArray[np.uint8]
@@ -92,6 +95,7 @@ class SpillDocuments:
     tokens: AnyArray
     id_bytes: NDArray[np.uint32]
     ids: NDArray[np.uint8]
+    classes: NDArray[np.uint8] | None = None
 
 
 def write_spill(
@@ -107,6 +111,7 @@ def write_spill(
         num_splits: splits of the build; documents are counted for each.
         info: JSON values for the header: tokenizer fingerprint, encoding backend.
     """
+    assert documents.classes is None or len(documents.classes) == len(documents.tokens)
     order = np.lexsort(
         (documents.row, documents.content[:, 1], documents.content[:, 0], documents.key, documents.split)
     )
@@ -115,8 +120,9 @@ def write_spill(
         "documents": np.bincount(split, minlength=num_splits).tolist(),
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
+    has_classes: JsonObject = {} if documents.classes is None else {"classes": True}
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes, checksum = _write(file, documents, order, info | counts)
+        num_bytes, checksum = _write(file, documents, order, info | counts | has_classes)
     return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
@@ -138,7 +144,8 @@ def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
 def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], info: JsonObject) -> tuple[int, str]:
     """Write a spill; return its length and the checksum of its header."""
     table, tokens = _table(documents, order), documents.tokens
-    body_bytes = table.nbytes + tokens.nbytes + documents.ids.nbytes
+    class_bytes = 0 if documents.classes is None else len(tokens)
+    body_bytes = table.nbytes + tokens.nbytes + class_bytes + documents.ids.nbytes
     block, sampled = canonical_json(info), np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
     num_blocks = -(-body_bytes // _BLOCK_BYTES)
     header_bytes = _FIXED.size + len(block) + len(sampled) + _CHECKSUM_BYTES * (num_blocks + 1)
@@ -155,11 +162,12 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
 
 
 def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> bytes:
-    """Write the table, tokens and ids in an order; return the checksums of all blocks."""
+    """Write the table, tokens, classes and ids in an order; return the checksums of all blocks."""
     tokens = _in_order(documents.tokens, documents.num_tokens, order)
+    classes = [] if documents.classes is None else _in_order(documents.classes, documents.num_tokens, order)
     ids = _in_order(documents.ids, documents.id_bytes, order)
     hasher = BlockHasher(_BLOCK_BYTES)
-    for part in chain([table], tokens, ids):
+    for part in chain([table], tokens, classes, ids):
         view = part.view(np.uint8).data
         local_files.write_all(file, view)
         hasher.update(view)
@@ -219,7 +227,10 @@ class Spill:
         self._checksums = head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES]
         self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
         self._tokens_start = num_documents * TABLE_DTYPE.itemsize
-        self._ids_start = self._tokens_start + num_tokens * width
+        self._classes_start = self._tokens_start + num_tokens * width
+        #: whether its documents are conversations, whose tokens have classes
+        self.has_classes = bool(self.info.get("classes"))
+        self._ids_start = self._classes_start + num_tokens * self.has_classes
         self.dtype = token_dtype(2 ** (8 * width))
 
     @property
@@ -252,12 +263,22 @@ class Spill:
     def tokens(self, start: int, end: int) -> Iterator[AnyArray]:
         """Yield the tokens [start, end) of the spill, of its stored type: in parts of 4 MiB if it is local."""
         width = self.dtype.itemsize
-        start_byte, end_byte = self._tokens_start + start * width, self._tokens_start + end * width
+        for part in self._parts(self._tokens_start + start * width, self._tokens_start + end * width):
+            yield np.frombuffer(part, self.dtype)
+
+    def classes(self, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
+        """Yield the classes of the tokens [start, end) of a spill that `has_classes`, in parts as of tokens."""
+        assert self.has_classes
+        for part in self._parts(self._classes_start + start, self._classes_start + end):
+            yield np.frombuffer(part, np.uint8)
+
+    def _parts(self, start: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes [start, end) of the body, in parts of 4 MiB if the spill is local."""
         cuts: Iterable[int] = ()
         if self._store.is_local:  # elsewhere, each part would be a request
-            cuts = range((start_byte // _READ_BYTES + 1) * _READ_BYTES, end_byte, _READ_BYTES)  # between blocks
-        for part_start, part_end in pairwise([start_byte, *cuts, end_byte]):
-            yield np.frombuffer(self._read(part_start, part_end), self.dtype)
+            cuts = range((start // _READ_BYTES + 1) * _READ_BYTES, end, _READ_BYTES)  # between blocks
+        for part_start, part_end in pairwise([start, *cuts, end]):
+            yield self._read(part_start, part_end)
 
     def ids(self, rows: AnyArray) -> pa.Array:
         """Return the ids of neighbouring rows of the spill, (n,) large_string, null where a document has none."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, naming_source
 from tokenloom.storage.formats.arrays import token_dtype
@@ -55,36 +56,57 @@ class TokenizeJob:
     limit: int | None = None
 
 
+class _Room:
+    """The tokens, or their classes, for the next spill. They reuse one array: touching fresh memory costs time."""
+
+    def __init__(self, dtype: np.dtype[Any], num_values: int) -> None:
+        self._values, self._usual, self._count = np.empty(num_values, dtype), num_values, 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        end = self._count + len(values)
+        if end > len(self._values):
+            room = np.empty(max(end, min(2 * len(self._values), _SPILL_TEXT_BYTES)), values.dtype)
+            room[: self._count] = self._values[: self._count]
+            self._values = room
+        self._values[self._count : end] = values
+        self._count = end
+
+    def take(self) -> NDArray[Any]:
+        """Return the values; those that are added next overwrite them."""
+        values, self._count = self._values[: self._count], 0
+        if self._values.nbytes > 4 * _SPILL_TEXT_BYTES:  # for a huge document; its memory is not kept
+            self._values = np.empty(self._usual, values.dtype)
+        return values
+
+
 class _Pending:
-    """Documents for the next spill. Their tokens reuse one array, because touching fresh memory costs time."""
+    """Documents for the next spill; those of a partition all have classes, or none has."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.parts: list[SpillDocuments] = []  # without their tokens
         self.text_bytes = 0
-        self._tokens, self._num_tokens = np.empty(_ROOM_BYTES // dtype.itemsize, dtype), 0
+        self._num_usual = _ROOM_BYTES // dtype.itemsize
+        self._tokens = _Room(dtype, self._num_usual)
+        self._classes: _Room | None = None  # made when needed: a process may allocate little more than it uses
 
     def add(self, documents: SpillDocuments, num_bytes: int, text_read: _TextRead) -> None:
-        tokens, num_tokens = documents.tokens, self._num_tokens + len(documents.tokens)
-        if num_tokens > len(self._tokens):
-            room = np.empty(max(num_tokens, min(2 * len(self._tokens), _SPILL_TEXT_BYTES)), tokens.dtype)
-            room[: self._num_tokens] = self._tokens[: self._num_tokens]
-            self._tokens = room
-        self._tokens[self._num_tokens : num_tokens] = tokens
-        self._num_tokens = num_tokens
-        self.parts.append(replace(documents, tokens=np.empty(0, tokens.dtype)))
+        self._tokens.add(documents.tokens)
+        if documents.classes is not None:
+            self._classes = self._classes or _Room(documents.classes.dtype, self._num_usual)
+            self._classes.add(documents.classes)
+        self.parts.append(replace(documents, tokens=np.empty(0, documents.tokens.dtype), classes=None))
         self.text_bytes += num_bytes + len(documents.ids)
-        text_read.report(len(documents.key), num_bytes, len(tokens))
+        text_read.report(len(documents.key), num_bytes, len(documents.tokens))
 
     def take(self) -> SpillDocuments:
-        """Return the documents; the tokens are overwritten by those that are added next."""
+        """Return the documents; the tokens and classes are overwritten by those that are added next."""
         joined = {
             name: np.concatenate([getattr(part, name) for part in self.parts])
             for name in ("split", "key", "content", "row", "num_tokens", "id_bytes", "ids")
         }
-        documents = SpillDocuments(tokens=self._tokens[: self._num_tokens], **joined)
-        self.parts, self.text_bytes, self._num_tokens = [], 0, 0
-        if self._tokens.nbytes > 4 * _SPILL_TEXT_BYTES:  # for a huge document; its memory is not kept
-            self._tokens = np.empty(_ROOM_BYTES // self._tokens.itemsize, self._tokens.dtype)
+        classes = self._classes.take() if self._classes else None
+        documents = SpillDocuments(tokens=self._tokens.take(), classes=classes, **joined)
+        self.parts, self.text_bytes = [], 0
         return documents
 
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
@@ -181,31 +182,65 @@ def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iter
         yield _Run(entry, int(starts[first]), int(ends[last - 1]), by_place[first:last], lengths)
 
 
+class Gathered(NamedTuple):
+    """Some documents in order: their tokens, the number of tokens of each, and the classes of all tokens, if wanted."""
+
+    tokens: NDArray[Any]
+    num_tokens: NDArray[np.uint32]
+    classes: NDArray[np.uint8] | None
+
+
 def gather_tokens(
-    store: Store, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any]
-) -> Iterator[tuple[NDArray[Any], NDArray[np.uint32]]]:
-    """Yield (tokens, num_tokens) of the piece's documents in order, about _WRITE_TOKENS at a time.
+    store: Store, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any], has_classes: bool = False
+) -> Iterator[Gathered]:
+    """Yield the piece's documents in order, about _WRITE_TOKENS at a time.
 
     Args:
         store: the dataset's store.
         spills: those that the piece was merged from.
         piece: the kept documents.
         dtype: the stored type of tokens.
+        has_classes: gather classes too; the tokens of a spill without classes are plain text.
     """
     if not len(piece.rows):
         return
     runs = list(_plan_runs(spills, piece, dtype.itemsize))
-    source = np.empty(sum(run.end - run.start for run in runs), dtype)
     element = np.empty(len(piece.rows), np.int64)  # (n,) the place of each document among gaps and documents
-    filled = num_elements = 0
+    num_elements = 0
     for run in runs:
-        for tokens in open_spill(store, run.entry).tokens(run.start, run.end):
-            source[filled : filled + len(tokens)] = tokens
-            filled += len(tokens)
         element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
         num_elements += len(run.lengths)
-    documents = as_segments(source, np.concatenate([run.lengths for run in runs]))
+    lengths = np.concatenate([run.lengths for run in runs])
+    tokens, classes = _read_runs(store, runs, dtype, has_classes)
+    documents = as_segments(tokens, lengths)
+    classes_of = None if classes is None else as_segments(classes, lengths)
     num_tokens = piece.rows["num_tokens"]
     offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)])
     for start, end in runs_of(offsets, _WRITE_TOKENS):
-        yield take_segments(documents, element[start:end], dtype), num_tokens[start:end]
+        order = element[start:end]
+        taken = None if classes_of is None else take_segments(classes_of, order, np.dtype(np.uint8))
+        yield Gathered(take_segments(documents, order, dtype), num_tokens[start:end], taken)
+
+
+def _read_runs(
+    store: Store, runs: list[_Run], dtype: np.dtype[Any], has_classes: bool
+) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
+    """Return the tokens of all runs, one after the other, and their classes."""
+    num_tokens = sum(run.end - run.start for run in runs)
+    tokens = np.empty(num_tokens, dtype)
+    classes = np.full(num_tokens, TEXT_CLASS, np.uint8) if has_classes else None
+    start = 0
+    for run in runs:
+        spill, end = open_spill(store, run.entry), start + run.end - run.start
+        _fill(tokens[start:end], spill.tokens(run.start, run.end))
+        if classes is not None and spill.has_classes:
+            _fill(classes[start:end], spill.classes(run.start, run.end))
+        start = end
+    return tokens, classes
+
+
+def _fill(room: NDArray[Any], parts: Iterator[NDArray[Any]]) -> None:
+    filled = 0
+    for part in parts:
+        room[filled : filled + len(part)] = part
+        filled += len(part)

@@ -5,6 +5,7 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -18,8 +19,9 @@ from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import content_digits, equal_part, hash_of_ids
+from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, FileEntry
+from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.packing.packings import num_samples, sample_key
@@ -50,6 +52,7 @@ class ShuffleJob:
     """One shard to make, at `position` among the assignment's shards.
 
     `info` is the JSON block of its header. `packs` are the pairs of packing and seq_len whose samples are counted.
+    `has_classes`: a source of the version has conversations, so that all shards have masks.
     """
 
     store: Store
@@ -62,6 +65,7 @@ class ShuffleJob:
     eot_id: int
     info: dict[str, Any]
     packs: tuple[tuple[str, int], ...] = ()
+    has_classes: bool = False
 
 
 def shuffle_shard(job: ShuffleJob) -> ShardRecord:
@@ -108,32 +112,38 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, fin
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
         table_file = stack.enter_context(store.writing(path + DOCS))
+        mask_file = stack.enter_context(store.writing(path + MASK)) if job.has_classes else None
         start_sync = stack.enter_context(_syncing(store, token_file))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
         table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
-        for start_key, end_key in _pieces(shard, len(assignment.spills), job.vocab_size, job.has_ids):
+        mask = MaskWriter(mask_file) if mask_file else None
+        for start_key, end_key in _pieces(shard, len(assignment.spills), job):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece, table)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
-            gathered = gather_tokens(store, assignment.spills, piece, token_dtype(job.vocab_size))
-            for part, num_tokens in gathered:
+            dtype = token_dtype(job.vocab_size)
+            for part, num_tokens, classes in gather_tokens(store, assignment.spills, piece, dtype, job.has_classes):
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
+                if mask and classes is not None:
+                    mask.append(classes)
                 progress.report(
                     progress.Advanced(
                         num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
                     )
                 )
             start_sync()
-        written = tokens.finish()
-        measured.read_checked(token_file.name)
+        written, mask_blocks = tokens.finish(), mask.finish() if mask else None
+        measured.read_checked(token_file.name, mask_file)
         # Once more, before the files get their names.
         refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
     assert tokens.blocks is not None and table.written is not None  # the files are complete
-    blocks = encode_blocks(tokens.blocks)
+    blocks = encode_blocks(replace(tokens.blocks, mask=mask_blocks))
     store.replace(path + BLOCKS, blocks)
     files = {DOCS: table.written, BLOCKS: FileEntry(len(blocks), sha256_of_bytes(blocks))}
-    return measured.record(shard, written, files, tuple(assignment.encoders))
+    if mask_blocks:
+        files[MASK] = FileEntry(mask_blocks.num_bytes, mask_blocks.sha256)
+    return measured.record(shard, written, files, mask.counts() if mask else {}, tuple(assignment.encoders))
 
 
 def _syncing(store: Store, file: IO[bytes]) -> AbstractContextManager[Callable[[], None]]:
@@ -141,10 +151,10 @@ def _syncing(store: Store, file: IO[bytes]) -> AbstractContextManager[Callable[[
     return local_files.syncing(file) if store.is_local else nullcontext(lambda: None)
 
 
-def _pieces(shard: ShardRange, num_spills: int, vocab_size: int, has_ids: bool) -> list[tuple[int, int]]:
-    token_bytes = shard.num_tokens * token_dtype(vocab_size).itemsize
+def _pieces(shard: ShardRange, num_spills: int, job: ShuffleJob) -> list[tuple[int, int]]:
+    token_bytes = shard.num_tokens * (token_dtype(job.vocab_size).itemsize + job.has_classes)
     piece_bytes = min(max(_MIN_PIECE_BYTES, num_spills * _SPILL_PIECE_BYTES), _MAX_PIECE_BYTES)
-    max_documents = _PIECE_DOCUMENTS // 8 if has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
+    max_documents = _PIECE_DOCUMENTS // 8 if job.has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
     count = max(1, -(-token_bytes // piece_bytes), -(-shard.num_documents // max(1, max_documents)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
@@ -195,16 +205,26 @@ class _ShardResult:
         if self._job.packs:
             self._lengths.append(num_tokens)
 
-    def read_checked(self, path: str) -> None:
-        """Hash the ids of checked documents as the shard's own reader returns them; `path` is a local file."""
+    def read_checked(self, path: str, mask: IO[bytes] | None) -> None:
+        """Hash the ids of checked documents as the shard's own reader returns them, and their classes in its mask.
+
+        Args:
+            path: the shard, a local file.
+            mask: its mask, open.
+        """
         tokens = open_shard(path).tokens
-        self._checked = [
-            replace(document, ids_hash=hash_of_ids(tokens[document.start : document.start + document.num_tokens]))
-            for document in self._checked
-        ]
+        for i, document in enumerate(self._checked):
+            start, count = document.start, document.num_tokens
+            classes = np.frombuffer(os.pread(mask.fileno(), count, start), np.uint8) if mask else None
+            self._checked[i] = replace(document, ids_hash=hash_of_ids(tokens[start : start + count], classes))
 
     def record(
-        self, shard: ShardRange, file: ShardFileRecord, files: dict[str, FileEntry], encoders: tuple[str, ...]
+        self,
+        shard: ShardRange,
+        file: ShardFileRecord,
+        files: dict[str, FileEntry],
+        class_counts: dict[str, int],
+        encoders: tuple[str, ...],
     ) -> ShardRecord:
         """Return the record of the shard, from what was measured and from its files."""
         return ShardRecord(
@@ -227,6 +247,7 @@ class _ShardResult:
             checked=tuple(self._checked),
             encoders=encoders,
             statistics=self._documents.statistics(),
+            class_counts=class_counts,
         )
 
     def _counts(self) -> dict[str, int]:

@@ -83,6 +83,7 @@ SHARD = ShardRecord(
     0,
     (),
     DocumentStatistics([0, 1], {"books": SourceCounts(1, 5)}),
+    {},
     "f" * 32,
     (CheckedDocument(0, 7, "0" * 32, 0, 5, 2**64 - 1),),
 )

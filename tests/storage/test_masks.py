@@ -1,0 +1,182 @@
+"""Masks: spills with classes and without become shards whose masks are those of a plain computation."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.counts import count
+from tests.storage.test_spill import LAST_KEY, NUM_SPLITS, make_documents
+from tokenloom.storage.formats.blocks import BLOCK_BYTES, ShardBlocks, decode_blocks
+from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.keys import hash_of_ids
+from tokenloom.storage.formats.mask_writer import MaskWriter
+from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.work.assignment import (
+    Assignment,
+    CheckedRows,
+    RowsRead,
+    ShardRange,
+    SpillEntry,
+    SplitTotals,
+    write_assignment,
+)
+from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
+from tokenloom.tasks.shuffling import merge
+from tokenloom.tasks.shuffling.shuffle import ShuffleJob, shuffle_shard
+
+PROPERTY = settings(
+    deadline=None,
+    database=None,
+    max_examples=count(40, 1000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+VERSION = "0" * 16
+EOT, MAX_DOCUMENTS = 0, 40
+
+
+@pytest.fixture(autouse=True)
+def _small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gather documents in several reads and several writes."""
+    monkeypatch.setattr(merge, "_GAP_BYTES", 12)
+    monkeypatch.setattr(merge, "_WRITE_TOKENS", 20)
+
+
+def with_classes(documents: SpillDocuments, seed: int) -> SpillDocuments:
+    """Give documents random classes."""
+    random = np.random.default_rng(seed)
+    return replace(documents, classes=random.integers(0, 256, len(documents.tokens)).astype(np.uint8))
+
+
+def documents_of(number: int, num_documents: int, has_classes: bool, copies: bool) -> SpillDocuments:
+    """Return documents of one partition; `copies`: with the contents and keys that those of every partition have."""
+    made = make_documents(MAX_DOCUMENTS, 63, 0 if copies else number + 1, np.uint16)
+    first = {name: getattr(made, name)[:num_documents] for name in ("split", "key", "content", "row", "num_tokens")}
+    first["num_tokens"] += np.uint32(1)  # every document has at least one token
+    tokens = np.random.default_rng(number).integers(0, 500, int(first["num_tokens"].sum())).astype(np.uint16)
+    no_ids = np.zeros(num_documents, np.uint32), np.empty(0, np.uint8)
+    made = SpillDocuments(*first.values(), tokens, *no_ids)
+    return with_classes(made, number) if has_classes else made
+
+
+Documents = dict[tuple[int, int, int, int, int], tuple[list[int], list[int]]]  # by place in the order: ids, classes
+
+
+def reference(partitions: list[SpillDocuments], split: int, deduplicate: bool) -> Documents:
+    """Return the documents of a split by (key, content, partition, row): ids and classes, without any index."""
+    found: Documents = {}
+    for number, documents in enumerate(partitions):
+        ends = np.cumsum(documents.num_tokens, dtype=np.int64).tolist()
+        classes = documents.classes if documents.classes is not None else np.full(len(documents.tokens), TEXT_CLASS)
+        for i, end in enumerate(ends):
+            part = slice(end - int(documents.num_tokens[i]), end)
+            high, low = documents.content[i].tolist()
+            place = int(documents.key[i]), high, low, number, int(documents.row[i])
+            if documents.split[i] == split:
+                found[place] = documents.tokens[part].tolist(), classes[part].tolist()
+    ordered = dict(sorted(found.items()))
+    if not deduplicate:
+        return ordered
+    firsts: dict[tuple[int, ...], tuple[int, int, int, int, int]] = {}
+    for place in ordered:
+        firsts.setdefault(place[:3], place)
+    return {place: ordered[place] for place in firsts.values()}
+
+
+def shuffle(
+    folder: Path, partitions: list[SpillDocuments], split: int, has_classes: bool, deduplicate: bool = True
+) -> tuple[LocalStore, ShardRecord]:
+    """Write the spills, and shuffle all documents of a split into one shard."""
+    store = LocalStore(folder)
+    entries = []
+    for number, documents in enumerate(partitions):
+        name = f"{number:016x}"
+        counts = write_spill(store, name, 0, documents, NUM_SPLITS, {})
+        checked = CheckedRows(0, 2**64, LAST_KEY)
+        entries.append(SpillEntry(name, 0, counts.bytes, counts.checksum, number, 0, checked))
+    shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
+    totals = {"train": SplitTotals(1, 1)}
+    assignment = Assignment(entries, [shard], totals, RowsRead(0, 0, 0, 0), {}, ["books"], {})
+    write_assignment(store, VERSION, assignment)
+    info = {"tokenizer_fingerprint": "0" * 64}
+    job = ShuffleJob(store, VERSION, 0, deduplicate, False, False, 500, EOT, info, (), has_classes)
+    return store, shuffle_shard(job)
+
+
+@PROPERTY
+@given(
+    st.lists(st.tuples(st.integers(0, MAX_DOCUMENTS), st.booleans(), st.booleans()), min_size=1, max_size=4),
+    st.booleans(),
+    st.integers(0, NUM_SPLITS - 1),
+)
+def test_masks_are_those_of_a_plain_computation(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[int, bool, bool]], deduplicate: bool, split: int
+) -> None:
+    partitions = [documents_of(number, *given) for number, given in enumerate(made)]
+    right = reference(partitions, split, deduplicate)
+    store, record = shuffle(tmp_path_factory.mktemp("masks"), partitions, split, True, deduplicate)
+    shard = open_shard(store.local(f"versions/{VERSION}/train/000000.tok"), "full")
+    mask = store.read(f"versions/{VERSION}/train/000000.mask")
+    assert shard.tokens.tolist() == [token for ids, _ in right.values() for token in ids]
+    assert list(mask) == [value for _, classes in right.values() for value in classes]
+    assert record.class_counts == {str(value): mask.count(value) for value in sorted(set(mask))}
+    entry = record.entry().files[".mask"]
+    assert (entry.bytes, entry.sha256) == (len(mask), hashlib.sha256(mask).hexdigest())
+    hashes = {(document.input_index, document.row): document.ids_hash for document in record.checked}
+    assert hashes == {
+        place[3:]: hash_of_ids(np.array(ids, np.uint16), np.array(classes, np.uint8))
+        for place, (ids, classes) in right.items()
+    }
+
+
+@pytest.mark.parametrize("num_documents", [0, 3])
+def test_a_version_without_conversations_has_no_mask(num_documents: int, tmp_path: Path) -> None:
+    documents = documents_of(0, num_documents, has_classes=False, copies=False)
+    store, record = shuffle(tmp_path, [documents], 0, has_classes=False)
+    assert set(record.files) == {".docs", ".blocks"} and record.class_counts == {}
+    assert not store.exists(f"versions/{VERSION}/train/000000.mask")
+    plain = store.read(f"versions/{VERSION}/train/000000.blocks")
+    assert decode_blocks(plain, "here").mask is None
+    (tmp_path / "masked").mkdir()
+    store, with_mask = shuffle(tmp_path / "masked", [documents], 0, has_classes=True)
+    assert with_mask.sha256 == record.sha256
+    blocks = store.read(f"versions/{VERSION}/train/000000.blocks")
+    assert blocks.startswith(plain[:-16]) and len(blocks) == len(plain) + 64 + 16 * bool(with_mask.tokens)
+
+
+def test_spills_of_text_say_nothing_of_classes(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for documents in (documents_of(1, 9, has_classes=False, copies=False), documents_of(1, 9, True, False)):
+        counts = write_spill(store, "0" * 16, 0, documents, NUM_SPLITS, {})
+        spill = Spill(store, "0" * 16, 0, counts.bytes, counts.checksum)
+        assert spill.has_classes == ("classes" in spill.info) == (documents.classes is not None)
+
+
+def test_the_blocks_of_a_mask_are_those_of_its_bytes(tmp_path: Path) -> None:
+    classes = np.random.default_rng(0).integers(0, 256, 2 * BLOCK_BYTES + 5).astype(np.uint8)
+    with (tmp_path / "a.mask").open("w+b") as file:
+        writer = MaskWriter(file)
+        for part in np.split(classes, [1, 1, 70_000, 300_000]):
+            writer.append(part)
+        found = writer.finish()
+    data = (tmp_path / "a.mask").read_bytes()
+    assert data == classes.tobytes()
+    assert found == ShardBlocks(hashlib.sha256(data).hexdigest(), len(data), BLOCK_BYTES, b"", found.checksums)
+    assert all(found.matches(block, data[slice(*found.bounds(block, block + 1))]) for block in range(3))
+    assert len(found.checksums) == 16 * 3
+
+
+def test_a_text_has_one_hash_with_a_mask_and_without() -> None:
+    ids = np.arange(9, dtype=np.uint16)
+    text = np.full(9, TEXT_CLASS, np.uint8)
+    other = text.copy()
+    other[8] = 0
+    assert hash_of_ids(ids) == hash_of_ids(ids, text) != hash_of_ids(ids, other)
