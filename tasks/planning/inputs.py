@@ -54,6 +54,11 @@ class InputFile:
     options: dict[str, Any]
     stamps: dict[str, Stamp]
 
+    @property
+    def holds_conversations(self) -> bool:
+        """Whether its rows are conversations, not texts."""
+        return self.options.get("messages") is not None
+
 
 @dataclass(frozen=True)
 class _Listing:

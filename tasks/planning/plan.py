@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.chat.definition import ChatDefinition
 from tokenloom.errors import naming_source
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
@@ -22,6 +23,7 @@ from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
+from tokenloom.tasks.planning.chat import chat_definition
 from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import load_transform
@@ -57,7 +59,7 @@ class BuildPlan:
     end-of-text token. `identity` is the identity part of the spec;
     `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for
     a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files
-    that each pattern of a source's `leave_out` matches.
+    that each pattern of a source's `leave_out` matches. `chat` renders the conversations, None if no source has any.
     """
 
     spec: BuildSpec
@@ -75,6 +77,7 @@ class BuildPlan:
     eot_of_config: bool
     inputs: list[InputFile]
     left_out: LeftOut
+    chat: ChatDefinition | None = None
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
     distrusted: frozenset[str] = frozenset()  # fast encoders that the build must not use
@@ -94,6 +97,10 @@ class BuildPlan:
     def missing_bytes(self) -> int:
         """The bytes of text to encode."""
         return sum(part.num_bytes for part in self.missing)
+
+    def chat_of(self, file: InputFile) -> ChatDefinition | None:
+        """Return what renders the rows of a file, None if they are texts."""
+        return self.chat if file.holds_conversations else None
 
     @property
     def num_identical(self) -> int:
@@ -116,7 +123,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     Raises:
         InputError: no file matches, a folder matches, the file of excluded contents can't be read, or a dataset of the
             hub can't be reached.
-        SpecError: the transform can't be imported.
+        SpecError: the transform can't be imported, or a chat template can't be read or compiled.
         TokenizerError: the tokenizer can't be fetched or loaded.
         StoreError: the store can't be read or written.
     """
@@ -126,13 +133,14 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     pinned = pinned_fields(spec.tokenizer.model_dump())
     spec = spec.model_copy(update={"tokenizer": spec.tokenizer.model_copy(update=pinned)})
     definition = spec.tokenizer.model_dump()
+    chat = chat_definition(spec, definition)
     tokenizer, tokenizer_files = identify(definition)
     inputs, left_out = list_inputs(spec, store)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
     if excluded is not None and not len(excluded):
         excluded = None  # an empty list excludes nothing
-    identity = _identity(spec, excluded)
+    identity = _identity(spec, excluded, chat)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
     return BuildPlan(
@@ -151,15 +159,18 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         eot_of_config="eot" in pinned,
         inputs=inputs,
         left_out=left_out,
+        chat=chat,
     )
 
 
-def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None) -> dict[str, Any]:
-    """Return the identity part of the spec; the file of excluded contents is identified by its contents."""
+def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None, chat: ChatDefinition | None) -> dict[str, Any]:
+    """Return the identity part of the spec; files that it names enter by their contents."""
     identity = spec.identity()
     if excluded is not None:
         digest = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest()
         identity["documents"] |= {"exclude": digest}
+    if chat is not None:
+        identity["chat"] = chat.json()
     return identity
 
 
@@ -188,9 +199,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
     partitions = [
-        Partition(
-            **vars(part), input_index=index, spill_name=spill_name(plan.spec, plan.tokenizer.fingerprint, file, part)
-        )
+        Partition(**vars(part), input_index=index, spill_name=_spill_name(plan, file, part))
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
@@ -222,13 +231,23 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
     return list(by_source.values())
 
 
-def spill_name(spec: BuildSpec, tokenizer_fingerprint: str, file: InputFile, part: PartitionRange) -> str:
+def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
+    return spill_name(plan.spec, plan.tokenizer.fingerprint, file, part, plan.chat_of(file))
+
+
+def spill_name(
+    spec: BuildSpec,
+    tokenizer_fingerprint: str,
+    file: InputFile,
+    part: PartitionRange,
+    chat: ChatDefinition | None = None,
+) -> str:
     """Return a hash of everything that determines the bytes of a partition's spills; see given_options."""
     source = spec.sources[spec.source_names().index(file.source)]
     paths = {field for field, _ in source.paths()}  # the fingerprint represents the files
     decides = {
         "suffix": PurePosixPath(file.path).suffix,  # determines how it is decompressed
-        "documents": given_options(spec.documents.model_dump(exclude={"exclude"})),
+        "documents": {key: value for key, value in spec.documents.identity().items() if key != "exclude"},
         "fingerprint": file.fingerprint,
         "options": given_options({name: value for name, value in file.options.items() if name not in paths}),
         "range": [part.start, part.end],
@@ -237,4 +256,4 @@ def spill_name(spec: BuildSpec, tokenizer_fingerprint: str, file: InputFile, par
         "splits": [list(item) for item in spec.split_shares()],
         "tokenizer": tokenizer_fingerprint,
     }
-    return sha256_of(decides)[:32]
+    return sha256_of(decides | ({} if chat is None else {"chat": chat.json()}))[:32]

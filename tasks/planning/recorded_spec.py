@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import SpecError
-from tokenloom.storage.formats.manifest import BUILD, Manifest
+from tokenloom.storage.formats.manifest import BUILD, Manifest, given_options
 from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -17,16 +17,18 @@ if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
 
 
 def check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
-    """Raise SpecError if the version was built from another spec; excluded contents are not compared."""
+    """Raise SpecError if the version was built from another spec; excluded contents and templates are not compared."""
     mine, built = _comparable(spec.identity()), _comparable(manifest.spec)
     if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
         raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
 
 
 def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec's identity without excluded contents, and with lists in place of tuples."""
+    """Return a spec's identity without what it names by the contents of files, and with lists in place of tuples."""
     documents = {key: value for key, value in identity["documents"].items() if key != "exclude"}
-    return json.loads(json.dumps({**identity, "documents": documents}))  # type: ignore[no-any-return]
+    chat = {key: value for key, value in identity.get("chat", {}).items() if key not in ("template", "special_tokens")}
+    compared = given_options({**identity, "documents": documents, "chat": chat})
+    return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
 
 
 def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tokenloom.errors import FormatError, message_of
+from tokenloom.storage.formats.records import Mismatch, decode_record
+
 
 @dataclass(frozen=True)
 class ChatDefinition:
@@ -21,7 +24,7 @@ class ChatDefinition:
     """
 
     template: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, object] = field(default_factory=dict)
     date: str | None = None
     special_tokens: dict[str, str] = field(default_factory=dict)
     stop_tokens: tuple[str, ...] = ()
@@ -30,3 +33,11 @@ class ChatDefinition:
     def json(self) -> dict[str, Any]:
         """Return its fields as JSON values."""
         return asdict(self) | {"stop_tokens": list(self.stop_tokens)}
+
+
+def definition_of(value: object, place: str) -> ChatDefinition:
+    """Return the definition in its JSON; raises FormatError, which names `place`, if it is not one."""
+    try:
+        return decode_record(ChatDefinition, value)
+    except Mismatch as error:
+        raise FormatError(f"{place}: {message_of(error.inside('spec.chat'))}; restore it") from error

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path
+from tokenloom.spec.chat import ChatRules
 from tokenloom.spec.checks import Checks
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
@@ -33,7 +34,10 @@ SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 
 class Transform(SpecModel):
-    """Your own function, applied to each text before the rules: (str) -> str, or None to leave the text out."""
+    """Your own function, applied to each text before the rules: (str) -> str, or None to leave the text out.
+
+    Of a conversation, it gets and returns the normalized object.
+    """
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
         title="Function", description="package.module:function, importable where workers run"
@@ -71,12 +75,22 @@ class DocumentRules(SpecModel):
         description="In bytes of UTF-8; a larger one is a bad row",
     )
     transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
+    without_target: Literal["drop", "keep", "fail"] = Field(
+        "drop",
+        title="Without a target",
+        description="Conversations of which nothing is learned; drop: count as filtered",
+    )
 
     @model_validator(mode="after")
     def _lengths(self) -> DocumentRules:
         if self.max_chars is not None and self.max_chars < self.min_chars:
             raise ValueError(f"max_chars ({self.max_chars}) is less than min_chars ({self.min_chars})")
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """See SpecModel.identity; the default of `without_target` is absent, as in specs without conversations."""
+        options = super().identity()
+        return {key: value for key, value in options.items() if (key, value) != ("without_target", "drop")}
 
 
 class Pack(SpecModel):
@@ -108,6 +122,9 @@ class BuildSpec(SpecModel):
     sources: list[Source] = Field(title="Sources", description="Where the texts come from; at least one", min_length=1)
     tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids; required")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
+    chat: ChatRules = Field(
+        ChatRules(), title="Chat", description="How conversations become text, for sources with messages"
+    )
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
         title="Splits",
@@ -184,6 +201,24 @@ class BuildSpec(SpecModel):
             raise ValueError(f"two sources are named {twice[0]!r}; give each its own name")
         return self
 
+    @model_validator(mode="after")
+    def _chat_is_used(self) -> BuildSpec:
+        if not self.has_conversations:
+            used = {
+                "chat": self.chat != ChatRules(),
+                "documents.without_target": self.documents.without_target != "drop",
+            }
+            if unused := next((key for key, is_given in used.items() if is_given), None):
+                raise ValueError(
+                    f"{unused}: no source holds conversations; give messages: KEY to one, or remove {unused}"
+                )
+        return self
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether a source holds conversations."""
+        return any(source.holds_conversations for source in self.sources)
+
     def source_names(self) -> list[str]:
         """Return the name of each source, in order: the given name, or kind and position (`parquet-0`)."""
         return [source.source_name(i) for i, source in enumerate(self.sources)]
@@ -216,6 +251,7 @@ class BuildSpec(SpecModel):
             ],
             "tokenizer": self.tokenizer.identity(),
             "documents": self.documents.identity(),
+            "chat": self.chat.identity() if self.has_conversations else {},
             "splits": [[name, share] for name, share in self.split_shares()],  # their order matters
             "packs": [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()],
         }
@@ -225,6 +261,7 @@ class BuildSpec(SpecModel):
         yield from ((f"sources.{i}", source) for i, source in enumerate(self.sources))
         yield "tokenizer", self.tokenizer
         yield "documents", self.documents
+        yield "chat", self.chat
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield (key, path) for every path in the spec, the store first."""
@@ -260,6 +297,7 @@ class BuildSpec(SpecModel):
             "sources": sources,
             "tokenizer": self.tokenizer.with_paths("tokenizer", folder_of),
             "documents": self.documents.with_paths("documents", folder_of),
+            "chat": self.chat.with_paths("chat", folder_of),
         }
         return self.model_copy(update=parts)
 

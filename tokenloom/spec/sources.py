@@ -78,6 +78,11 @@ class _Source(SpecModel):
         """Return the name of the source in a version's inputs; `position` is its position in the spec."""
         return getattr(self, "name", None) or f"{self.kind}-{position}"  # type: ignore[attr-defined]
 
+    @property
+    def holds_conversations(self) -> bool:
+        """Whether its rows are conversations, not texts."""
+        return getattr(self, "messages", None) is not None
+
     def pattern(self) -> str:
         """Return the path or glob of its files; "" if the source has none."""
         return getattr(self, "path", "")

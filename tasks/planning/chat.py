@@ -1,0 +1,77 @@
+"""What renders the conversations of a build: its template and special tokens, read once and then part of its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.errors import InputError, SpecError
+from tokenloom.tasks.sources.files.opening import info_of, open_input
+from tokenloom.tokenizers.chat_files import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
+from tokenloom.tokenizers.pretrained import CONFIG
+from tokenloom.wording import tokenizer_name
+
+if TYPE_CHECKING:  # pydantic stays out of the worker processes
+    from tokenloom.spec.build_spec import BuildSpec
+
+_MAX_BYTES = 2_000_000  # of a template; the largest that models have are 20 KB
+
+
+def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefinition | None:
+    """Return what renders the conversations of a build, None if no source has any.
+
+    Args:
+        spec: with absolute paths.
+        definition: of its tokenizer, with its pinned_fields.
+
+    Raises:
+        SpecError: the template can't be read or compiled, or there is none.
+        TokenizerError: a file that comes with the tokenizer is wrong.
+    """
+    if not spec.has_conversations:
+        return None
+    from tokenloom.spec.chat import OF_TOKENIZER
+
+    rules, found = spec.chat, chat_files(definition)
+    template = found.template if rules.template == OF_TOKENIZER else _template_file(rules.template)
+    if template is None:
+        raise SpecError(
+            f"chat.template: {_named(definition)} comes without a chat template, which a {TEMPLATE_FILE} or "
+            f"{CONFIG} beside its file would hold; give chat.template: FILE, such as chatml.jinja"
+        )
+    given = {name: value for name, value in rules.arguments.items() if name in SPECIAL_TOKENS}
+    tokens = {name: value for name, value in (found.special_tokens | given).items() if isinstance(value, str)}
+    return ChatDefinition(
+        template=template,
+        arguments=rules.arguments,
+        date=rules.date,
+        special_tokens=tokens,
+        stop_tokens=tuple(rules.stop_tokens),
+        special_tokens_in_content=rules.special_tokens_in_content,
+    )
+
+
+def _named(definition: dict[str, Any]) -> str:
+    name = definition.get("name") or definition["kind"]
+    return f"tokenizer {tokenizer_name(name, definition['kind'], definition)}"
+
+
+def _template_file(url: str) -> str:
+    """Return the text of a template's file."""
+    if url.endswith(".json"):
+        raise SpecError(
+            f"chat.template: {url} is JSON, not the text of a template; give a file such as {TEMPLATE_FILE}, or the "
+            "folder of the tokenizer as tokenizer.path"
+        )
+    try:
+        info = info_of(url)
+        if info["type"] == "directory":
+            raise SpecError(f"chat.template: {url} is a folder; give the file of a template in it")
+        if info["size"] > _MAX_BYTES:
+            raise SpecError(f"chat.template: {url} has {info['size']:,} bytes, too many for a template; check the path")
+        with open_input(url) as file:
+            return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"chat.template: {url}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    except InputError as error:
+        raise SpecError(f"chat.template: {error}") from error

@@ -1,0 +1,70 @@
+"""How conversations are rendered: the `chat` block of a spec."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from tokenloom.spec.base import Location, SpecModel
+from tokenloom.storage.formats.canonical import canonical_json
+
+OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
+
+
+def _json_values(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        canonical_json(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "must be JSON values: text, numbers, true, false, null, lists, mappings; quote dates"
+        ) from error
+    return value
+
+
+def _date_as_text(value: Any) -> Any:
+    return value.isoformat() if type(value) is datetime.date else value  # YAML reads 2026-11-25 as a date
+
+
+def _day(value: str) -> str:
+    try:
+        return datetime.date.fromisoformat(value).isoformat()
+    except ValueError as error:
+        raise ValueError("must be a day as YYYY-MM-DD, such as 2026-11-25") from error
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class ChatRules(SpecModel):
+    """How conversations become text: a chat template, and what it is given."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("template",)
+    template: Location = Field(
+        OF_TOKENIZER,
+        title="Template",
+        description="File of a Jinja chat template, such as chatml.jinja; tokenizer: the one that comes with it",
+    )
+    arguments: Annotated[dict[str, Any], AfterValidator(_json_values)] = Field(
+        {}, title="Arguments", description="Variables of the template, such as {enable_thinking: false}"
+    )
+    date: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_day)] | None = Field(
+        None, title="Date", description="YYYY-MM-DD; required by templates that ask for the present day"
+    )
+    stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list)] = Field(
+        [],
+        title="Stop tokens",
+        description="That end a turn of the assistant, such as <|im_end|>; empty: the first added token after it",
+    )
+    special_tokens_in_content: Literal["text", "fail", "token"] = Field(
+        "text",
+        title="Special tokens in messages",
+        description="What the spelling of a special token in a message becomes: text, a bad row, or the token",
+    )
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, path) of the template, unless it is that of the tokenizer."""
+        yield from (item for item in super().paths() if item[1] != OF_TOKENIZER)
