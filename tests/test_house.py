@@ -214,10 +214,10 @@ _BUDGETS = {
     "flows": 1_050,
     "reader": 2_450,
     "server": 650,
-    "spec": 1_200,
+    "spec": 1_280,
     "storage": 5_200,
-    "tasks": 7_100,
-    "tokenizers": 2_250,
+    "tasks": 7_450,
+    "tokenizers": 2_310,
     "tokenloom": 355,
 }
 
