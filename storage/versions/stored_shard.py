@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import AnyArray, UInt64s
+from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_header
-from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.shard_entries import MASK, ShardEntry, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
 from tokenloom.storage.versions.published import check_header, version_path
@@ -63,6 +65,15 @@ class StoredShard:
         """Return the tokens [start, end) of the shard, (end - start,), whose checksum is not verified."""
         first, width = self.header.tokens_start, self.header.token_bytes
         return np.frombuffer(self._read(first + start * width, first + end * width), self.header.dtype)
+
+    def classes(self, start: int, end: int) -> NDArray[np.uint8]:
+        """Return the classes of the tokens [start, end), (end - start,), unverified; of plain text without a mask."""
+        if MASK not in self.entry.files:
+            return np.full(end - start, TEXT_CLASS, np.uint8)
+        name = beside(self.entry.name, MASK)
+        with self._naming_missing(name):
+            data = self.store.read_range(version_path(self.version, name), start, end)
+        return np.frombuffer(data, np.uint8)
 
     def table(self, num_inputs: int, block_bytes: int = BLOCK_BYTES) -> DocumentTable:
         """Open the document table; damage may be found later, when a batch is read.
