@@ -52,6 +52,11 @@ class ShardEntry:
     samples: dict[str, int]
 
     @property
+    def has_mask(self) -> bool:
+        """Whether its tokens have classes."""
+        return MASK in self.files
+
+    @property
     def docs_name(self) -> str:
         """The path of its document table in the version."""
         return beside(self.name, DOCS)
@@ -114,12 +119,15 @@ class Shards:
             raise Mismatch("", "a list of objects")
         _check(value, _RULES, "[]")
         files: list[JsonObject] = [row["files"] for row in value]
-        for suffix in sorted({DOCS, BLOCKS}.union(*files)):
+        suffixes = {DOCS, BLOCKS}.union(*files)
+        for suffix in sorted(suffixes):
             if not _SUFFIX.match(suffix):
                 raise Mismatch("[].files", f"files by suffix, not {suffix[:64]!r}")
-            having = files if suffix in (DOCS, BLOCKS) else [each for each in files if suffix in each]
+            having = files if suffix in (DOCS, BLOCKS, MASK) else [each for each in files if suffix in each]
             _check(having, {suffix: _OBJECTS}, "[].files")
             _check([cast(JsonObject, each[suffix]) for each in having], _FILE_RULES, f"[].files{suffix}")
+        if MASK in suffixes and any(row["files"][MASK]["bytes"] != row["tokens"] for row in value):
+            raise Mismatch(f"[].files{MASK}.bytes", "the number of tokens")
         return cls(value)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The check of a shard and of the files beside it, in one pass over the bytes of each.
+"""The check of a shard and of its document table, in one pass over the bytes of each.
 
 Length, SHA-256, the checksums of the sections, the largest id and the document offsets come from the same blocks, while
 they are in the processor's cache: SHA-256 takes nine tenths of the time (docs/verify.md). A file beside the shard is
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
-from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks
 from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, column_values
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, read_header
-from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, ShardEntry, beside
+from tokenloom.storage.formats.shard_entries import DOCS, ShardEntry, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import (
     NOT_SHA256,
@@ -135,46 +134,6 @@ def check_documents(
                 take_batch(batch)
         problems += table.problems(header)
     return problems
-
-
-class BlocksCheck:
-    """Compares the `.blocks` file of a shard with the shard's bytes, in the pass over them.
-
-    Args:
-        store: the dataset's folder.
-        claim: what the manifest says of the shard.
-        take: called with every block of the `.blocks` file.
-    """
-
-    def __init__(self, store: Store, claim: ShardClaim, take: Taker) -> None:
-        self._store, self._claim = store, claim
-        self._problems: list[str] = []
-        self._found: ShardBlocks | None = None
-        path = claim.path_beside(BLOCKS)
-        with (
-            collecting_problems(store, path, self._problems),
-            checked_file(store, path, claim.entry.files[BLOCKS].sha256, take) as file,
-        ):
-            if file is None:
-                self._problems.append(NOT_SHA256)
-            else:
-                self._found = decode_blocks(file.read(), store.place(path))
-                self._hasher = BlockHasher(self._found.block_bytes)
-
-    def take(self, _: int, block: memoryview) -> None:
-        """Take a block of the shard; blocks come in order."""
-        if self._found:
-            self._hasher.update(block)
-
-    def problems(self, header: ShardHeader | None) -> list[str]:
-        """Return the problems of the file, after the last block; a damaged shard, without a header, says nothing."""
-        if self._found and header:
-            entry = self._claim.entry
-            head = self._store.read_range(self._claim.path, 0, header.tokens_start)
-            right = ShardBlocks(entry.sha256, entry.bytes, self._found.block_bytes, head, self._hasher.finish())
-            if self._found != right:
-                self._problems.append("it does not hold the checksums of its shard")
-        return self._problems
 
 
 def _header(store: Store, path: str) -> tuple[ShardHeader | None, list[str]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard in its store: its entry in the manifest, and what is read of its two files.
+    """A shard in its store: its entry in the manifest, and what is read of its files.
 
     All that reads raises StoreError if a file is missing or can't be read, VersionDeleted if gc deleted the version,
     and FormatError if a file is damaged, or not the one that the manifest lists.
@@ -58,22 +58,20 @@ class StoredShard:
     @cached_property
     def offsets(self) -> UInt64s:
         """The document offsets, (num_documents + 1,), whose checksum is verified: 8 bytes a document are read."""
-        data = self._read(self.header.offsets_start, self.header.file_bytes)
+        data = self._read(self.entry.name, self.header.offsets_start, self.header.file_bytes)
         return checked_offsets(data, self.header, self.place)
 
     def tokens(self, start: int, end: int) -> AnyArray:
         """Return the tokens [start, end) of the shard, (end - start,), whose checksum is not verified."""
         first, width = self.header.tokens_start, self.header.token_bytes
-        return np.frombuffer(self._read(first + start * width, first + end * width), self.header.dtype)
+        data = self._read(self.entry.name, first + start * width, first + end * width)
+        return np.frombuffer(data, self.header.dtype)
 
     def classes(self, start: int, end: int) -> NDArray[np.uint8]:
         """Return the classes of the tokens [start, end), (end - start,), unverified; of plain text without a mask."""
-        if MASK not in self.entry.files:
+        if not self.entry.has_mask:
             return np.full(end - start, TEXT_CLASS, np.uint8)
-        name = beside(self.entry.name, MASK)
-        with self._naming_missing(name):
-            data = self.store.read_range(version_path(self.version, name), start, end)
-        return np.frombuffer(data, np.uint8)
+        return np.frombuffer(self._read(beside(self.entry.name, MASK), start, end), np.uint8)
 
     def table(self, num_inputs: int, block_bytes: int = BLOCK_BYTES) -> DocumentTable:
         """Open the document table; damage may be found later, when a batch is read.
@@ -104,9 +102,9 @@ class StoredShard:
         """Return the error for a document table that contradicts the shard."""
         return FormatError(f"{self.table_place}: it is not the document table of its shard; restore it")
 
-    def _read(self, start: int, end: int) -> bytes:
-        with self._naming_missing(self.entry.name):
-            return self.store.read_range(version_path(self.version, self.entry.name), start, end)
+    def _read(self, name: str, start: int, end: int) -> bytes:
+        with self._naming_missing(name):
+            return self.store.read_range(version_path(self.version, name), start, end)
 
     @contextmanager
     def _naming_missing(self, name: str) -> Iterator[None]:

@@ -15,9 +15,10 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, QUARANTINE, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS
+from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.verification.beside_checks import BlocksCheck, check_mask
 from tokenloom.storage.verification.file_checks import (
     Damage,
     Taker,
@@ -26,7 +27,7 @@ from tokenloom.storage.verification.file_checks import (
     check_quarantine,
     raise_unless_damage,
 )
-from tokenloom.storage.verification.shard_checks import BlocksCheck, ShardClaim, check_documents, check_tokens
+from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens
 from tokenloom.storage.verification.version_checks import (
     check_retirements,
     check_tags,
@@ -115,9 +116,13 @@ class ShardJob:
         found = {
             claim.path: problems,
             claim.docs_path: check_documents(self.store, claim, header, counter.take, choose),
-            claim.path_beside(BLOCKS): blocks.problems(header),
         }
-        for suffix in claim.entry.files.keys() - {DOCS, BLOCKS}:
+        mask = claim.path_beside(MASK)
+        if claim.entry.has_mask:
+            progress.report(progress.Working(f"reading {mask}"))
+            found[mask] = check_mask(self.store, claim, _each(counter.take, blocks.take_of_mask))
+        found[claim.path_beside(BLOCKS)] = blocks.problems(header, mask_is_damaged=bool(found.get(mask)))
+        for suffix in claim.entry.files.keys() - {DOCS, BLOCKS, MASK}:
             path, sha256 = claim.path_beside(suffix), claim.entry.files[suffix].sha256
             found[path] = check_file(self.store, path, sha256, counter.take)
         counter.report(0, 0)

@@ -100,6 +100,7 @@ class Damager:
 
     def __init__(self, made: Made, seed: int) -> None:
         self._made, self._random = made, random.Random(seed)
+        self._files = [name for name in made.files if self._path(name).stat().st_size]  # the mask of no token is empty
         self._shards = [name for name in made.files if name.endswith(".tok")]
         newest = {max(name for name in made.files if name.startswith(f"tags/{tag}/")) for tag in ("latest", "prod")}
         self._removable = [name for name in made.files if name not in newest]
@@ -117,7 +118,7 @@ class Damager:
         return self._made.store.local(name)
 
     def _flip(self, i: int) -> Damage:
-        name = self._made.files[(i // 6 * 2 + i % 2) % len(self._made.files)]
+        name = self._files[(i // 6 * 2 + i % 2) % len(self._files)]
         return self._flip_in(name, 0, self._path(name).stat().st_size)
 
     def _flip_section(self, i: int) -> Damage:
@@ -136,7 +137,7 @@ class Damager:
         return f"bit {bit} of byte {position} of {name}", {name}, lambda: flip_bit(self._path(name), position, bit)
 
     def _truncate(self, _: int) -> Damage:
-        name = self._random.choice(self._made.files)
+        name = self._random.choice(self._files)
         num_bytes = self._random.randrange(self._path(name).stat().st_size)
         return f"{name} cut to {num_bytes} bytes", {name}, lambda: os.truncate(self._path(name), num_bytes)
 

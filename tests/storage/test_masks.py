@@ -62,8 +62,9 @@ def documents_of(number: int, num_documents: int, has_classes: bool, copies: boo
     first = {name: getattr(made, name)[:num_documents] for name in ("split", "key", "content", "row", "num_tokens")}
     first["num_tokens"] += np.uint32(1)  # every document has at least one token
     tokens = np.random.default_rng(number).integers(0, 500, int(first["num_tokens"].sum())).astype(np.uint16)
-    no_ids = np.zeros(num_documents, np.uint32), np.empty(0, np.uint8)
-    made = SpillDocuments(*first.values(), tokens, *no_ids)
+    made = SpillDocuments(
+        **first, tokens=tokens, id_bytes=np.zeros(num_documents, np.uint32), ids=np.empty(0, np.uint8)
+    )
     return with_classes(made, number) if has_classes else made
 
 

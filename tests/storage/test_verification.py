@@ -14,6 +14,7 @@ import pytest
 
 from tests.builders.damaging import Damager, Made, make_version, restored
 from tests.builders.datasets import build, jsonl_spec
+from tests.builders.masks import give_masks
 from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
@@ -88,6 +89,18 @@ def test_each_single_damage_is_reported_for_exactly_the_files_it_affects(made: M
         num_damages += 1
     assert damaged(made.reference) == set()
     SUMMARY.append(f"verify: {num_damages:,} single damages, each named by its files alone")
+
+
+def test_each_single_damage_to_a_version_with_masks_is_reported(tmp_path: Path) -> None:
+    made = make_version(tmp_path)
+    give_masks(made)
+    result = verified(made.reference, deep=True)
+    assert (result["damages"], result["warnings"]) == ([], [])
+    assert result["documents_encoded_again"] > 200
+    for label, files, apply in Damager(made, seed=20261126).damages(count(30, 300)):
+        with restored(made):
+            apply()
+            assert damaged(made.reference) == files, label
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN, errno.EMFILE])

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from tests.builders.damaging import Made, make_version, restored
 from tests.builders.datasets import open_documents
+from tests.builders.masks import give_masks
 from tests.storage.test_blocks import blocks_of
 from tokenloom.errors import FormatError
 from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats import shard as shard_module
-from tokenloom.storage.formats.blocks import BLOCK_BYTES, encode_blocks
+from tokenloom.storage.formats.blocks import BLOCK_BYTES, decode_blocks, encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sign
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import ShardHeader, open_shard
@@ -266,6 +267,54 @@ def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Mad
 def test_blocks_of_another_shard_are_named(made: Made) -> None:
     publish_beside(made, ".blocks", version_file(made, "train/000001.blocks").read_bytes())
     assert _messages(made) == {"train/000000.blocks": "it does not hold the checksums of its shard"}
+
+
+@pytest.fixture
+def masked(made: Made) -> Iterator[Made]:
+    """The version with a mask beside every shard."""
+    give_masks(made)
+    yield made
+    for path in version_file(made, "").rglob("*.mask"):
+        path.unlink()
+
+
+def test_every_problem_of_a_mask_is_named(masked: Made) -> None:
+    path = version_file(masked, "train/000000.mask")
+    mask = path.read_bytes()
+    assert _messages(masked) == {}
+    publish_beside(masked, ".mask", mask[:-1] + bytes([9]))
+    assert _messages(masked) == {"train/000000.mask": "a token has role 9; the last is 8, tool_output"}
+    publish_beside(masked, ".mask", mask[:-1])
+    assert "files.mask.bytes must be the number of tokens" in _messages(masked)["manifest.json"]
+    publish_beside(masked, ".mask", mask)
+    path.write_bytes(mask[:-1] + bytes([mask[-1] ^ 1]))
+    assert _messages(masked) == {"train/000000.mask": "its SHA-256 is not that of the manifest"}
+    path.write_bytes(mask[:-1])
+    what = f"{len(mask) - 1:,} bytes for {len(mask):,} tokens; its SHA-256 is not that of the manifest"
+    assert _messages(masked) == {"train/000000.mask": what}
+    path.unlink()
+    assert _messages(masked) == {"train/000000.mask": "missing"}
+
+
+def test_block_checksums_of_another_mask_are_named(masked: Made) -> None:
+    right, other = (
+        decode_blocks(version_file(masked, f"train/00000{number}.blocks").read_bytes(), "") for number in (0, 1)
+    )
+    for wrong in (None, other.mask):
+        publish_beside(masked, ".blocks", encode_blocks(replace(right, mask=wrong)))
+        assert _messages(masked) == {"train/000000.blocks": "it does not hold the checksums of its shard"}
+
+
+@pytest.mark.parametrize(
+    ("num_without", "message"),
+    [
+        (1, "splits.train.shards[].files.mask must be given for every shard"),
+        (99, "the shards of all splits have masks"),
+    ],
+)
+def test_a_mask_that_not_all_shards_have_is_named(masked: Made, num_without: int, message: str) -> None:
+    sign_again(masked, lambda m: [row["files"].pop(".mask") for row in m["splits"]["train"]["shards"][:num_without]])
+    assert message in _messages(masked)["manifest.json"]
 
 
 def test_a_file_of_a_later_kind_beside_a_shard_is_verified_too(made: Made) -> None:
