@@ -209,7 +209,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
     "chat": 900,
-    "cli": 2_400,
+    "cli": 2_550,
     "examples": 450,
     "flows": 1_050,
     "reader": 2_450,
