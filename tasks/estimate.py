@@ -15,6 +15,7 @@ from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.work.assignment import SplitTotals
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
+from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
 from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
 from tokenloom.tasks.jobs import tokenize_job
@@ -93,18 +94,19 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
     num_bytes = num_documents = id_bytes = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = PartitionTally()
+    encoder = document_encoder(tokenizer, job.chat)
     with naming_source(job.file.source), following_position() as position:
         for rows in read_documents(job, tokenizer):
             tally.add(rows)
-            texts, count = rows.texts, len(text_bytes(rows.texts)[0])
-            num_bytes, num_documents = num_bytes + count, num_documents + len(texts)
+            count = len(text_bytes(rows.texts)[0])
+            num_bytes, num_documents = num_bytes + count, num_documents + len(rows.rows)
             id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])
-            if encoded_bytes < _ENCODE_BYTES and len(texts):
-                texts = texts.slice(0, max(1, len(texts) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
+            if encoded_bytes < _ENCODE_BYTES and len(rows.rows):
+                first = rows.head(max(1, len(rows.rows) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
                 start = time.perf_counter()
-                num_tokens += len(tokenizer.encode(texts, token_dtype(tokenizer.vocab_size)).tokens)
+                num_tokens += len(encoder.encode(first).tokens)
                 seconds += time.perf_counter() - start
-                encoded_bytes += len(text_bytes(texts)[0])
+                encoded_bytes += len(text_bytes(first.texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
                 share, is_whole = _share(job, tally.num_read, position() or job.part.start + num_bytes), False
                 break
@@ -148,7 +150,7 @@ def estimate_build(
                 new.add(by_spill[part.spill_name])
                 seconds += rates.seconds * text
             total.add(by_spill[part.spill_name])
-    width = token_dtype(plan.tokenizer.vocab_size).itemsize
+    width = _token_bytes(plan)
     in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0)
     return Estimate(
         num_tokens=round(total.tokens),
@@ -205,9 +207,14 @@ def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | N
     spills = record.spills if record else []
     amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
     if plan.inputs[partition.input_index].options.get("id"):
-        rest = amount.num_bytes(token_dtype(plan.tokenizer.vocab_size).itemsize, _SPILL_DOCUMENT_BYTES)
+        rest = amount.num_bytes(_token_bytes(plan), _SPILL_DOCUMENT_BYTES)
         amount.id_bytes = sum(spill.bytes for spill in spills) - rest
     return amount
+
+
+def _token_bytes(plan: BuildPlan) -> int:
+    """Return the bytes of a token, with that of its class if there are conversations."""
+    return token_dtype(plan.tokenizer.vocab_size).itemsize + (plan.chat is not None)
 
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:

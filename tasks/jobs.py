@@ -68,6 +68,7 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer.fingerprint,
         encoding=encoding_rules(plan),
+        chat=plan.chat_of(plan.inputs[partition.input_index]),
     )
 
 
@@ -93,6 +94,7 @@ def rules_job(plan: BuildPlan) -> RulesJob:
         deduplicate=documents.deduplicate,
         seed=plan.spec.seed,
         shares=plan.spec.split_shares(),
+        without_target=documents.without_target,
     )
 
 
@@ -123,7 +125,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int) -> ShuffleJo
         deduplicate=plan.spec.documents.deduplicate,
         excludes=plan.excluded is not None,
         has_ids=any(file.options.get("id") for file in plan.inputs),
-        has_classes=any(file.options.get("messages") is not None for file in plan.inputs),
+        has_classes=plan.chat is not None,
         vocab_size=plan.tokenizer.vocab_size,
         eot_id=plan.tokenizer.eot_id,
         info=info,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,26 @@ class EncodedCounts:
     documents: int
     tokens: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCounts:
+    """What was rendered of conversations, before duplicates and excluded ones are dropped.
+
+    `turns` are those of the assistant that may be learned; `ended_turns` of them end with a stop token that is learned.
+    `without_target` conversations have no token that is learned; `dropped` more were left out for that.
+    `doubled_bos` ones begin with two beginning-of-text tokens.
+    """
+
+    conversations: int = 0
+    turns: int = 0
+    ended_turns: int = 0
+    without_target: int = 0
+    dropped: int = 0
+    doubled_bos: int = 0
+
+    def __add__(self, other: ChatCounts) -> ChatCounts:
+        return ChatCounts(*map(add, astuple(self), astuple(other)))
 
 
 class DocumentCounter:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
 from tokenloom.storage.work.work_files import find_work_record, find_work_records, write_work_record
@@ -44,7 +45,8 @@ class PartitionRecord:
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
     bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8. The
-    check takes documents from `window`, which is None if there are none.
+    check takes documents from `window`, which is None if there are none. `chat` counts what was rendered of
+    conversations, None if there are none.
     """
 
     read: int
@@ -57,6 +59,7 @@ class PartitionRecord:
     compared: int
     text_bytes: int
     window: CheckWindow | None
+    chat: ChatCounts | None = None
 
 
 def partition_record_path(spill_name: str) -> str:

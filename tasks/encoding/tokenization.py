@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenloom.chat.definition import ChatDefinition
 from tokenloom.errors import InputError, naming_source
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.keys import content_hashes, order_keys, order_keys_with_duplicates, split_indices
+from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
+from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
+from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
 from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
@@ -42,7 +45,8 @@ _ROOM_BYTES = 80_000_000  # for the tokens of most spills; what is not touched c
 class TokenizeJob:
     """One partition to encode, and the name of its spills.
 
-    With a `limit`, only the first documents of the partition are read.
+    `chat` renders its rows if they are conversations. With a `limit`, only the first documents of the partition are
+    read.
     """
 
     store: Store
@@ -53,6 +57,7 @@ class TokenizeJob:
     definition: dict[str, Any]
     tokenizer_fingerprint: str
     encoding: EncodingRules = ONLY_REFERENCE
+    chat: ChatDefinition | None = None
     limit: int | None = None
 
 
@@ -151,12 +156,13 @@ def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: Quaran
     pending = _Pending(token_dtype(tokenizer.vocab_size))
     tally, text_read = PartitionTally(job.spill_name), _TextRead(job.part.num_bytes)
     spills: list[SpillCounts] = []
+    encoder = document_encoder(tokenizer, job.chat)
     for rows in read_documents(job, tokenizer):
         tally.add(rows)
         quarantine.add(rows.bad)
         if len(rows.rows):
-            documents, num_bytes = _encode(rows, job, tokenizer)
-            tally.add_text(num_bytes)
+            documents, num_bytes, counts = _encode(rows, job, encoder)
+            tally.add_encoded(num_bytes, counts)
             pending.add(documents, num_bytes, text_read)
             del documents
         del rows
@@ -171,10 +177,12 @@ def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: Quaran
 def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
     """Return the documents of a partition in batches, with counts of skipped rows; at most `job.limit` documents."""
 
-    reader = make_reader(job.file.options)
+    encoder, reader = document_encoder(tokenizer, job.chat), make_reader(job.file.options)
+    place_of = partial(reader.place, job.file.url)
 
     def keep(rows: Rows) -> Rows:
-        return keep_documents(rows, job.rules, partial(reader.place, job.file.url), tokenizer)
+        documents = keep_documents(rows, job.rules, place_of, tokenizer, encoder.form)
+        return encoder.prepared(documents, job.rules.on_error, job.rules.without_target, place_of)
 
     # `map` keeps no reference to a batch, which may be large; a generator's frame would.
     place = f"{job.file.url}, [{job.part.start}, {job.part.end})"
@@ -233,21 +241,23 @@ class _TextRead:
         progress.report(progress.Advanced(done=self._left))
 
 
-def _encode(rows: Rows, job: TokenizeJob, tokenizer: Tokenizer) -> tuple[SpillDocuments, int]:
-    data, offsets = text_bytes(rows.texts)
-    content = content_hashes(data, offsets)
+def _encode(rows: Rows, job: TokenizeJob, encoder: DocumentEncoder) -> tuple[SpillDocuments, int, ChatCounts | None]:
+    """Return the documents of a batch, the bytes of their texts, and what was counted of conversations."""
+    content = encoder.form.contents(rows.texts)
     rules = job.rules
     if rules.deduplicate:
         key = order_keys(content, rules.seed)
     else:
         key = order_keys_with_duplicates(content, rules.seed, job.file.fingerprint, rows.rows)
-    encoded = tokenizer.encode(rows.texts, token_dtype(tokenizer.vocab_size))
+    encoded = encoder.encode(rows)
     split = split_indices(content, rules.shares)
     ids, id_bytes = np.empty(0, np.uint8), np.zeros(len(key), np.uint32)
     if rows.ids is not None:
         ids, id_offsets = text_bytes(rows.ids.fill_null(""))  # a null may have bytes under it
         id_bytes = np.diff(id_offsets).astype(np.uint32)
-    return SpillDocuments(split, key, content, rows.rows, encoded.num_tokens, encoded.tokens, id_bytes, ids), len(data)
+    place = (split, key, content, rows.rows)
+    documents = SpillDocuments(*place, encoded.num_tokens, encoded.tokens, id_bytes, ids, encoded.classes)
+    return documents, len(text_bytes(rows.texts)[0]), encoded.counts
 
 
 def _spill(job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, SpecError, named_message_of
+from tokenloom.tasks.rows.forms import TEXT, DocumentForm
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes
 from tokenloom.without_pandas import let_pandas_in
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
-Transform = Callable[[str], str | None]
+Transform = Callable[[Any], Any]  # of a text to a text or None, of a conversation's object to another or None
 PlaceOf = Callable[[int], str]  # how a message names a row, see SourceReader.place
+FoundBad = dict[int, tuple[str, str]]  # position in a batch -> reason, and what is wrong with the row
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class RulesJob:
     deduplicate: bool
     seed: int
     shares: list[tuple[str, float]]
+    without_target: str = "drop"
 
 
 @lru_cache(maxsize=4)
@@ -58,8 +62,10 @@ def load_transform(name: str) -> Transform:
     return function  # type: ignore[no-any-return]
 
 
-def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place_of: PlaceOf) -> pa.Array:
-    """Return texts, (n,) large_string, after the transform `name`: null where it returns None.
+def transformed(
+    texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, place_of: PlaceOf, form: DocumentForm = TEXT
+) -> pa.Array:
+    """Return texts of a form, (n,) large_string, after the transform `name`: null where it returns None.
 
     Raises InputError if it fails on a text. Such a row is never skipped, because its bytes may not be the cause.
     """
@@ -68,7 +74,8 @@ def transformed(texts: pa.Array, numbers: NDArray[np.uint64], name: str | None, 
     function, found = load_transform(name), []
     for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
         try:
-            found.append(None if text is None else _checked(function(text)))
+            value = None if text is None else function(form.value_of(text))
+            found.append(None if value is None else form.text_of(value))
         except MemoryError:  # of this process, whatever the function does
             raise
         except BaseException as error:
@@ -90,22 +97,17 @@ def _is_signal(error: BaseException) -> bool:
     return bool({"KeyboardInterrupt", "ExternalSignal"} & {kind.__name__ for kind in type(error).__mro__})
 
 
-def _checked(text: Any) -> str | None:
-    if text is not None and not isinstance(text, str):
-        raise TypeError(f"it returned {type(text).__name__}, not str or None")
-    if text is not None:
-        text.encode()  # a lone surrogate can't be encoded
-    return text
-
-
-def keep_documents(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer) -> Rows:
+def keep_documents(
+    rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer, form: DocumentForm = TEXT
+) -> Rows:
     """Return the batch with only its documents; its `num_filtered` and `bad` account for the other rows.
 
     Args:
         rows: as they were read.
         rules: the build's rules.
         place_of: how a message names a row.
-        tokenizer: must be able to encode the texts.
+        tokenizer: must be able to encode the texts; what it encodes of conversations is not known yet.
+        form: of the rows.
 
     Raises:
         BadRow: a document or id is too large, unless the rules skip such rows.
@@ -113,16 +115,23 @@ def keep_documents(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: To
     """
     if not len(rows.rows):
         return rows
-    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of))
-    counts_characters = rules.min_chars > 1 or rules.max_chars is not None
+    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of, form))
+    counts_characters = rules.min_chars > 1 or rules.max_chars is not None or form is not TEXT
     # Counting bytes takes only the offsets, and gives 0 for the same texts.
-    lengths = pc.utf8_length(rows.texts) if counts_characters else pc.binary_length(rows.texts)
+    lengths = form.num_chars(rows.texts) if counts_characters else pc.binary_length(rows.texts)
     kept = pc.greater_equal(lengths, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
         kept = pc.and_(kept, pc.less_equal(lengths, rules.max_chars).fill_null(False))
-    documents = _only(rows, kept.to_numpy(zero_copy_only=False))
-    documents = replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
-    return _without_large(documents, rules, place_of, tokenizer)
+    documents = without_filtered(rows, kept.to_numpy(zero_copy_only=False))
+    found = too_large_to_encode(documents.texts, tokenizer) if form is TEXT else {}
+    found |= _too_large(documents, rules)
+    return without_bad(documents, found, rules.on_error, place_of)
+
+
+def without_filtered(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+    """Return the batch with only the rows to keep, (n,); the others count as filtered."""
+    documents = _only(rows, kept)
+    return replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
 
 
 def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
@@ -130,34 +139,47 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
         return rows
     mask = pa.array(kept)
     ids = None if rows.ids is None else rows.ids.filter(mask)
-    return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids)
+    rendered = None if rows.rendered is None else tuple(compress(rows.rendered, kept))
+    return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids, rendered=rendered)
 
 
-def _without_large(rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer) -> Rows:
-    data, offsets = text_bytes(rows.texts)
-    lengths = np.diff(offsets)
-    found: dict[int, tuple[str, str]] = {}  # position in the batch -> reason, and what is wrong
+def _too_large(rows: Rows, rules: RulesJob) -> FoundBad:
+    found: FoundBad = {}
+    lengths = np.diff(text_bytes(rows.texts)[1])
     for i in _above(lengths, rules.max_bytes):
         found[i] = (
             "too_large",
             f"a document of {lengths[i]:,} bytes; at most {rules.max_bytes:,} are allowed (documents.max_bytes); "
             "raise that limit or split the document",
         )
+    if rows.ids is not None:
+        for i in _above(np.diff(text_bytes(rows.ids.fill_null(""))[1]), MAX_ID_BYTES):
+            found.setdefault(i, ("bad_id", f"an id of more than {MAX_ID_BYTES:,} bytes; repair the row"))
+    return found
+
+
+def too_large_to_encode(texts: pa.Array, tokenizer: Tokenizer) -> FoundBad:
+    """Return which of (n,) texts need too much memory to be encoded at once."""
+    found: FoundBad = {}
+    data, offsets = text_bytes(texts)
+    lengths = np.diff(offsets)
     for i in _above(lengths, tokenizer.max_text_bytes):
-        if i not in found and not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
+        if not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
             found[i] = (
                 "too_large",
                 f"a document of {lengths[i]:,} bytes; tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at most "
                 f"{tokenizer.max_text_bytes:,} at once, because more would need too much memory; split the document",
             )
-    if rows.ids is not None:
-        for i in _above(np.diff(text_bytes(rows.ids.fill_null(""))[1]), MAX_ID_BYTES):
-            found.setdefault(i, ("bad_id", f"an id of more than {MAX_ID_BYTES:,} bytes; repair the row"))
+    return found
+
+
+def without_bad(rows: Rows, found: FoundBad, on_error: str, place_of: PlaceOf) -> Rows:
+    """Return the batch without its bad rows, which it lists; raise the first as a BadRow unless `on_error` is skip."""
     if not found:
         return rows
     numbered = [(int(rows.rows[i]), *found[i]) for i in sorted(found)]
     bad = [BadRow(f"{place_of(row)}: {message}", row, reason) for row, reason, message in numbered]
-    if rules.on_error != "skip":
+    if on_error != "skip":
         raise bad[0]
     kept = np.isin(np.arange(len(rows.rows)), list(found), invert=True)
     return replace(_only(rows, kept), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary
 from tokenloom.storage.work.spill import SpillCounts
 from tokenloom.tasks.rows.checked_rows import WindowChooser
@@ -28,6 +29,7 @@ class PartitionTally:
         self._unseen: tuple[str, ...] = ()
         self._reasons: Counter[str] = Counter()
         self._first = ""
+        self._chat: ChatCounts | None = None
 
     def add(self, rows: Rows) -> None:
         """Count a batch of documents; the batches come in the order of the file."""
@@ -36,13 +38,20 @@ class PartitionTally:
         self._num_not_read += rows.num_not_read
         self._unseen = rows.missing_keys
         self._window.add(rows)
+        if rows.num_without_target:
+            self._add_chat(ChatCounts(dropped=rows.num_without_target))
         for bad in rows.bad:
             self._reasons[bad.reason] += bad.num_rows
             self._first = self._first or str(bad)[:_MESSAGE_CHARS]
 
-    def add_text(self, num_bytes: int) -> None:
-        """Count the text of documents that were encoded, in bytes of UTF-8."""
+    def add_encoded(self, num_bytes: int, chat: ChatCounts | None) -> None:
+        """Count documents that were encoded: the bytes of their texts in UTF-8, and what `chat` counts."""
         self._text_bytes += num_bytes
+        self._add_chat(chat)
+
+    def _add_chat(self, chat: ChatCounts | None) -> None:
+        if chat is not None:
+            self._chat = chat + (self._chat or ChatCounts())
 
     def record(self, spills: list[SpillCounts], list_bytes: int = 0, list_xxh3_128: str = "") -> PartitionRecord:
         """Return the record of the partition.
@@ -69,4 +78,5 @@ class PartitionTally:
             compared=0,
             text_bytes=self._text_bytes,
             window=self._window.window(),
+            chat=self._chat,
         )

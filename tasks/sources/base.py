@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from tokenloom.errors import BadRow
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+
+if TYPE_CHECKING:  # Jinja stays out of builds without conversations
+    from tokenloom.chat.spans import Rendered
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
@@ -78,13 +81,15 @@ class Rows:
     """A batch of n rows with their texts, and the rows between them that were left out.
 
     Attributes:
-        texts: (n,) large_string; null for a row without a text.
+        texts: (n,) large_string; null for a row without a text. Of a conversation, its canonical JSON.
         rows: (n,) uint64, the numbers of the rows in the file.
         ids: (n,) large_string, null for a row without an id; None if the source names no id.
         num_filtered: rows that the filter left out.
         num_not_read: those of them whose bytes were not read.
         bad: bad rows that were left out.
         missing_keys: keys of the filter and the id that no row of the partition has had so far.
+        rendered: of n conversations, what their template made of them, once it did.
+        num_without_target: conversations among those filtered of which nothing would be learned.
     """
 
     texts: pa.Array
@@ -94,6 +99,8 @@ class Rows:
     num_not_read: int = 0
     bad: tuple[BadRow, ...] = ()
     missing_keys: tuple[str, ...] = ()
+    rendered: tuple[Rendered, ...] | None = None
+    num_without_target: int = 0
 
     @property
     def num_read(self) -> int:
@@ -103,7 +110,8 @@ class Rows:
     def head(self, count: int) -> Rows:
         """Return the batch with only its first `count` texts."""
         ids = None if self.ids is None else self.ids.slice(0, count)
-        return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids)
+        rendered = None if self.rendered is None else self.rendered[:count]
+        return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids, rendered=rendered)
 
 
 class SourceReader(ABC):

@@ -1,0 +1,70 @@
+"""The two forms of a document: a text, or a conversation, whose text is its canonical JSON.
+
+What a rule means for either is here: what a transform gets, which characters count, what identifies a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenloom.chat import conversation
+from tokenloom.chat.layouts import normalized
+from tokenloom.storage.formats.arrays import UInt64s
+from tokenloom.storage.formats.keys import content_hashes
+from tokenloom.tokenizers.base import text_bytes
+
+
+@dataclass(frozen=True)
+class DocumentForm:
+    """How the rows of a file become documents.
+
+    Attributes:
+        value_of: returns what a transform gets, from a text of a row.
+        text_of: returns the text of a row, from what a transform returned; raises an error if that is not allowed.
+        num_chars: returns how many characters the rules count in each of (n,) texts, null for null.
+        contents: returns what identifies each of (n,) texts, (n, 2), see storage.formats.keys.content_hashes.
+    """
+
+    value_of: Callable[[str], Any]
+    text_of: Callable[[Any], str]
+    num_chars: Callable[[pa.Array], pa.Array]
+    contents: Callable[[pa.Array], UInt64s]
+
+
+def _checked_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"it returned {type(value).__name__}, not str or None")
+    value.encode()  # a lone surrogate can't be encoded
+    return value
+
+
+def _text_contents(texts: pa.Array) -> UInt64s:
+    return content_hashes(*text_bytes(texts))
+
+
+def conversation_text(value: Any) -> str:
+    """Return the text of a conversation that a person or a function wrote as an object; raises BadConversation."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"it returned {type(value).__name__}, not a conversation or None")
+    text = conversation.canonical(normalized(value, "messages"))
+    text.encode()  # see _checked_text
+    return text
+
+
+def _conversation_chars(texts: pa.Array) -> pa.Array:
+    counts = [None if text is None else conversation.num_chars(text) for text in texts.to_pylist()]
+    return pa.array(counts, pa.int64())
+
+
+TEXT = DocumentForm(str, _checked_text, pc.utf8_length, _text_contents)
+CONVERSATION = DocumentForm(conversation.parse, conversation_text, _conversation_chars, conversation.content_hashes)
+
+
+def form_of(options: Mapping[str, Any]) -> DocumentForm:
+    """Return the form of the rows of a file, which `options` say how to read."""
+    return TEXT if options.get("messages") is None else CONVERSATION
