@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
-from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
+from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
@@ -55,7 +55,7 @@ def run_verification(
     progress.report(progress.StepStarted("open", 0))
     subject: OpenedVersion = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
-        check_spec(spec, subject.manifest, "--spec")
+        spec = checked_spec(spec, subject.manifest, "--spec")
     jobs = subject.jobs(deep)
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)

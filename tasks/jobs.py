@@ -169,4 +169,5 @@ def _check_job(
         encoders=frozenset(assignment.encoders),
         progress_tokens=progress_tokens,
         near_bytes=near_bytes,
+        chat=plan.chat_of(plan.inputs[spills[0].input_index]),
     )

@@ -36,6 +36,7 @@ class DocumentOptions:
     max_chars: int | None = None
     exclude: str | None = None
     transform: object = None
+    without_target: str = "drop"
 
 
 @dataclass(frozen=True, slots=True)

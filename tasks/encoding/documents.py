@@ -145,4 +145,4 @@ class _Conversations:
 def _chat_encoder(definition: bytes, tokenizer: Tokenizer) -> ChatEncoder:
     from tokenloom.chat.encoding import ChatEncoder
 
-    return ChatEncoder(definition_of(json.loads(definition), "a job"), tokenizer)
+    return ChatEncoder(definition_of(json.loads(definition)), tokenizer)

@@ -1,10 +1,11 @@
-"""Find the documents of a content, or of a text in a file.
+"""Find the documents of a content, or of a text or conversation in a file.
 
 Where duplicates are removed, a content is found by its key. Otherwise all tables of its split are read.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,17 +15,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import InputError, SpecError
+from tokenloom.chat.conversation import canonical
+from tokenloom.chat.definition import version_chat
+from tokenloom.chat.layouts import normalized, recognized
+from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns
-from tokenloom.storage.formats.keys import content_digits, content_hashes, words_of
+from tokenloom.storage.formats.keys import content_digits, words_of
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
+from tokenloom.storage.versions.published import read_tokenizer_files
+from tokenloom.tasks.encoding.documents import document_encoder
+from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
+from tokenloom.tasks.rows.forms import CONVERSATION, TEXT, DocumentForm
 from tokenloom.tasks.rows.rules import transformed
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.sources import Rows
 from tokenloom.wording import counted
 
 Status = Literal[  # docs/trace.md says what each means
@@ -79,16 +88,44 @@ def look_up_text(tables: VersionTables, path: str, known: SpecOfVersion) -> Look
         InputError: the file can't be read, or is not UTF-8.
         SpecError: the version has a transform, and there is no spec.
     """
-    texts = {what: _transformed(tables, text, known, path) for text, what in _variants(_read(path)).items()}
-    hashed = [hashed_text(what, text) for what, text in texts.items() if text is not None]
+    texts = {what: _transformed(tables, text, known, path, TEXT) for text, what in _variants(_read(path)).items()}
+    return _look_up_texts(tables, texts, known, TEXT)
+
+
+def look_up_messages(tables: VersionTables, path: str, known: SpecOfVersion) -> Lookup:
+    """Return the documents with the conversation in a file of JSON, whatever its layout.
+
+    Args:
+        tables: those of the version.
+        path: a local file; `tools` beside the messages are those of the conversation.
+        known: as for look_up_text.
+
+    Raises InputError if the file can't be read, or holds no conversation; SpecError as look_up_text.
+    """
+    try:
+        value = json.loads(_read(path))
+        text = canonical(normalized(value, recognized([value])))
+    except (BadConversation, RecursionError) as error:
+        raise InputError(f"{path}: {message_of(error)}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({message_of(error)}); write a conversation as JSON") from error
+    texts = {"the conversation": _transformed(tables, text, known, path, CONVERSATION)}
+    return _look_up_texts(tables, texts, known, CONVERSATION)
+
+
+def _look_up_texts(
+    tables: VersionTables, texts: dict[str, str | None], known: SpecOfVersion, form: DocumentForm
+) -> Lookup:
+    """Return the documents of the first text that has any; `texts` are by what they are, null where left out."""
+    hashed = [hashed_text(what, text, form) for what, text in texts.items() if text is not None]
     contents = [words_of(bytes.fromhex(each["content"])) for each in hashed]
     found = _find_contents(tables, contents)
     for each in hashed:
         if documents := [document for document in found if document["content"] == each["content"]]:
-            return Lookup("found", f"the text is {each['what']}", documents, hashed)
+            return Lookup("found", f"the text is {each['what']}" if form is TEXT else "", documents, hashed)
     missing = absent(tables, contents, known, "no document has a text that was hashed", hashed)
     for what, text in texts.items() if missing.status == "not_found" else ():
-        if why := why_filtered(tables, text):
+        if why := why_filtered(tables, text, form) or why_not_rendered(tables, text, form):
             return Lookup("filtered", f"{what}: {why}" if len(texts) > 1 else why, [], hashed)
     return missing
 
@@ -116,26 +153,42 @@ def absent(
     return Lookup("not_found", reason, [], list(hashed))
 
 
-def hashed_text(what: str, text: str) -> HashedText:
+def hashed_text(what: str, text: str, form: DocumentForm) -> HashedText:
     """Return a text with its content; `what` says what it is."""
-    data = text.encode()
-    return {
-        "what": what,
-        "bytes": len(data),
-        "content": content_digits(content_hashes(data, np.array([0, len(data)]))[0]),
-    }
+    content = form.contents(pa.array([text], pa.large_string()))[0]
+    return {"what": what, "bytes": len(text.encode()), "content": content_digits(content)}
 
 
-def why_filtered(tables: VersionTables, text: str | None) -> str:
+def why_filtered(tables: VersionTables, text: str | None, form: DocumentForm) -> str:
     """Return which document rule leaves out a text, "" if none does; the text is that after the transform."""
     if text is None:
         return "documents.transform leaves it out" if tables.rules.transform else "it has no text"
     minimum, maximum = tables.rules.min_chars, tables.rules.max_chars
-    if len(text) < minimum:
-        return f"it has {counted(len(text), 'character')}, and documents.min_chars is {minimum:,}"
-    if maximum is not None and len(text) > maximum:
-        return f"it has {counted(len(text), 'character')}, and documents.max_chars is {maximum:,}"
+    num_chars = form.num_chars(pa.array([text], pa.large_string()))[0].as_py()
+    if num_chars < minimum:
+        return f"it has {counted(num_chars, 'character')}, and documents.min_chars is {minimum:,}"
+    if maximum is not None and num_chars > maximum:
+        return f"it has {counted(num_chars, 'character')}, and documents.max_chars is {maximum:,}"
     return ""
+
+
+def why_not_rendered(tables: VersionTables, text: str | None, form: DocumentForm) -> str:
+    """Return why a conversation is not a document of a version, "" if its template renders it with a target."""
+    if form is TEXT or text is None:
+        return ""
+    chat = version_chat(tables.store, tables.manifest)
+    if chat is None:
+        return "the version has no conversations"
+    tokenizer = load_job_tokenizer(
+        tables.manifest.tokenizer_definition,
+        tables.manifest.tokenizer.fingerprint,
+        read_tokenizer_files(tables.store, tables.manifest),
+    )
+    rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
+    rows = document_encoder(tokenizer, chat).prepared(rows, "skip", tables.rules.without_target, lambda _: "it")
+    if rows.bad:
+        return str(rows.bad[0])
+    return "nothing of it is learned, and documents.without_target is drop" if rows.num_without_target else ""
 
 
 def scan(
@@ -209,13 +262,13 @@ def _variants(text: str) -> dict[str, str]:
     return names
 
 
-def _transformed(tables: VersionTables, text: str, known: SpecOfVersion, path: str) -> str | None:
+def _transformed(tables: VersionTables, text: str, known: SpecOfVersion, path: str, form: DocumentForm) -> str | None:
     """Return the text of a file after the transform of the version, None if that leaves it out."""
     if not tables.rules.transform:
         return text
     if known.spec is None or known.spec.documents.transform is None:
         raise SpecError("the version was built with a documents.transform, which is code: give --spec, so that it runs")
     function = known.spec.documents.transform.function
-    texts = transformed(pa.array([text], pa.large_string()), np.zeros(1, np.uint64), function, lambda _: path)
+    texts = transformed(pa.array([text], pa.large_string()), np.zeros(1, np.uint64), function, lambda _: path, form)
     found: str | None = texts[0].as_py()
     return found

@@ -14,7 +14,7 @@ from tokenloom.storage.formats.manifest import QUARANTINE
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.lookup.contents import Lookup, absent, hashed_text, scan, why_filtered
+from tokenloom.tasks.lookup.contents import Lookup, absent, hashed_text, scan, why_filtered, why_not_rendered
 from tokenloom.tasks.lookup.source_rows import SourceRow, SpecOfVersion, read_source_row
 from tokenloom.tasks.rows.quarantine import quarantine_reason
 from tokenloom.tasks.sources.base import REASONS
@@ -66,9 +66,9 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
         return Lookup("no_such_row", f"{entry.path} has no row {row}")
     if not found.passes_filter:
         return Lookup("filtered", f"the filter of the source {entry.source} leaves it out")
-    if (why := why_filtered(tables, found.text)) or found.text is None:
+    if (why := why_filtered(tables, found.text, found.form)) or found.text is None:
         return Lookup("filtered", why)
-    hashed = hashed_text("the row of the source", found.text)
+    hashed = hashed_text("the row of the source", found.text, found.form)
     content = words_of(bytes.fromhex(hashed["content"]))
     documents = tables.find(content) if tables.rules.deduplicate else tables.find_copy(content, entry.fingerprint, row)
     place = (entry.source, entry.path, row)
@@ -78,7 +78,10 @@ def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRo
         kept = documents[0]
         reason = f"its text was kept from {kept['source']}: {kept['path']}, row {kept['row']}"
         return Lookup("duplicate", reason, documents, [hashed])
-    return absent(tables, [content], known, "no document has its text", [hashed])
+    missing = absent(tables, [content], known, "no document has its text", [hashed])
+    if missing.status == "not_found" and (why := why_not_rendered(tables, found.text, found.form)):
+        return Lookup("filtered", why, [], [hashed])
+    return missing
 
 
 def _scanned(tables: VersionTables, number: int, row: int, why: str) -> Lookup:

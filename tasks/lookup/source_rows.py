@@ -14,7 +14,8 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.tasks.planning.inputs import InputFile, find_input
-from tokenloom.tasks.planning.recorded_spec import check_spec, recorded_spec
+from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
+from tokenloom.tasks.rows.forms import TEXT, DocumentForm, form_of
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.verification.reencoding import located, read_rows
@@ -43,8 +44,7 @@ class SpecOfVersion:
         if path is not None:
             from tokenloom.spec.loading import load_spec
 
-            self._given = load_spec(path)
-            check_spec(self._given, tables.manifest, "--spec")
+            self._given = checked_spec(load_spec(path), tables.manifest, "--spec")
 
     @cached_property
     def spec(self) -> BuildSpec | None:
@@ -62,7 +62,7 @@ class SpecOfVersion:
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A row of a source: its text after the transform, None if that or a null leaves it out.
+    """A row of a source: its text after the transform, None if that or a null leaves it out, and its form.
 
     `exists` is False for a number that no row has, `passes_filter` for a row that the filter of its source leaves out.
     """
@@ -70,6 +70,7 @@ class SourceRow:
     text: str | None
     exists: bool = True
     passes_filter: bool = True
+    form: DocumentForm = TEXT
 
 
 def read_source_row(known: SpecOfVersion, tables: VersionTables, entry: InputEntry, row: int) -> SourceRow:
@@ -93,7 +94,7 @@ def read_source_row(known: SpecOfVersion, tables: VersionTables, entry: InputEnt
         raise InputError(f"{file.url}: it has changed since the build")
     transform = spec.documents.transform.function if spec.documents.transform else None
     for texts, _, _ in read_rows(file, [row], transform):
-        return SourceRow(texts[0].as_py())
+        return SourceRow(texts[0].as_py(), form=form_of(file.options))
     if file.options.get("filter") and _has_row(file, row):
         return SourceRow(None, passes_filter=False)
     return SourceRow(None, exists=False)

@@ -25,6 +25,7 @@ from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
 from tokenloom.tasks.planning.chat import chat_definition
 from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
+from tokenloom.tasks.planning.layouts import with_layouts
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
@@ -54,12 +55,12 @@ class Partition(PartitionRange):
 class BuildPlan:
     """What the steps of a build need to know.
 
-    `spec` names the tokenizer as pinned_fields pins it. `tokenizer` is its entry in the manifest, `known` what else is
-    known of it; `definition` is its part of the spec, `eot_of_config` whether only a tokenizer_config.json names its
-    end-of-text token. `identity` is the identity part of the spec;
-    `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for
-    a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files
-    that each pattern of a source's `leave_out` matches. `chat` renders the conversations, None if no source has any.
+    `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations. `tokenizer` is its entry in
+    the manifest, `known` what else is known of it; `definition` is its part of the spec, `eot_of_config` whether only a
+    tokenizer_config.json names its end-of-text token. `identity` is the identity part of the spec; `excluded` (m, 2)
+    are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for a try-out;
+    `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files that each
+    pattern of a source's `leave_out` matches. `chat` renders the conversations, None if no source has any.
     """
 
     spec: BuildSpec
@@ -121,8 +122,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         spec: with absolute paths (BuildSpec.resolve).
 
     Raises:
-        InputError: no file matches, a folder matches, the file of excluded contents can't be read, or a dataset of the
-            hub can't be reached.
+        InputError: no file matches, a folder matches, the file of excluded contents can't be read, a dataset of the
+            hub can't be reached, or the layout of conversations is not clear.
         SpecError: the transform can't be imported, or a chat template can't be read or compiled.
         TokenizerError: the tokenizer can't be fetched or loaded.
         StoreError: the store can't be read or written.
@@ -136,6 +137,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     chat = chat_definition(spec, definition)
     tokenizer, tokenizer_files = identify(definition)
     inputs, left_out = list_inputs(spec, store)
+    spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
     if excluded is not None and not len(excluded):

@@ -16,11 +16,22 @@ if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
 
 
-def check_spec(spec: BuildSpec, manifest: Manifest, name: str) -> None:
-    """Raise SpecError if the version was built from another spec; excluded contents and templates are not compared."""
+def checked_spec(spec: BuildSpec, manifest: Manifest, name: str) -> BuildSpec:
+    """Return a spec with the layouts that its version has recognized.
+
+    Raises SpecError if the version was built from another spec; excluded contents and templates are not compared.
+    """
+    spec = _with_layouts(spec, manifest)
     mine, built = _comparable(spec.identity()), _comparable(manifest.spec)
     if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
         raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
+    return spec
+
+
+def _with_layouts(spec: BuildSpec, manifest: Manifest) -> BuildSpec:
+    sources: Any = manifest.spec["sources"]
+    layouts = {source["name"]: source.get("layout") for source in sources}
+    return spec.with_layouts({name: layouts.get(name) for name in spec.without_layout()})
 
 
 def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,8 +51,7 @@ def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
 
     path = version_path(manifest.version, BUILD)
     build = decode_build(store.read(path), store.place(path))
-    spec = BuildSpec.model_validate(build.spec)
-    check_spec(spec, manifest, BUILD)
+    spec = checked_spec(BuildSpec.model_validate(build.spec), manifest, BUILD)
     if spec.documents.transform:
         raise SpecError("documents.transform is code, which runs only if --spec names it")
     return spec

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from tokenloom.chat.definition import ChatDefinition
 from tokenloom.errors import CheckError, ReencodingMismatch, naming_source
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
+from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import EncodingRules, encoding, encoding_again
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
@@ -40,7 +42,7 @@ class CheckJob:
     """Documents of a partition to encode again; see encoding for `rules`, and encoding_again for `encoders`.
 
     `progress_tokens` is what the job counts in the progress of the shuffle. The rows lie within about `near_bytes` of
-    the file.
+    the file. `chat` renders them if they are conversations.
     """
 
     store: Store
@@ -53,6 +55,7 @@ class CheckJob:
     encoders: frozenset[str]
     progress_tokens: int
     near_bytes: int
+    chat: ChatDefinition | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def check_partition(job: CheckJob) -> PartitionCheck:
             naming_source(job.file.source),
             encoding(job.store, job.definition, job.tokenizer_fingerprint, job.rules) as tokenizer,
         ):
-            again = encoding_again(tokenizer, job.encoders)
+            again = document_encoder(encoding_again(tokenizer, job.encoders), job.chat)
             documents = list(encode_again(job.file, rows, job.transform, again, job.near_bytes))
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)
@@ -141,4 +144,5 @@ def _compare(plan: BuildPlan, where: str, document: CheckedDocument, again: Enco
         why = _CHANGED if plan.spec.documents.transform is None else _UNSTEADY
         raise CheckError(f"{again.place}: its text differs from {where}; {why}")
     if again.ids_hash != document.ids_hash:
-        raise ReencodingMismatch(f"{again.place}: encoded again, its ids differ from {where}", NEXT_STEP)
+        differs = "ids differ" if plan.chat is None else "ids or classes differ"
+        raise ReencodingMismatch(f"{again.place}: encoded again, its {differs} from {where}", NEXT_STEP)

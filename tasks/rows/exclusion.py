@@ -11,20 +11,26 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError, InputError
+from tokenloom.chat.conversation import content_hashes
+from tokenloom.errors import BadConversation, FormatError, InputError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import candidate_path
 from tokenloom.storage.work.work_files import reading_work_file
+from tokenloom.tasks.rows.forms import conversation_text
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16
 _CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex would ignore blanks
-_HELP = 'a line is a content hash (32 hexadecimal digits), a text as a JSON string, or {"text": ...}: correct the line'
+_HELP = (
+    'a line is a content hash (32 hexadecimal digits), a text as a JSON string, {"text": ...}, or a conversation as '
+    '{"messages": [...]}: correct the line'
+)
 
 
 def read_exclusions(url: str) -> NDArray[np.uint64]:
@@ -32,7 +38,8 @@ def read_exclusions(url: str) -> NDArray[np.uint64]:
 
     Args:
         url: file of lines: 32 hexadecimal digits as in the document table's `content`, a JSON string, or an object
-            with `text` or `content`; blank lines and lines that begin with # are comments.
+            with `text`, `content` or `messages` and perhaps `tools`; blank lines and lines that begin with # are
+            comments.
 
     Raises InputError, which names a line of any other form, or the file if it can't be read.
     """
@@ -44,6 +51,8 @@ def read_exclusions(url: str) -> NDArray[np.uint64]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text and not text.startswith("#"):
                     hashes.append(_content_of(text))
+            except BadConversation as error:
+                raise InputError(f"{url}, line {number}: {error}") from error
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{url}, line {number}: {str(error)[:80]}; {_HELP}") from error
     return np.unique(np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64).reshape(-1, 2), axis=0)
@@ -53,12 +62,15 @@ def _content_of(line: str) -> bytes:
     value: Any = line
     if line.startswith(('"', "{")):
         value = json.loads(line)
+        if isinstance(value, dict) and "messages" in value:
+            text = pa.array([conversation_text(value)], pa.large_string())
+            return content_hashes(text).astype(">u8").tobytes()
         text = value.get("text") if isinstance(value, dict) else value
         if isinstance(text, str):
             return xxhash.xxh3_128_digest(text.encode())
         value = value.get("content")
     if not isinstance(value, str) or not _CONTENT.fullmatch(value):
-        raise ValueError(f"{str(value)[:40]!r} is neither a text nor a content hash")
+        raise ValueError(f"{str(value)[:40]!r} is neither a text, a conversation nor a content hash")
     return bytes.fromhex(value)
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.keys import content_digits, content_hashes, hash_of_ids
+from tokenloom.storage.formats.keys import content_digits, hash_of_ids
+from tokenloom.tasks.encoding.documents import DocumentEncoder
 from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.rows.forms import form_of
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.base import text_bytes
 
 _CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 
@@ -27,7 +27,8 @@ _CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 class EncodedAgain:
     """A document that was read and encoded again; `place` names its row in a message.
 
-    `content` is its content hash as 32 hexadecimal digits, `ids_hash` that of its ids, see hash_of_ids.
+    `content` is its content hash as 32 hexadecimal digits, "" if the transform leaves the row out now; `ids_hash` is
+    that of its ids and classes, see hash_of_ids.
     """
 
     row: int
@@ -37,7 +38,7 @@ class EncodedAgain:
 
 
 def encode_again(
-    file: InputFile, rows: Sequence[int], transform: str | None, tokenizer: Tokenizer, near_bytes: int
+    file: InputFile, rows: Sequence[int], transform: str | None, encoder: DocumentEncoder, near_bytes: int
 ) -> Iterator[EncodedAgain]:
     """Yield the documents of rows of a file, encoded again; leaves out those that are gone.
 
@@ -45,23 +46,32 @@ def encode_again(
         file: the input.
         rows: sorted.
         transform: applied to each text, as the build did.
-        tokenizer: the build's.
+        encoder: the build's, of the form of the file.
         near_bytes: the bytes of the file over which the rows are spread, about.
 
-    Raises InputError if the input can't be read, or the transform fails.
+    Raises InputError if the input can't be read, or the transform or a template fails.
     """
     progress.report(progress.Working(f"reading documents of {file.url} again"))
     with sharing_files(_block_bytes(near_bytes, len(rows))):
         for texts, found, place_of in read_rows(file, rows, transform):
-            yield from _encode(tokenizer, texts.fill_null(""), found, place_of)
+            yield from _encode(encoder, texts, found, place_of)
 
 
-def _encode(tokenizer: Tokenizer, texts: pa.Array, rows: list[int], place_of: PlaceOf) -> Iterator[EncodedAgain]:
-    content = content_hashes(*text_bytes(texts))
-    encoded = tokenizer.encode(texts, token_dtype(tokenizer.vocab_size))
-    ids = np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
-    for row, hashes, new_ids in zip(rows, content, ids, strict=True):
-        yield EncodedAgain(row, place_of(row), content_digits(hashes), hash_of_ids(new_ids))
+def _encode(encoder: DocumentEncoder, texts: pa.Array, rows: list[int], place_of: PlaceOf) -> Iterator[EncodedAgain]:
+    is_there = texts.is_valid().to_numpy(zero_copy_only=False)
+    for row in compress(rows, ~is_there):  # the transform leaves it out now
+        yield EncodedAgain(row, place_of(row), "", 0)
+    again = Rows(texts.drop_null(), np.array(rows, np.uint64)[is_there])
+    if not len(again.rows):
+        return
+    again = encoder.prepared(again, "fail", "keep", place_of)
+    encoded = encoder.encode(again)
+    starts = np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1]
+    ids = np.split(encoded.tokens, starts)
+    classes = [None] * len(ids) if encoded.classes is None else np.split(encoded.classes, starts)
+    contents = encoder.form.contents(again.texts)
+    for row, content, new_ids, new_classes in zip(again.rows.tolist(), contents, ids, classes, strict=True):
+        yield EncodedAgain(row, place_of(row), content_digits(content), hash_of_ids(new_ids, new_classes))
 
 
 def read_rows(
@@ -81,7 +91,8 @@ def read_rows(
         here = np.flatnonzero(np.isin(batch.rows, numbers))
         if len(here):
             rows = batch.rows[here]
-            yield transformed(batch.texts.take(pa.array(here)), rows, transform, place_of), rows.tolist(), place_of
+            texts = transformed(batch.texts.take(pa.array(here)), rows, transform, place_of, form_of(file.options))
+            yield texts, rows.tolist(), place_of
         num_found += len(here)
         if num_found == len(wanted):
             return  # a file that is one partition need not be read to its end

@@ -13,9 +13,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import InputError, TokenizerError
+from tokenloom.chat.definition import ChatDefinition, version_chat
+from tokenloom.errors import InputError, SpecError, TokenizerError
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
+from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.running import progress
@@ -33,7 +35,7 @@ _MAX_NAMED = 3  # documents that a message about a shard names
 class DeepJob:
     """Documents of one input, in the order of its rows, to encode again and to compare with the shards of a version.
 
-    `tokenizer_files` are the version's.
+    `tokenizer_files` are the version's, and so is `chat`, which renders the documents if they are conversations.
     """
 
     version: str
@@ -43,6 +45,7 @@ class DeepJob:
     tokenizer_files: dict[str, bytes]
     transform: str | None
     documents: list[ChosenDocument]
+    chat: ChatDefinition | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def deep_jobs(
         chosen: of all undamaged shards.
         spec: says where the sources are.
 
-    Raises FormatError for a damaged tokenizer file.
+    Raises FormatError for a damaged tokenizer file or chat definition.
     """
     manifest = subject.manifest
     assert manifest is not None and subject.inputs is not None
@@ -73,6 +76,7 @@ def deep_jobs(
     files = read_tokenizer_files(subject.store, manifest)
     tokenizer = manifest.tokenizer_definition, manifest.tokenizer.fingerprint, files
     transform = spec.documents.transform.function if spec.documents.transform else None
+    chat = version_chat(subject.store, manifest)
     jobs = []
     for input_index, group in groupby(sorted(chosen), key=attrgetter("input_index")):
         documents = list(group)
@@ -83,7 +87,8 @@ def deep_jobs(
             warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
         parts = [documents[start : start + JOB_SAMPLES] for start in range(0, len(documents), JOB_SAMPLES)]
-        jobs += [DeepJob(manifest.version, file, *tokenizer, transform, part) for part in parts]
+        own_chat = chat if file.holds_conversations else None
+        jobs += [DeepJob(manifest.version, file, *tokenizer, transform, part, own_chat) for part in parts]
     return jobs, warnings
 
 
@@ -94,18 +99,20 @@ def verify_encoding(job: DeepJob) -> EncodingReport:
     num_found = num_other = 0
     try:
         tokenizer = load_job_tokenizer(job.definition, job.tokenizer_fingerprint, job.tokenizer_files)
-        for again in encode_again(job.file, sorted(wanted), job.transform, tokenizer, job.file.num_bytes):
+        encoder = document_encoder(tokenizer, job.chat)
+        for again in encode_again(job.file, sorted(wanted), job.transform, encoder, job.file.num_bytes):
             document, num_found = wanted[again.row], num_found + 1
             has_same_text = again.content == document.content
             if not has_same_text and job.transform:
                 num_other += 1
             elif not has_same_text or again.ids_hash != document.ids_hash:
-                what = "encoded again, its ids differ" if has_same_text else "its source gives another text"
+                ids = "ids" if job.chat is None else "ids or classes"
+                what = f"encoded again, its {ids} differ" if has_same_text else "its source gives another text"
                 problems[document.shard_name].append(f"{again.place}, token {document.start}: {what}")
             progress.report(progress.Advanced(num_documents=1, done=1))
         if problems:
             check_unchanged(job.file)  # it may have changed since its fingerprint was compared
-    except (InputError, TokenizerError) as error:
+    except (InputError, SpecError, TokenizerError) as error:
         return EncodingReport(0, [], [f"not compared: {error}"])
     warnings = []
     if num_gone := len(wanted) - num_found:

@@ -6,7 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokenloom.errors import FormatError, message_of
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,20 @@ class ChatDefinition:
         return asdict(self) | {"stop_tokens": list(self.stop_tokens)}
 
 
-def definition_of(value: object, place: str) -> ChatDefinition:
-    """Return the definition in its JSON; raises FormatError, which names `place`, if it is not one."""
+def definition_of(value: object) -> ChatDefinition:
+    """Return the definition whose JSON is `value`; raises Mismatch if it is not one."""
+    return decode_record(ChatDefinition, value)
+
+
+def version_chat(store: Store, manifest: Manifest) -> ChatDefinition | None:
+    """Return what rendered the conversations of a version, None if it has none.
+
+    Raises FormatError for values that no build writes.
+    """
+    if "chat" not in manifest.spec:
+        return None
     try:
-        return decode_record(ChatDefinition, value)
+        return definition_of(manifest.spec["chat"])
     except Mismatch as error:
+        place = store.place(version_path(manifest.version, MANIFEST))
         raise FormatError(f"{place}: {message_of(error.inside('spec.chat'))}; restore it") from error

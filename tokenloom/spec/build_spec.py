@@ -219,6 +219,19 @@ class BuildSpec(SpecModel):
         """Whether a source holds conversations."""
         return any(source.holds_conversations for source in self.sources)
 
+    def without_layout(self) -> list[str]:
+        """Return the names of the sources of conversations that do not name their layout."""
+        pairs = zip(self.source_names(), self.sources, strict=True)
+        return [
+            name for name, source in pairs if source.holds_conversations and getattr(source, "layout", None) is None
+        ]
+
+    def with_layouts(self, layouts: Mapping[str, str | None]) -> BuildSpec:
+        """Return the spec with the layouts of some sources, by name."""
+        pairs = zip(self.source_names(), self.sources, strict=True)
+        sources = [s.model_copy(update={"layout": layouts[name]}) if name in layouts else s for name, s in pairs]
+        return self.model_copy(update={"sources": sources}) if layouts else self
+
     def source_names(self) -> list[str]:
         """Return the name of each source, in order: the given name, or kind and position (`parquet-0`)."""
         return [source.source_name(i) for i, source in enumerate(self.sources)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
     from tokenloom.tasks.lookup.contents import HashedText, Lookup
 
-Query = tuple[str, str]  # what is looked up, "content", "text" or "path", and its value
+Query = tuple[str, str]  # what is looked up, "content", "text", "messages" or "path", and its value
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
 _MAX_EPOCHS = 10_000
 _MAX_SHOWN = 20  # at most this many documents, and steps, are printed
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, metavar, description in (
         ("content", "HASH", "a content, 32 hexadecimal digits, as `tokenloom peek` shows"),
         ("text", "FILE", "a file in UTF-8 that holds the text of a document"),
+        ("messages", "FILE", "a file of JSON that holds a conversation, in any layout"),
         ("path", "P", "an input, as `tokenloom inspect --json` lists it; with --row"),
     ):
         what.add_argument(f"--{option}", dest="query", type=partial(_query, option), metavar=metavar, help=description)
@@ -95,7 +96,7 @@ def run(
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
-        query: a content of 32 hexadecimal digits, a file that holds the text, or the path of an input.
+        query: a content of 32 hexadecimal digits, a file with the text or conversation, or the path of an input.
         row: of the input; None for a content or text.
         source: the name of the input's source, if several have the path.
         spec: a YAML file that says where the sources are; None for those in build.json.
@@ -136,8 +137,8 @@ def run(
 
 
 def _look_up(tables: VersionTables, query: Query, row: int | None, source: str | None, spec: str | None) -> Lookup:
-    """Look up a content, the text in a file, or a row of an input."""
-    from tokenloom.tasks.lookup.contents import look_up_content, look_up_text
+    """Look up a content, the text or conversation in a file, or a row of an input."""
+    from tokenloom.tasks.lookup.contents import look_up_content, look_up_messages, look_up_text
     from tokenloom.tasks.lookup.rows import look_up_row
     from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 
@@ -146,6 +147,8 @@ def _look_up(tables: VersionTables, query: Query, row: int | None, source: str |
         return look_up_content(tables, value.lower(), known)
     if kind == "text":
         return look_up_text(tables, value, known)
+    if kind == "messages":
+        return look_up_messages(tables, value, known)
     assert row is not None, "run requires it with a path"
     return look_up_row(tables, source, value, row, known)
 
