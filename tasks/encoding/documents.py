@@ -133,12 +133,20 @@ class _Conversations:
         return replace(without_filtered(rows, has_target), num_without_target=num_dropped)
 
     def _has_target(self, rendered: Rendered) -> bool:
-        return bool((self._is_learned[rendered.classes] & (rendered.ends > rendered.starts)).any())
+        return bool((self._is_learned[rendered.classes] & (np.diff(rendered.ends, prepend=0) > 0)).any())
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         assert rows.rendered is not None
         encoded = self._chats.encode(rows.rendered, self._dtype)
-        return EncodedDocuments(encoded.tokens, encoded.num_tokens, encoded.classes, encoded.counts)
+        found = encoded.counts()
+        counts = ChatCounts(
+            conversations=len(rows.rows),
+            turns=found.turns,
+            ended_turns=found.ended_turns,
+            without_target=found.without_target,
+            doubled_bos=found.doubled_bos,
+        )
+        return EncodedDocuments(encoded.tokens, encoded.num_tokens, encoded.classes, counts)
 
 
 @lru_cache(maxsize=2)
