@@ -1,4 +1,8 @@
-"""The layouts of sources of conversations that do not name theirs: recognized from their first rows."""
+"""Recognize how the conversations of a source are written, from its first rows, where the spec does not say it.
+
+The plan puts the layout into the spec, so it is part of a version's identity, and into the options with which the files
+are read. Whoever reads them again takes it from there, and does not recognize it from files that may have changed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.layouts import recognized
 from tokenloom.errors import BadConversation, InputError, naming_source
@@ -18,13 +22,14 @@ from tokenloom.tasks.sources.files.shared_files import sharing_files
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-_NUM_ROWS = 100
+_MAX_FILES, _MAX_ROWS = 10, 100  # that are looked at: files without a conversation, rows of the first that has one
+_SET = "set layout: to that of its conversations"
 
 
 def with_layouts(spec: BuildSpec, inputs: Sequence[InputFile]) -> tuple[BuildSpec, list[InputFile]]:
-    """Return a spec and its inputs, in which every source of conversations names its layout if it has a row.
+    """Return a spec and its inputs, in which every source of conversations names its layout.
 
-    Raises InputError if the first rows of a source have no layout, or several.
+    Raises InputError if no layout fits the first rows of a source, or if several do.
     """
     layouts = {name: _layout([file for file in inputs if file.source == name]) for name in spec.without_layout()}
     return spec.with_layouts(layouts), [
@@ -33,26 +38,27 @@ def with_layouts(spec: BuildSpec, inputs: Sequence[InputFile]) -> tuple[BuildSpe
     ]
 
 
-def _layout(files: Sequence[InputFile]) -> str | None:
+def _layout(files: Sequence[InputFile]) -> str:
+    problem = ""
     with naming_source(files[0].source), sharing_files():
-        for file in files:
-            for batch in _batches(file):
-                values = [json.loads(text) for text in islice(batch.texts.drop_null().to_pylist(), _NUM_ROWS)]
-                if values:
-                    return _recognized(values, file)
-                if batch.bad:
-                    raise InputError(str(batch.bad[0]))
-    return None
+        for file in files[:_MAX_FILES]:
+            problem = problem or f"{file.url}: no conversation in its first rows; {_SET}"
+            for batch in _first_rows(file):
+                if values := [json.loads(text) for text in batch.texts.drop_null().to_pylist()[:_MAX_ROWS]]:
+                    return _recognized(values, file.url)
+                problem = str(batch.bad[0]) if batch.bad else problem
+        raise InputError(problem)
 
 
-def _batches(file: InputFile) -> Iterator[Rows]:
-    reader = make_reader({**file.options, "on_error": "skip"})
-    for part in reader.partitions(file.url):
-        yield from each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url)
+def _first_rows(file: InputFile) -> Iterator[Rows]:
+    """Yield the first rows of a file, whatever a filter keeps, as JSON of what they hold."""
+    reader = make_reader({**file.options, "filter": None, "on_error": "skip"})
+    for part in islice(reader.partitions(file.url), 1):
+        yield from islice(each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url), 2)
 
 
-def _recognized(values: list[object], file: InputFile) -> str:
+def _recognized(values: list[Any], url: str) -> str:
     try:
         return recognized(values)
     except BadConversation as error:
-        raise InputError(f"{file.url}: {error}") from error
+        raise InputError(f"{url}: {error}") from error
