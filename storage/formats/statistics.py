@@ -7,7 +7,7 @@ edges are integers and two versions have the same ones: `length_bins([7, 8, 15, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from operator import add
 
@@ -32,20 +32,13 @@ class SourceCounts:
 class DocumentStatistics:
     """The documents of a shard or split: how many have a length in each bin, and what comes from each source.
 
-    `lengths` ends with its last bin that is not empty. Lengths count tokens, with end-of-text.
+    `lengths` ends with its last bin that is not empty. Lengths count tokens, with end-of-text. `classes` counts the
+    tokens of each class, by its number; only of versions with conversations.
     """
 
     lengths: list[int] = field(default_factory=list)
     sources: dict[str, SourceCounts] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedCounts:
-    """What was encoded of a source, before duplicates and excluded documents are dropped; `bytes` of UTF-8 text."""
-
-    documents: int
-    tokens: int
-    bytes: int
+    classes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +59,19 @@ class ChatCounts:
 
     def __add__(self, other: ChatCounts) -> ChatCounts:
         return ChatCounts(*map(add, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCounts:
+    """What was encoded of a source, before duplicates and excluded documents are dropped.
+
+    `bytes` are those of its texts in UTF-8; `chat` counts what was rendered, None for a source of texts.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
+    chat: ChatCounts | None = None
 
 
 class DocumentCounter:
@@ -97,7 +103,9 @@ class DocumentCounter:
 def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
     """Return the statistics of the documents of all parts."""
     return DocumentStatistics(
-        add_counts([part.lengths for part in parts]), add_sources([part.sources for part in parts])
+        lengths=add_counts([part.lengths for part in parts]),
+        sources=add_sources([part.sources for part in parts]),
+        classes=add_classes([part.classes for part in parts]),
     )
 
 
@@ -109,7 +117,19 @@ def add_encoded(parts: Sequence[EncodedCounts]) -> EncodedCounts | None:
         documents=sum(part.documents for part in parts),
         tokens=sum(part.tokens for part in parts),
         bytes=sum(part.bytes for part in parts),
+        chat=add_chats(part.chat for part in parts),
     )
+
+
+def add_chats(parts: Iterable[ChatCounts | None]) -> ChatCounts | None:
+    """Return the sum of what was rendered, None if nothing was."""
+    found = [part for part in parts if part is not None]
+    return sum(found, ChatCounts()) if found else None
+
+
+def add_classes(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of counts by class."""
+    return dict(sorted(sum(map(Counter, parts), Counter[str]()).items(), key=lambda item: int(item[0])))
 
 
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:

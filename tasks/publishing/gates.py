@@ -20,6 +20,7 @@ from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.hand_moves import version_before
 from tokenloom.storage.versions.published import is_published
+from tokenloom.tasks.publishing.chat_gates import CHAT_GATES
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.wording import counted
 
@@ -58,7 +59,21 @@ def gate_results(limits: Mapping[str, float], found: VersionFacts, reference: Ve
     results = [_minimum(name, limits[name], measure(held)) for name, measure in _MINIMA.items() if name in limits]
     results += [_share(name, limits[name], count(held), held) for name, count in _SHARES.items() if name in limits]
     results += [_drift(name, limits[name], found, reference) for name in _DRIFTS if name in limits]
+    results += [_of_chats(name, limits[name], found) for name in CHAT_GATES if name in limits]
     return results
+
+
+def _of_chats(name: str, limit: float, found: VersionFacts) -> GateResult:
+    """Return the result of a gate that only versions with conversations can fail."""
+    if "chat" not in found.manifest.spec:
+        return _not_compared(name, "the version has no conversations")
+    if found.build is None:
+        return _not_compared(name, f"what was rendered for {found.version} is not known")
+    return CHAT_GATES[name](name, limit, found.build)
+
+
+def _not_compared(name: str, why: str) -> GateResult:
+    return GateResult(name, "", f"not compared: {why}", passed=True, compared=False)
 
 
 def evaluate_published(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -> list[GateResult]:

@@ -50,6 +50,7 @@ _LIBRARIES = (
     "xxhash",
     "fsspec",
     "gigatoken",
+    "jinja2",
     "tiktoken",
     "tokenizers",
     "sentencepiece",
@@ -264,7 +265,8 @@ def _build_record(
 
 
 def _statistics(plan: BuildPlan, records: Sequence[ShardRecord]) -> dict[str, DocumentStatistics]:
+    counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]
     return {
-        name: add_statistics([record.statistics for record in records if record.split == name])
+        name: add_statistics([statistics for split, statistics in counted if split == name])
         for name, _ in plan.spec.split_shares()
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.statistics import EncodedCounts
+from tokenloom.storage.formats.statistics import EncodedCounts, add_chats
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.work.assignment import (
@@ -84,6 +84,7 @@ def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
         documents=sum(sum(spill.documents) for spill in spills),
         tokens=sum(sum(spill.tokens) for spill in spills),
         bytes=sum(record.text_bytes for record in records),
+        chat=add_chats(record.chat for record in records),
     )
 
 

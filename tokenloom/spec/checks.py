@@ -33,7 +33,18 @@ class Checks(SpecModel):
         "Maximum drift of document lengths",
         "Total variation distance of the histogram of lengths, from 0 to 1, to the version that latest names",
     )
+    max_documents_without_target: int | None = _gate(
+        "Maximum conversations without a target", "Of which nothing is learned; counts those that are dropped too", ge=0
+    )
+    min_learned_share: _Share | None = _gate("Minimum learned share", "Of the tokens of conversations; 0.1 is 10 %")
+    stop_token_learned: bool | None = _gate(
+        "Stop token is learned", "Every turn of the assistant ends with a stop token"
+    )
+    no_doubled_bos: bool | None = _gate(
+        "No doubled beginning", "No conversation begins with two beginning-of-text tokens"
+    )
 
     def limits(self) -> dict[str, float]:
-        """Return the checks that are set, and their limits."""
-        return self.model_dump(exclude_none=True)
+        """Return the checks that are set, and their limits: 1 for those that only hold or not."""
+        found = self.model_dump(exclude_none=True)
+        return {name: 1 if value is True else value for name, value in found.items() if value is not False}

@@ -1,0 +1,59 @@
+"""The gates of conversations: whether they have targets, and whether those are what a model should learn.
+
+All but the learned share count what was rendered, before duplicates are dropped: a wrong template is wrong there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
+from tokenloom.storage.formats.statistics import ChatCounts, add_chats, add_classes
+from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.wording import counted
+
+
+def _without_target(name: str, limit: float, build: BuildRecord) -> GateResult:
+    chat = _chat(build)
+    found = chat.without_target + chat.dropped
+    shown = f"{found:,} of {counted(chat.conversations + chat.dropped, 'conversation')}"
+    return GateResult(name, f"<= {limit:,}", shown, found <= limit)
+
+
+def _learned_share(name: str, limit: float, build: BuildRecord) -> GateResult:
+    counts = add_classes([split.classes for split in build.statistics.values()])
+    classes = np.arange(256)
+    by_class = np.array([counts.get(str(number), 0) for number in range(256)], np.int64)
+    of_chats = by_class * (classes & ROLE_BITS != PLAIN_TEXT)
+    learned, total = int(of_chats[learned_classes("assistant")].sum()), int(of_chats.sum())
+    share = Fraction(learned, max(1, total))
+    shown = f"{float(share):.4g} ({learned:,} of {counted(total, 'token')} of conversations)"
+    return GateResult(name, f">= {limit!r}", shown, share >= Fraction(repr(limit)))
+
+
+def _stop_token(name: str, limit: float, build: BuildRecord) -> GateResult:
+    chat = _chat(build)
+    missing = chat.turns - chat.ended_turns
+    shown = f"{missing:,} of {counted(chat.turns, 'turn')} of the assistant end without one"
+    return GateResult(name, "a stop token ends every turn", shown, missing == 0)
+
+
+def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
+    chat = _chat(build)
+    shown = f"{chat.doubled_bos:,} of {counted(chat.conversations, 'conversation')} begin with two"
+    return GateResult(name, "one beginning-of-text token at most", shown, chat.doubled_bos == 0)
+
+
+def _chat(build: BuildRecord) -> ChatCounts:
+    return add_chats(source.chat for source in build.encoded.values()) or ChatCounts()
+
+
+CHAT_GATES: dict[str, Callable[[str, float, BuildRecord], GateResult]] = {
+    "max_documents_without_target": _without_target,
+    "min_learned_share": _learned_share,
+    "stop_token_learned": _stop_token,
+    "no_doubled_bos": _doubled_bos,
+}
