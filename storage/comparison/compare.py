@@ -12,18 +12,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.storage.comparison.rows import Documents, Rows
 from tokenloom.storage.comparison.streams import Advance, by_content, by_key, have_one_order
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 
 FATES = ("added", "removed", "kept", "moved")
+REMASKED = "remasked"
 
 
 class Fates(NamedTuple):
     """What became of some documents: `removed` and `moved_from` are rows of A, the others of B.
 
-    Row i of `moved_from` became row i of `moved`.
+    Row i of `moved_from` became row i of `moved`. `remasked` are those of `kept` and `moved` that have as many tokens
+    as before, with other classes.
     """
 
     added: Rows
@@ -31,6 +34,7 @@ class Fates(NamedTuple):
     kept: Rows
     moved: Rows
     moved_from: Rows
+    remasked: Rows
 
 
 def compare(a: Documents, b: Documents, advance: Advance) -> Iterator[Fates]:
@@ -60,6 +64,7 @@ class Tally:
         self._sources_a, self._sources_b = (_numbers_of(side.input_sources, self.sources) for side in (a, b))
         self._splits_a, self._splits_b = (_numbers_of(side.splits, self.splits) for side in (a, b))
         self.by_source = np.zeros((len(FATES), len(self.sources), 2), np.int64)  # documents and tokens
+        self.num_remasked = 0
         self.moves = np.zeros((len(self.splits), len(self.splits), 2), np.int64)  # [split before, split after]
 
     def add(self, fates: Fates) -> None:
@@ -68,6 +73,7 @@ class Tally:
             rows: Rows = getattr(fates, name)
             sources = self._sources_a if name == "removed" else self._sources_b
             self.by_source[number] += _sums(sources[rows["input"]], rows, len(self.sources))
+        self.num_remasked += len(fates.remasked)
         if len(fates.moved):
             count = len(self.splits)
             old, new = self._splits_a[fates.moved_from["split"]], self._splits_b[fates.moved["split"]]
@@ -102,13 +108,23 @@ def _match(a: Rows, b: Rows, splits_a: UInt64s, splits_b: UInt64s) -> Fates:
     rest_a, rest_b = _without(len(a), kept_a), _without(len(b), kept_b)
     content = np.concatenate((a["content"][rest_a], b["content"][rest_b]))
     moved_a, moved_b = _pair((content[:, 1], content[:, 0]), len(rest_a))
+    both_a, both_b = np.append(kept_a, rest_a[moved_a]), np.append(kept_b, rest_b[moved_b])
     return Fates(
         added=b[np.delete(rest_b, moved_b)],
         removed=a[np.delete(rest_a, moved_a)],
         kept=b[np.sort(kept_b)],
         moved=b[rest_b[moved_b]],
         moved_from=a[rest_a[moved_a]],
+        remasked=b[both_b[_have_other_classes(a, both_a, b, both_b)]],
     )
+
+
+def _have_other_classes(a: Rows, at_a: Int64s, b: Rows, at_b: Int64s) -> NDArray[np.bool_]:
+    """Return whether (n,) documents of A and B, which pair, have other classes in B: not if one side has no masks."""
+    before, after = a["classes"][at_a], b["classes"][at_b]
+    have_equally_many = a["num_tokens"][at_a] == b["num_tokens"][at_b]
+    found: NDArray[np.bool_] = (before != after) & (before > 0) & (after > 0) & have_equally_many
+    return found
 
 
 def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:

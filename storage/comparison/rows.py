@@ -24,6 +24,7 @@ ROW = np.dtype(
         ("content", "<u8", (2,)),  # high and low half
         ("key", "<u8"),
         ("row", "<u8"),  # counted in the input file
+        ("classes", "<u8"),  # a hash of those of its tokens, 0 in a version without masks
         ("num_tokens", "<u4"),
         ("input", "<u4"),  # index into the version's inputs
         ("shard", "<u4"),  # counted in its split
@@ -95,4 +96,5 @@ def _rows(columns: DocumentColumns, shard: int, split: int) -> Rows:
     for name in ("content", "key", "row", "num_tokens", "input"):
         rows[name] = getattr(columns, name)
     rows["shard"], rows["split"] = shard, split
+    rows["classes"] = 0 if columns.classes is None else columns.classes
     return rows

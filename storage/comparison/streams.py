@@ -88,7 +88,7 @@ class _Stream:
 def by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:
     """Yield the documents of A and of B part by part of the contents; arguments as by_key.
 
-    Raises StoreError if the disk has no room for the temporary file: 48 bytes a document.
+    Raises StoreError if the disk has no room for the temporary file: 56 bytes a document.
     """
     num_rows = a.num_documents + b.num_documents
     num_parts = max(1, -(-num_rows // _PART_ROWS))

@@ -37,7 +37,10 @@ class Origin(TypedDict):
 
 
 class DocumentColumns(NamedTuple):
-    """Rows of a document table as columns, (n,) each, `content` (n, 2): high and low half; `ids` are strings."""
+    """Rows of a document table as columns, (n,) each, `content` (n, 2): high and low half; `ids` are strings.
+
+    `classes` are hashes of those of the tokens, None in a version without masks.
+    """
 
     start: UInt64s
     num_tokens: NDArray[np.uint32]
@@ -45,6 +48,7 @@ class DocumentColumns(NamedTuple):
     row: UInt64s
     content: UInt64s
     key: UInt64s
+    classes: UInt64s | None
     ids: pa.Array | None
 
     @property
@@ -155,7 +159,9 @@ class DocumentTable:
         columns = {name: column_values(batch, name) for name in SCHEMA.names}
         if int(columns["input"].max()) >= self._num_inputs:
             raise FormatError(f"{self.place}: its documents name inputs that do not exist; restore it")
-        return DocumentColumns(**columns, ids=batch.column(len(SCHEMA)) if batch.num_columns > len(SCHEMA) else None)
+        names = batch.schema.names
+        classes = column_values(batch, "classes") if "classes" in names else None
+        return DocumentColumns(**columns, classes=classes, ids=batch["id"] if "id" in names else None)
 
     def _check_length(self, index: int, num_rows: int) -> None:
         if num_rows != min(BATCH_ROWS, self.num_rows - index * BATCH_ROWS):
@@ -170,5 +176,5 @@ class DocumentTable:
 
 def _join(parts: list[DocumentColumns]) -> DocumentColumns:
     *columns, ids = zip(*parts, strict=True)
-    joined = pa.concat_arrays(ids) if ids[0] is not None else None
-    return DocumentColumns._make([*map(np.concatenate, columns), joined])
+    joined = [None if column[0] is None else np.concatenate(column) for column in columns]
+    return DocumentColumns._make([*joined, None if ids[0] is None else pa.concat_arrays(ids)])

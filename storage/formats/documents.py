@@ -31,8 +31,17 @@ SCHEMA = pa.schema(
         pa.field("key", pa.uint64(), nullable=False),
     ]
 )
-SCHEMA_WITH_ID = SCHEMA.append(pa.field("id", pa.string()))  # null where a source names none
 BATCH_ROWS = 65_536
+
+
+def table_schema(has_classes: bool, has_ids: bool) -> pa.Schema:
+    """Return the columns of a version's tables: `classes` if it has masks, `id` if one of its sources names ids."""
+    fields = [pa.field("classes", pa.uint64(), nullable=False)] * has_classes  # a hash of those of its tokens
+    fields += [pa.field("id", pa.string())] * has_ids  # null where a source names none
+    return pa.schema([*SCHEMA, *fields])
+
+
+SCHEMAS = [table_schema(has_classes, has_ids) for has_classes in (False, True) for has_ids in (False, True)]
 
 
 class DocumentTableWriter:
@@ -41,13 +50,14 @@ class DocumentTableWriter:
     Args:
         file: a new file open for writing and reading (`Store.writing`).
         has_ids: write the column `id`.
+        has_classes: write the column `classes`.
 
     The file is complete after a `with` block that raises nothing; `written` is its entry then.
     """
 
-    def __init__(self, file: IO[bytes], has_ids: bool = False) -> None:
+    def __init__(self, file: IO[bytes], has_ids: bool = False, has_classes: bool = False) -> None:
         self._file = file
-        self._schema = SCHEMA_WITH_ID if has_ids else SCHEMA
+        self._schema = table_schema(has_classes, has_ids)
         self._writer = pa.ipc.new_file(file, self._schema)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -65,14 +75,20 @@ class DocumentTableWriter:
         content: NDArray[np.uint64],
         keys: NDArray[np.uint64],
         ids: pa.Array | None = None,
+        classes: NDArray[np.uint64] | None = None,
     ) -> None:
-        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings."""
+        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings.
+
+        `classes` are hashes, see MaskWriter.append.
+        """
         ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
         columns = [ends - num_tokens, num_tokens, inputs, rows]
         digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
         arrays = [pa.array(column) for column in columns]
         arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
         arrays.append(pa.array(keys))
+        if classes is not None:
+            arrays.append(pa.array(classes))
         if ids is not None:
             arrays.append(ids.cast(pa.string()))
         self._next_start = int(ends[-1]) if len(ends) else self._next_start
@@ -111,7 +127,7 @@ def open_table(
     """
     with _naming_damage(place):
         reader = pa.ipc.open_file(file, options=options)
-        if options is None and reader.schema not in (SCHEMA, SCHEMA_WITH_ID):
+        if options is None and reader.schema not in SCHEMAS:
             raise pa.ArrowInvalid("its columns are not those of a document table")
         return reader
 
@@ -121,7 +137,7 @@ def read_batch(reader: pa.ipc.RecordBatchFileReader, index: int, place: str) -> 
     with _naming_damage(place):
         batch = reader.get_batch(index)
         batch.validate(full=True)  # without it, a conversion may read outside of the file
-        if any(batch.column(i).null_count for i in range(min(batch.num_columns, len(SCHEMA)))):
+        if any(batch[field.name].null_count for field in batch.schema if not field.nullable):
             raise pa.ArrowInvalid("a column has nulls")
         return batch
 

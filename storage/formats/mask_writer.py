@@ -6,11 +6,14 @@ docs/format.md describes the bytes, classes.py what they mean. Its checksums are
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
+from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks
 from tokenloom.storage.stores import local_files
 
@@ -27,13 +30,20 @@ class MaskWriter:
         self._sha256, self._hasher = hashlib.sha256(), BlockHasher()
         self._counts = np.zeros(256, np.int64)
 
-    def append(self, classes: NDArray[np.uint8]) -> None:
-        """Add the classes of the next tokens, (n,)."""
+    def append(self, classes: NDArray[np.uint8], num_tokens: NDArray[np.uint32]) -> UInt64s:
+        """Add the classes of whole documents; return the hash of those of each, for the document table.
+
+        Args:
+            classes: (sum(num_tokens),).
+            num_tokens: (n,) tokens of each document.
+        """
         view = np.ascontiguousarray(classes).data
         local_files.write_all(self._file, view)
         self._sha256.update(view)
         self._hasher.update(view)
         self._counts += np.bincount(classes, minlength=256)
+        ends = np.cumsum(num_tokens, dtype=np.int64).tolist()
+        return np.array([xxh3_64_intdigest(view[start:end]) for start, end in pairwise([0, *ends])], np.uint64)
 
     def finish(self) -> ShardBlocks:
         """Return the checksums of the file, after the last token."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
-from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID, column_values
+from tokenloom.storage.formats.documents import column_values, table_schema
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, read_header
 from tokenloom.storage.formats.shard_entries import DOCS, ShardEntry, beside
@@ -123,7 +123,7 @@ def check_documents(
         if file is None:
             return [NOT_SHA256]
         reader = pa.ipc.open_file(file)
-        if reader.schema not in (SCHEMA, SCHEMA_WITH_ID):
+        if reader.schema not in [table_schema(claim.entry.has_mask, has_ids) for has_ids in (False, True)]:
             return ["its columns are not those of a document table"]
         table = _TableCheck(claim)
         for i in range(reader.num_record_batches):
@@ -215,7 +215,7 @@ class _TableCheck:
         """Check a batch; batches come in order."""
         if not batch.num_rows:
             return
-        if any(batch[field.name].null_count for field in SCHEMA):
+        if any(batch[field.name].null_count for field in batch.schema if not field.nullable):
             self._wrong["a value is null"] = None
             return
         start, num_tokens, key = (column_values(batch, name) for name in ("start", "num_tokens", "key"))

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import token_dtype
+from tokenloom.storage.formats.arrays import UInt64s, token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
@@ -115,23 +115,24 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, fin
         mask_file = stack.enter_context(store.writing(path + MASK)) if job.has_classes else None
         start_sync = stack.enter_context(_syncing(store, token_file))
         tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
-        table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids))
+        table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids, job.has_classes))
         mask = MaskWriter(mask_file) if mask_file else None
         for start_key, end_key in _pieces(shard, len(assignment.spills), job):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
-            measured.add_piece(piece, table)
+            measured.add_piece(piece)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
-            dtype = token_dtype(job.vocab_size)
+            dtype, hashes = token_dtype(job.vocab_size), [np.empty(0, np.uint64)]
             for part, num_tokens, classes in gather_tokens(store, assignment.spills, piece, dtype, job.has_classes):
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
                 if mask and classes is not None:
-                    mask.append(classes)
+                    hashes.append(mask.append(classes, num_tokens))
                 progress.report(
                     progress.Advanced(
                         num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
                     )
                 )
+            measured.write_rows(piece, table, np.concatenate(hashes) if mask else None)
             start_sync()
         written, mask_blocks = tokens.finish(), mask.finish() if mask else None
         measured.read_checked(token_file.name, mask_file)
@@ -177,8 +178,8 @@ class _ShardResult:
         self._documents = DocumentCounter(assignment.sources)
         self._lengths = [np.zeros(1, np.uint32)]  # the lengths of documents, kept only for packs
 
-    def add_piece(self, piece: Piece, table: DocumentTableWriter) -> None:
-        """Count a piece, write its rows into the document table, and note which documents are checked."""
+    def add_piece(self, piece: Piece) -> None:
+        """Count a piece, and note which documents are checked."""
         rows = piece.rows
         self._duplicates += piece.duplicates.num_documents
         self._excluded += piece.excluded.num_documents
@@ -187,14 +188,19 @@ class _ShardResult:
             return
         inputs = self._inputs[piece.spill_position]
         self._documents.add(rows["num_tokens"], self._sources[piece.spill_position])
-        content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
-        table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids)
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
         self._last_key = int(rows["key"][-1])
         starts = np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"] + np.uint64(self._num_tokens)
         for i in self._finder.find(rows, piece.spill_position).tolist():
-            place = int(inputs[i]), int(rows["row"][i]), content_digits(content[i])
+            place = int(inputs[i]), int(rows["row"][i]), content_digits(_contents(rows[i : i + 1])[0])
             self._checked.append(CheckedDocument(*place, int(starts[i]), int(rows["num_tokens"][i]), ids_hash=0))
+
+    def write_rows(self, piece: Piece, table: DocumentTableWriter, classes: UInt64s | None) -> None:
+        """Write the rows of a piece into the document table; `classes` are (n,) hashes of those of their tokens."""
+        rows = piece.rows
+        if len(rows):
+            inputs, content = self._inputs[piece.spill_position], _contents(rows)
+            table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids, classes)
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
         """Record the largest id of some documents, and whether each document ends with end-of-text."""
@@ -259,6 +265,11 @@ class _ShardResult:
             sample_key(packing, seq_len): num_samples(packing, seq_len, self._num_tokens, offsets)
             for packing, seq_len in self._job.packs
         }
+
+
+def _contents(rows: NDArray[Any]) -> UInt64s:
+    """Return the contents of rows of a spill, (n, 2): high and low half."""
+    return np.stack([rows["content_high"], rows["content_low"]], axis=1)
 
 
 def _hexadecimal(key: int | None) -> str | None:

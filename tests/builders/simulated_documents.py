@@ -45,6 +45,7 @@ class SimulatedDocuments:
             rows["content"][:, 0], rows["content"][:, 1] = finalise(ids), ids
             rows["row"], rows["shard"], rows["split"] = ids, 0, split
             rows["input"], rows["num_tokens"] = ids % np.uint64(3), 100 + ids % np.uint64(1000)
+            rows["classes"] = 0
             yield rows
 
 

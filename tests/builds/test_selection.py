@@ -40,7 +40,7 @@ from tokenloom.cli.main import main
 from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.reader import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.documents import SCHEMA, SCHEMA_WITH_ID
+from tokenloom.storage.formats.documents import SCHEMA, table_schema
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
@@ -330,7 +330,7 @@ def test_ids_change_no_token_and_the_table_has_an_id_column_only_with_them(tmp_p
         schemas.append({tuple(open_documents(table).schema) for table in tables})
         hashes.append(listed_files(spec, result.version, ".tok"))
     assert hashes[0] == hashes[1]
-    assert schemas == [{tuple(SCHEMA_WITH_ID)}, {tuple(SCHEMA)}]
+    assert schemas == [{tuple(table_schema(has_classes=False, has_ids=True))}, {tuple(SCHEMA)}]
     assert SCHEMA.names == ["start", "num_tokens", "input", "row", "content", "key"]
 
 

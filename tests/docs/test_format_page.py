@@ -14,11 +14,25 @@ import numpy as np
 import pytest
 import xxhash
 
+from tests.builders.damaging import Made
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, open_documents, write_jsonl
+from tests.builders.masks import give_masks
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import BLOCK_BYTES
 from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.classes import (
+    BEGINS,
+    ENDS_TURN,
+    LAST_TURN,
+    MAY_LEARN,
+    PLAIN_TEXT,
+    ROLE_BITS,
+    ROLES,
+    TEXT_CLASS,
+    TOOL_OUTPUT,
+    learned_classes,
+)
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.versions.published import version_path
 
@@ -51,6 +65,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     built = Built(store.local(version_path(version)), store.root, manifest_json(store, version))
     assert len(built.shards) > 3
     return built
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A smaller version, whose shards have masks."""
+    folder = tmp_path_factory.mktemp("masked")
+    source = write_jsonl(folder / "a.jsonl", [f"text {i}" for i in range(50)])
+    spec = make_spec(folder / "store", [{"kind": "jsonl", "path": str(source)}])
+    made = Made(spec, build(spec).version)
+    give_masks(made)
+    return Built(made.store.local(version_path(made.version)), made.store.root, made.manifest)
 
 
 def code(name: str) -> Any:
@@ -195,8 +220,50 @@ def test_the_table_of_block_checksums_accounts_for_every_byte(built: Built) -> N
     assert f"{BLOCK_BYTES:,}" in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_document_table_has_the_columns_on_the_page(built: Built) -> None:
+def test_the_section_of_a_mask_follows_the_checksums_of_its_shard(masked: Built) -> None:
+    for entry in masked.shards:
+        path = masked.folder / entry["name"]
+        mask, data = path.with_suffix(".mask").read_bytes(), path.with_suffix(".blocks").read_bytes()
+        num_blocks = -(-len(path.read_bytes()) // BLOCK_BYTES)
+        section = data[64 + open_shard(path).header.tokens_start + 16 * num_blocks : -16]
+        fields = struct.unpack_from("<8sIIQII32s", section)
+        sha256 = bytes.fromhex(entry["files"][".mask"]["sha256"])
+        assert fields == (b"TOKBLKS\0", 1, 0, len(mask), BLOCK_BYTES, 0, sha256)
+        assert section[64:] == (xxhash.xxh3_128_digest(mask) if mask else b"")
+
+
+def test_the_code_on_the_page_reads_a_mask_and_applies_a_policy(masked: Built, tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_mask" in block)
+    assert len(block.splitlines()) <= 20
+    assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["numpy"]
+    read_mask = code("read_mask")
+    for entry in masked.shards:
+        classes, learned = read_mask((masked.folder / entry["name"]).with_suffix(".mask"))
+        assert len(classes) == len(learned) == entry["tokens"]
+        assert set(classes.tolist()) <= {TEXT_CLASS} and learned.all()
+    (tmp_path / "a.mask").write_bytes(bytes(range(256)) * 2)
+    for roles in (None, ["user"], ["text", "tool_output"], list(ROLES)):
+        classes, learned = read_mask(tmp_path / "a.mask", *([] if roles is None else [roles]))
+        assert classes.tolist() == [*range(256)] * 2
+        assert np.array_equal(learned, learned_classes(roles or "assistant")[classes])
+
+
+def test_the_classes_on_the_page_are_those_of_the_code() -> None:
+    rows = [(int(value), name.strip("`")) for _, value, name, _ in tables("The mask")[0]]
+    assert [name for _, name in rows[:9]] == list(ROLES)
+    assert [value for value, _ in rows[:9]] == [*range(9)]
+    flags = {"ends_turn": ENDS_TURN, "last_turn": LAST_TURN, "begins": BEGINS, "may_learn": MAY_LEARN}
+    assert {name: value for value, name in rows[9:]} == flags
+    assert ROLE_BITS == 15 and ROLES[PLAIN_TEXT] == "text" and ROLES[TOOL_OUTPUT] == "tool_output"
+
+
+def test_the_document_table_has_the_columns_on_the_page(built: Built, masked: Built) -> None:
     (table,) = tables("The document table")
+    columns = [(row[0].strip("`"), row[1]) for row in table]
+    found = open_documents((masked.folder / masked.shards[0]["name"]).with_suffix(".docs")).schema
+    assert [(field.name, str(field.type)) for field in found] == columns[:-1]  # without ids
+    table = [row for row in table if row[0] != "`classes`"]
     for entry in built.shards:
         path = (built.folder / entry["name"]).with_suffix(".docs")
         documents = open_documents(path)

@@ -25,7 +25,10 @@ Document = tuple[int, str, str, int]  # text, split, source, tokens
 
 @dataclass(frozen=True)
 class MadeDocuments:
-    """A version of a few documents, read in small batches; a Documents. A text is a small number."""
+    """A version of a few documents, read in small batches; a Documents.
+
+    A text is a small number. The classes of its tokens depend on its source.
+    """
 
     documents: Sequence[Document]
     key_seed: int | None
@@ -37,13 +40,18 @@ class MadeDocuments:
     def num_documents(self) -> int:
         return len(self.documents)
 
+    @staticmethod
+    def class_hash(source: str) -> int:
+        """Return the hash of the classes of the documents of a source."""
+        return len(source)
+
     def batches(self, split: int) -> Iterator[Rows]:
         rows = np.zeros(len(self.documents), ROW)
         for i, (text, name, source, num_tokens) in enumerate(self.documents):
             content = (text // 3 * _HIGH_STEP, text % 3)  # several contents share a high half, and a key
             key = text // 2 if self.key_seed is not None else i * 7919 % 31
             place = self.input_sources.index(source), 0, self.splits.index(name)
-            rows[i] = (content, key, i, num_tokens, *place)
+            rows[i] = (content, key, i, self.class_hash(source), num_tokens, *place)
         rows = rows[rows["split"] == split]
         rows = rows[np.argsort(rows["key"], kind="stable")]
         for start in range(0, len(rows), self.batch_rows):
@@ -96,8 +104,8 @@ def texts(rows: Rows) -> list[int]:
     return found
 
 
-def check(old: MadeDocuments, new: MadeDocuments) -> None:
-    """Check a comparison against the definition."""
+def check(old: MadeDocuments, new: MadeDocuments) -> Rows:
+    """Check a comparison against the definition; return the documents with other classes."""
     pieces, tally = compared(old, new)
     rows = {name: np.concatenate([getattr(fates, name) for fates in pieces]) for name in Fates._fields}
     assert {fate: Counter(texts(rows[fate])) for fate in FATES} == expected(old.documents, new.documents)
@@ -121,6 +129,8 @@ def check(old: MadeDocuments, new: MadeDocuments) -> None:
             side = old if fate == "removed" else new
             found = [row for row in rows[fate] if side.input_sources[row["input"]] == source]
             assert tally.by_source[i, j].tolist() == [len(found), sum(int(row["num_tokens"]) for row in found)]
+    assert tally.num_remasked == len(rows["remasked"])
+    return rows["remasked"]
 
 
 @settings(max_examples=count(150, 5000), deadline=None)
@@ -135,7 +145,18 @@ def test_versions_of_one_order_are_merged_as_the_definition_says(
 ) -> None:
     made = MadeDocuments(old, 7, batches[0], _SPLITS), MadeDocuments(new, 7, batches[1], order, ("books", "web"))
     assert streams.have_one_order(*made)
-    check(*made)
+    before = {text: (source, num_tokens) for text, _, source, num_tokens in old}
+    other = {"web": "books", "books": "web"}
+    others = [text for text, _, source, num_tokens in new if before.get(text) == (other[source], num_tokens)]
+    assert sorted(texts(check(*made))) == sorted(others)
+
+
+def test_a_version_without_masks_has_no_document_with_other_classes() -> None:
+    old, new = (MadeDocuments([(1, "train", source, 3)], 7, 7, ("train",)) for source in ("web", "books"))
+    assert len(check(old, new)) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MadeDocuments, "class_hash", staticmethod(lambda source: len(source) if source == "web" else 0))
+        assert len(check(old, new)) == 0
 
 
 @settings(max_examples=count(150, 5000), deadline=None)
@@ -188,6 +209,6 @@ def test_a_disk_that_fills_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_write_chunks", fail)
     made = MadeDocuments([(1, "train", "web", 3)], None, 7, ("train",))
     with pytest.raises(
-        StoreError, match=r"needs 96 bytes for a temporary file; .*: No space left on device; set TMPDIR"
+        StoreError, match=r"needs 112 bytes for a temporary file; .*: No space left on device; set TMPDIR"
     ):
         compared(made, made)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.builders.datasets import open_documents
 from tests.counts import count
 from tests.storage.test_spill import LAST_KEY, NUM_SPLITS, make_documents
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, ShardBlocks, decode_blocks
@@ -131,6 +133,8 @@ def test_masks_are_those_of_a_plain_computation(
     assert record.class_counts == {str(value): mask.count(value) for value in sorted(set(mask))}
     entry = record.entry().files[".mask"]
     assert (entry.bytes, entry.sha256) == (len(mask), hashlib.sha256(mask).hexdigest())
+    table = open_documents(store.local(f"versions/{VERSION}/train/000000.docs"))
+    assert table["classes"].to_pylist() == [xxhash.xxh3_64_intdigest(bytes(classes)) for _, classes in right.values()]
     hashes = {(document.input_index, document.row): document.ids_hash for document in record.checked}
     assert hashes == {
         place[3:]: hash_of_ids(np.array(ids, np.uint16), np.array(classes, np.uint8))
@@ -166,7 +170,7 @@ def test_the_blocks_of_a_mask_are_those_of_its_bytes(tmp_path: Path) -> None:
     with (tmp_path / "a.mask").open("w+b") as file:
         writer = MaskWriter(file)
         for part in np.split(classes, [1, 1, 70_000, 300_000]):
-            writer.append(part)
+            writer.append(part, np.array([len(part)], np.uint32))
         found = writer.finish()
     data = (tmp_path / "a.mask").read_bytes()
     assert data == classes.tobytes()

@@ -15,7 +15,7 @@ from tokenloom.cli.output import Output, write_output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.comparison.changes import Change, changes
-from tokenloom.storage.comparison.compare import FATES, Fates, Tally, compare
+from tokenloom.storage.comparison.compare import FATES, REMASKED, Fates, Tally, compare
 from tokenloom.storage.comparison.rows import Rows, VersionDocuments
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.stores.local_files import writing_atomically
@@ -49,7 +49,10 @@ class Moves:
 
 @dataclass(frozen=True)
 class DiffResult(Result):
-    """How B differs from A; counts are by fate: added, removed, kept, moved. `listed` counts the rows written out."""
+    """How B differs from A; counts are by fate: added, removed, kept, moved. `listed` counts the rows written out.
+
+    `remasked` counts the documents kept or moved whose tokens have other classes, so that they are learned differently.
+    """
 
     a: ComparedVersion
     b: ComparedVersion
@@ -57,6 +60,7 @@ class DiffResult(Result):
     tokens: dict[str, int]
     sources: dict[str, dict[str, dict[str, int]]]
     moves: list[Moves]
+    remasked: int
     changes: list[Change]
     listed: int
 
@@ -65,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("old", metavar="REF_A", help="the old version: STORE/DATASET@TAG_OR_VERSION")
     parser.add_argument("new", metavar="REF_B", help="the new one; may be of another dataset or store")
-    parser.add_argument("--list", dest="fate", choices=FATES, help="write out these documents as JSON lines")
+    parser.add_argument(
+        "--list", dest="fate", choices=[*FATES, REMASKED], help="write out these documents as JSON lines"
+    )
     parser.add_argument("--output", metavar="FILE", help="of --list (default: stdout, without the summary)")
 
 
@@ -75,7 +81,7 @@ def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -
     Args:
         old: the reference of version A.
         new: the reference of version B.
-        fate: write out the documents that were added, removed, kept or moved; None for none.
+        fate: write out the documents that were added, removed, kept, moved or remasked; None for none.
         output: the file for these; None for stdout.
         out: prints the result.
 
@@ -102,6 +108,7 @@ def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -
             for i, name in enumerate(tally.sources)
         },
         moves=_moves(tally),
+        remasked=tally.num_remasked,
         changes=changes(tables_a.manifest, tables_b.manifest, tables_a.inputs, tables_b.inputs),
         listed=listed,
     )
@@ -131,7 +138,7 @@ def _compare(
     lines = _DocumentLines(a, b, fate) if fate else None
     for fates in compare(a, b, advance):
         tally.add(fates)
-        num_rows = sum(map(len, fates)) + len(fates.kept)  # a kept document is a row of A and one of B
+        num_rows = sum(len(getattr(fates, name)) for name in ("added", "removed", *("kept", "moved") * 2))  # of A and B
         progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
         if lines:
             for block in lines.blocks(fates):
@@ -145,7 +152,7 @@ class _DocumentLines:
     Args:
         a: the documents of the old version.
         b: those of the new one.
-        fate: "added", "removed", "kept" or "moved".
+        fate: "added", "removed", "kept", "moved" or "remasked".
     """
 
     def __init__(self, a: VersionDocuments, b: VersionDocuments, fate: str) -> None:
@@ -224,6 +231,8 @@ def _print(out: Output, result: DiffResult, output: str | None) -> None:
     if result.moves:
         rows = [[f"{move.split_before} -> {move.split}", move.documents, move.tokens] for move in result.moves]
         out.table(["moved", "documents", "tokens"], rows)
+    if result.remasked:
+        out.line(f"of those in both, {counted(result.remasked, 'document')} with other classes: learned differently")
     _print_changes(out, result.changes)
     if output is not None:
         out.line(f"{counted(result.listed, 'document')} written to {output}")
