@@ -208,7 +208,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "chat": 900,
+    "chat": 1_250,
     "cli": 2_550,
     "examples": 450,
     "flows": 1_050,
@@ -217,7 +217,7 @@ _BUDGETS = {
     "spec": 1_280,
     "storage": 5_200,
     "tasks": 7_450,
-    "tokenizers": 2_310,
+    "tokenizers": 2_420,
     "tokenloom": 355,
 }
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 AnyArray = NDArray[Any]
 AnyDtype = np.dtype[Any]
+UInt8s = NDArray[np.uint8]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

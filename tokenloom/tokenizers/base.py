@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.tokenizers.chat_tokens import ChatTokens
 from tokenloom.wording import first_of, near_miss
 
 END_OF_TEXT = "<|endoftext|>"  # what decode() returns for the end-of-text id of every tokenizer
@@ -75,6 +76,9 @@ class ReferenceTokenizer(Tokenizer, Protocol):
     @property
     def eot(self) -> str | None:
         """The end-of-text token as the library spells it; None if it has no spelling."""
+
+    def chat_tokens(self) -> ChatTokens:
+        """Return what the encoder of conversations needs; raises TokenizerError if the kind has no added tokens."""
 
 
 @dataclass(frozen=True, slots=True)

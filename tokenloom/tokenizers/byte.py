@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, fingerprint, text_bytes
+from tokenloom.tokenizers.chat_tokens import ChatTokens
 
 _EOT = 255
 
@@ -43,6 +44,10 @@ class ByteTokenizer:
         tokens = np.full(len(is_text), _EOT, dtype=dtype)
         tokens[is_text] = data
         return Encoded(tokens, num_tokens.astype(np.uint32))
+
+    def chat_tokens(self) -> ChatTokens:
+        """See ReferenceTokenizer.chat_tokens."""
+        return ChatTokens([], np.ones(self.vocab_size, np.int64), [], needs_nfc=False, locate=None)
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
         """See Tokenizer.takes."""

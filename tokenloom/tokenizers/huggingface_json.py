@@ -39,7 +39,9 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
+from tokenloom.tokenizers.chat_tokens import ChatTokens
 from tokenloom.tokenizers.hub import fetch
+from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 
 _RUN_BYTES = 250_000
@@ -106,6 +108,11 @@ class HuggingFaceTokenizer:
         with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype) for encoding in encodings]
+
+    def chat_tokens(self) -> ChatTokens:
+        """See ReferenceTokenizer.chat_tokens."""
+        with _library_errors(f"tokenizer {self.name}: its added tokens can't be read"):
+            return chat_tokens_of(self._library, self.vocab_size)
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
         """See Tokenizer.takes; true if the text can be cut into parts."""

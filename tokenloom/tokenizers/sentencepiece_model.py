@@ -33,6 +33,7 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
+from tokenloom.tokenizers.chat_tokens import ChatTokens
 
 _RUN_BYTES = 250_000
 FILE = "tokenizer.model"
@@ -85,6 +86,13 @@ class SentencePieceTokenizer:
         with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
             ids: list[NDArray[np.int32]] = self._library.EncodeAsNumpy(texts)
         return ids
+
+    def chat_tokens(self) -> ChatTokens:
+        """See ReferenceTokenizer.chat_tokens."""
+        raise TokenizerError(
+            f"tokenizer {self.name}: a sentencepiece model finds no special tokens in a text, as chat templates write "
+            "them; give the tokenizer.json of the model (kind: huggingface)"
+        )
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
         """See Tokenizer.takes."""

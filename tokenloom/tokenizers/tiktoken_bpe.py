@@ -30,6 +30,7 @@ from tokenloom.tokenizers.base import (
     special_tokens_hint,
     text_bytes,
 )
+from tokenloom.tokenizers.chat_tokens import AddedToken, ChatTokens, num_bytes
 from tokenloom.tokenizers.named_encodings import Ranks, load_named
 from tokenloom.tokenizers.tiktoken_files import (
     LLAMA_3,
@@ -152,6 +153,13 @@ class TiktokenTokenizer:
             if type(error).__name__ != "PanicException":
                 raise
         return None
+
+    def chat_tokens(self) -> ChatTokens:
+        """See ReferenceTokenizer.chat_tokens."""
+        added = [AddedToken(text, i, special=True) for text, i in self._encoding._special_tokens.items()]
+        ids = self.ranks.ids
+        lengths = num_bytes(ids.values(), map(len, ids), added, self.vocab_size)
+        return ChatTokens(added, lengths, added, needs_nfc=False, locate=None)
 
     def takes(self, text: NDArray[np.uint8]) -> bool:
         """See Tokenizer.takes."""

@@ -1,0 +1,325 @@
+"""Conversations to ids and classes.
+
+The ids are those of transformers: a rendered text is cut at its added tokens, and the parts are encoded as ordinary
+text, those of a whole batch in one call. The bytes of its tokens say where they are. Where they do not add up, or a
+tokenizer must see a text as a whole, the reference library encodes it and says where.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import compress, takewhile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.chat.conversation import parse
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.marks import NO_SPANS, Marker, any_of
+from tokenloom.chat.spans import Rendered, Turns, read_spans, unclear
+from tokenloom.chat.template import ChatTemplate
+from tokenloom.errors import BadConversation, TokenizerError
+from tokenloom.storage.formats.arrays import Int64s, UInt8s
+from tokenloom.storage.formats.classes import (
+    ASSISTANT,
+    BEGINS,
+    MAY_LEARN,
+    REASONING,
+    ROLE_BITS,
+    TOOL_CALL,
+    learned_classes,
+)
+from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tokenizers.chat_tokens import ChatTokens
+
+SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
+_NO_TOKEN = -1
+_TARGETS = learned_classes("assistant")
+
+
+@dataclass(frozen=True)
+class ChatCounts:
+    """What gates ask of conversations: numbers of turns, of turns with a stop token, and of conversations."""
+
+    turns: int
+    ended_turns: int
+    without_target: int
+    doubled_bos: int
+
+
+@dataclass(frozen=True)
+class EncodedChats:
+    """The ids of n conversations in order, each followed by its end-of-text id, and the class of each token.
+
+    Shapes: tokens (sum of num_tokens,); num_tokens (n,) uint32; classes as tokens, uint8; the others (n,).
+
+    Attributes:
+        num_targets: how many tokens of each conversation the policy "assistant" learns.
+        num_turns: the messages of the assistant.
+        num_ended: those of them that end with a stop token.
+        doubles_bos: whether it begins with two tokens for the beginning of a text.
+    """
+
+    tokens: NDArray[Any]
+    num_tokens: NDArray[np.uint32]
+    classes: NDArray[np.uint8]
+    num_targets: NDArray[np.int64]
+    num_turns: NDArray[np.int64]
+    num_ended: NDArray[np.int64]
+    doubles_bos: NDArray[np.bool_]
+
+    def counts(self) -> ChatCounts:
+        """Return the numbers of all of them."""
+        return ChatCounts(
+            turns=int(self.num_turns.sum()),
+            ended_turns=int(self.num_ended.sum()),
+            without_target=int((self.num_targets == 0).sum()),
+            doubled_bos=int(self.doubles_bos.sum()),
+        )
+
+
+class ChatEncoder:
+    """Renders and encodes conversations.
+
+    Args:
+        definition: the template.
+        tokenizer: of any kind; a fast one encodes the texts between added tokens.
+
+    Raises SpecError if the template is not valid, TokenizerError if the tokenizer has no use for one.
+    """
+
+    def __init__(self, definition: ChatDefinition, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        reference: Any = getattr(tokenizer, "reference", tokenizer)
+        self._tokens: ChatTokens = reference.chat_tokens()
+        self._template = ChatTemplate(definition)
+        self._in_content = definition.special_tokens_in_content
+        special = [token.text for token in self._tokens.added if token.special]
+        ordinary = [token.text for token in self._tokens.added if not token.special and not token.text.isspace()]
+        as_token = special if self._in_content == "token" else []
+        self._marker = Marker([] if as_token else special, [*ordinary, *as_token])
+        self._ids = {token.text: token.id for token in self._tokens.added}
+        self._cuts = re.compile(f"({any_of([token.text for token in self._tokens.cuts or ()]).pattern})")
+        self._bos = self._ids.get(definition.special_tokens.get("bos_token", ""), _NO_TOKEN)
+        self._ranks, self._class_of_rank = _ranks()
+        self._turns = self._read_turns(any_of(special), any_of([*special, *ordinary]), tuple(definition.stop_tokens))
+
+    def render(self, text: str) -> Rendered:
+        """Return a conversation as its template writes it, and what each part of it is.
+
+        Args:
+            text: canonical JSON, see chat.conversation.
+
+        Raises BadConversation if the template refuses it, or what its parts are is not certain.
+        """
+        conversation = parse(text)
+        plain = self._template.render(conversation["messages"], conversation.get("tools"))
+        has_calls = any("tool_calls" in message for message in conversation["messages"])
+        try:
+            return self._rendered(conversation, text, plain, mark_names=True)
+        except BadConversation as error:
+            if error.reason != NO_SPANS or not has_calls:
+                raise
+        return self._rendered(conversation, text, plain, mark_names=False)
+
+    def _rendered(self, conversation: dict[str, Any], text: str, plain: str, *, mark_names: bool) -> Rendered:
+        marked = self._marker.mark(conversation, text, mark_names=mark_names)
+        if self._in_content == "fail" and any(piece.is_spelling for piece in marked.pieces):
+            raise BadConversation(
+                "a message has the spelling of a special token; repair it, or set chat.special_tokens_in_content: text",
+                SPECIAL_TOKEN,
+            )
+        try:
+            marked_text = self._template.render_marked(marked)
+        except BadConversation as error:
+            raise unclear("the template refuses its strings with marks around them") from error
+        return read_spans(plain, marked_text, marked, self._turns, has_generation=self._template.has_generation)
+
+    def encode(self, rendered: Sequence[Rendered], dtype: np.dtype[Any]) -> EncodedChats:
+        """Return the ids and classes of conversations.
+
+        Args:
+            rendered: by render.
+            dtype: an unsigned type that holds every id.
+
+        Raises TokenizerError if a text can't be encoded.
+        """
+        cut = np.array([self._can_cut(one) for one in rendered], bool)
+        joined = self._encode_cut(_chosen(rendered, cut), dtype)
+        if not joined.fits.all():
+            cut[cut] = joined.fits
+            joined = self._encode_cut(_chosen(rendered, cut), dtype)
+        if not cut.all():
+            joined = _merged(joined, [self._encode_whole(one, dtype) for one in _chosen(rendered, ~cut)], cut)
+        return self._encoded(rendered, joined)
+
+    def _can_cut(self, rendered: Rendered) -> bool:
+        if self._tokens.cuts is None:
+            return False
+        return not self._tokens.needs_nfc or unicodedata.is_normalized("NFC", rendered.text)
+
+    def _encode_cut(self, rendered: Sequence[Rendered], dtype: np.dtype[Any]) -> _Joined:
+        """Return conversations whose texts are cut at added tokens."""
+        if not rendered:
+            return _Joined(np.empty(0, dtype), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, bool))
+        texts, ids, last = list[str](), list[int](), list[int]()
+        for one in rendered:
+            self._cut(one, texts, ids)
+            last.append(len(texts) - 1)
+        part_bytes, part_tokens, ordinary = self._ordinary_ids(texts, dtype)
+        added = np.array(ids, np.int64)  # the token after each part
+        has_token = added != _NO_TOKEN
+        added_bytes = np.where(has_token, self._tokens.num_bytes[added], 0)
+        added_bytes[last] = 0
+        ends = np.cumsum(part_tokens + has_token)
+        is_added = np.zeros(ends[-1], bool)
+        is_added[ends[has_token] - 1] = True
+        tokens = np.empty(len(is_added), dtype)
+        tokens[is_added], tokens[~is_added] = added[has_token], ordinary
+        lengths = self._tokens.num_bytes[tokens]
+        lengths[ends[last] - 1] = 0
+        byte_ends = np.cumsum(lengths)
+        fits = np.diff(byte_ends[ends - 1], prepend=0) == part_bytes + added_bytes
+        fits = np.logical_and.reduceat(fits, np.array([0, *last[:-1]]) + (np.arange(len(last)) > 0))
+        ranks = np.zeros(len(tokens), np.uint8)
+        if fits.all():
+            has_text = lengths > 0
+            ranks[has_text] = np.maximum.reduceat(self._byte_ranks(rendered), (byte_ends - lengths)[has_text])
+        return _Joined(tokens, np.diff(ends[last], prepend=0), ranks, fits)
+
+    def _cut(self, rendered: Rendered, texts: list[str], ids: list[int]) -> None:
+        """Append the parts of a text between added tokens, and the id after each part."""
+        position = 0
+        for start, end in rendered.spellings:
+            self._cut_part(rendered.text[position:start], texts, ids)
+            texts.append(rendered.text[start:end])
+            ids += [_NO_TOKEN, _NO_TOKEN]
+            position = end
+        self._cut_part(rendered.text[position:], texts, ids)
+        ids.append(self._tokenizer.eot_id)
+
+    def _cut_part(self, text: str, texts: list[str], ids: list[int]) -> None:
+        parts = self._cuts.split(text)
+        texts += parts[::2]
+        ids += map(self._ids.__getitem__, parts[1::2])
+
+    def _ordinary_ids(self, texts: list[str], dtype: np.dtype[Any]) -> tuple[Int64s, Int64s, NDArray[Any]]:
+        """Return the bytes and tokens of each of (n,) texts, and their ids, without those that mark a document."""
+        array = pa.array(texts, pa.large_string())
+        num_bytes = np.diff(text_bytes(array)[1])
+        has_text = num_bytes > 0
+        encoded = self._tokenizer.encode(array.filter(pa.array(has_text)), dtype)
+        ends = np.cumsum(encoded.num_tokens, dtype=np.int64)
+        is_text = np.ones(len(encoded.tokens), bool)
+        is_text[ends - 1] = False
+        num_bos = len(self._tokenizer.bos_ids)
+        for index in range(num_bos):
+            is_text[ends - encoded.num_tokens + index] = False
+        num_tokens = np.zeros(len(texts), np.int64)
+        num_tokens[has_text] = encoded.num_tokens - np.uint32(num_bos + 1)
+        return num_bytes, num_tokens, encoded.tokens[is_text]
+
+    def _byte_ranks(self, rendered: Sequence[Rendered]) -> UInt8s:
+        """Return the rank of the class of each byte of some texts."""
+        num_chars = np.array([len(one.text) for one in rendered], np.int64)
+        offsets = np.repeat(np.cumsum(num_chars) - num_chars, [len(one.ends) for one in rendered])
+        ends = np.concatenate([one.ends for one in rendered]) + offsets
+        data = np.frombuffer("".join([one.text for one in rendered]).encode(), np.uint8)
+        if len(data) > num_chars.sum():
+            first_bytes = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
+            ends = first_bytes[ends]
+        ranks = self._ranks[np.concatenate([one.classes for one in rendered])]
+        return np.repeat(ranks, np.diff(ends, prepend=0))
+
+    def _encode_whole(self, rendered: Rendered, dtype: np.dtype[Any]) -> tuple[NDArray[Any], UInt8s]:
+        """Return the ids of a conversation that is not cut, and the rank of each, with its end of text."""
+        if self._tokens.locate is None:
+            raise TokenizerError(f"tokenizer {self._tokenizer.name}: its ids do not add up to a text; give another")
+        located = self._tokens.locate(rendered.text, rendered.spellings)
+        ranks = np.append(np.repeat(self._ranks[rendered.classes], np.diff(rendered.ends, prepend=0)), 0)
+        places = np.stack([located.starts, located.ends], axis=1).ravel()
+        of_tokens = np.maximum.reduceat(ranks, np.minimum(places, len(ranks) - 1))[::2] if len(places) else ranks[:0]
+        return np.append(located.ids, self._tokenizer.eot_id).astype(dtype), np.append(of_tokens, 0).astype(np.uint8)
+
+    def _encoded(self, rendered: Sequence[Rendered], joined: _Joined) -> EncodedChats:
+        ends = np.cumsum(joined.num_tokens)
+        starts = ends - joined.num_tokens
+        classes = self._class_of_rank[joined.ranks]
+        classes[starts] |= BEGINS
+        classes[ends - 1] = 0
+        targets = _TARGETS[classes].astype(np.int64)
+        second = joined.tokens[np.minimum(starts + 1, ends - 1)]
+        return EncodedChats(
+            tokens=joined.tokens,
+            num_tokens=joined.num_tokens.astype(np.uint32),
+            classes=classes,
+            num_targets=np.add.reduceat(targets, starts) if len(starts) else starts,
+            num_turns=np.array([one.num_turns for one in rendered], np.int64),
+            num_ended=np.array([one.num_ended for one in rendered], np.int64),
+            doubles_bos=(joined.tokens[starts] == self._bos) & (second == self._bos),
+        )
+
+    def _read_turns(self, special: re.Pattern[str], added: re.Pattern[str], stop_tokens: tuple[str, ...]) -> Turns:
+        """Return how the template writes turns, from two conversations that nearly every template renders."""
+        prompt = usual_stop = ""
+        user, assistant = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+        with suppress(BadConversation):
+            without, begun = self._after(0, [user]), self._after(0, [user], add_generation_prompt=True)
+            num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(without, begun, strict=False)))
+            inside = (match.start() for match in added.finditer(begun) if match.start() < num_same < match.end())
+            prompt = begun[next(inside, num_same) :]
+        with suppress(BadConversation):
+            match = special.search(self._after(1, [user, assistant, user]))
+            usual_stop = match[0] if match else ""
+        return Turns(prompt, stop_tokens, usual_stop, special, added)
+
+    def _after(self, piece: int, messages: list[dict[str, Any]], *, add_generation_prompt: bool = False) -> str:
+        """Return what the template writes after a piece."""
+        marked = self._marker.mark({"messages": messages}, "")
+        text = self._template.render_marked(marked, add_generation_prompt=add_generation_prompt)
+        after = text.partition(marked.marks.open(piece))[2].partition(marked.marks.close)[2]
+        return marked.marks.pattern.sub("", after)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The ids of n conversations, and the rank of the class of each; `fits` says of each whether its bytes add up."""
+
+    tokens: NDArray[Any]
+    num_tokens: Int64s
+    ranks: UInt8s
+    fits: NDArray[np.bool_]
+
+
+def _chosen(rendered: Sequence[Rendered], chosen: NDArray[np.bool_]) -> list[Rendered]:
+    return list(compress(rendered, chosen))
+
+
+def _merged(joined: _Joined, others: list[tuple[NDArray[Any], UInt8s]], is_joined: NDArray[np.bool_]) -> _Joined:
+    """Return conversations in order: those of `joined` where `is_joined`, and others."""
+    ends = np.cumsum(joined.num_tokens)[:-1]
+    own = zip(np.split(joined.tokens, ends), np.split(joined.ranks, ends), strict=True)
+    rest = iter(others)
+    tokens, ranks = zip(*(next(own) if is_own else next(rest) for is_own in is_joined), strict=True)
+    num_tokens = np.array(list(map(len, tokens)), np.int64)
+    return _Joined(np.concatenate(tokens), num_tokens, np.concatenate(ranks), np.ones(len(tokens), bool))
+
+
+def _ranks() -> tuple[UInt8s, UInt8s]:
+    """Return an order of the classes, (256,) each way: a token that overlaps several has the highest.
+
+    Those that a model may learn of the assistant are above those of its messages that are kept out, then all others.
+    """
+    classes = np.arange(256)
+    is_of_assistant = np.isin(classes & ROLE_BITS, [ASSISTANT, REASONING, TOOL_CALL])
+    class_of_rank = np.lexsort([classes, is_of_assistant * (1 + (classes & MAY_LEARN > 0))]).astype(np.uint8)
+    ranks = np.empty(256, np.uint8)
+    ranks[class_of_rank] = classes
+    return ranks, class_of_rank

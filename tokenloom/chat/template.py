@@ -1,0 +1,107 @@
+"""A chat template: the text that it makes of a conversation, as transformers renders it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jinja2
+
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.marks import Marked, Marks
+from tokenloom.chat.sandbox import Budget, DateError, Sandbox, to_json
+from tokenloom.errors import BadConversation, SpecError, message_of
+
+TEMPLATE = "template"  # the reason of a row that its template does not render
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+_DATE_ADVICE = "give chat.date, such as 2026-11-25, so that a row has the same ids every day"
+
+
+class ChatTemplate:
+    """A template of a definition, compiled once.
+
+    Attributes:
+        has_generation: whether it says itself what the assistant writes.
+
+    Args:
+        definition: the template and what it is given.
+
+    Raises SpecError if the template is not valid.
+    """
+
+    def __init__(self, definition: ChatDefinition) -> None:
+        self.has_generation = _GENERATION.search(definition.template) is not None
+        self._budget = Budget()
+        self._marks: Marks | None = None
+        sandbox = Sandbox(self._budget, self._to_json, self._around_generation, definition.date)
+        try:
+            self._template = sandbox.compiled(definition.template)
+        except (jinja2.TemplateError, RecursionError) as error:
+            line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+            raise SpecError(
+                f"chat.template is not a template of Jinja: {message_of(error)}{line}; repair it, or give another"
+            ) from error
+        self._given = {**definition.special_tokens, **definition.arguments}
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any = None, *, add_generation_prompt: bool = False
+    ) -> str:
+        """Return the text of a conversation.
+
+        Raises BadConversation if the template refuses it, fails or exceeds a limit.
+        """
+        self._marks = None
+        return self._rendered([_aliased(message) for message in messages], tools, add_generation_prompt)
+
+    def render_marked(self, marked: Marked, *, add_generation_prompt: bool = False) -> str:
+        """Return the text of a conversation with its marks, and marks around the text of `generation`."""
+        self._marks = marked.marks
+        return self._rendered([_aliased(message) for message in marked.messages], marked.tools, add_generation_prompt)
+
+    def _rendered(self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
+        self._budget.start(len(messages), _num_chars(messages))
+        with _refusing():
+            return self._template.render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                **{"add_generation_prompt": add_generation_prompt, **self._given},
+            )
+
+    def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        """Return JSON, with the marks of a value that has some."""
+        self._budget.written(value)
+        text = to_json(value, *args, **kwargs)
+        return text if self._marks is None else self._marks.around_json(value, text)
+
+    def _around_generation(self, text: str) -> str:
+        return text if self._marks is None else self._marks.around_generation(text)
+
+
+def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as templates get it: without its weight, and with the name that gpt-oss has for reasoning."""
+    given = {name: value for name, value in message.items() if name != "train"}
+    if "reasoning_content" in given:
+        given["thinking"] = given["reasoning_content"]
+    return given
+
+
+def _num_chars(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the characters of the longest parts of messages."""
+    return sum(len(message.get(name) or "") for message in messages for name in ("content", "reasoning_content"))
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Translate whatever a template raises to BadConversation."""
+    try:
+        yield
+    except DateError as error:
+        raise SpecError(f"chat.template: {message_of(error)}; {_DATE_ADVICE}") from error
+    except Exception as error:  # a template can make Python raise anything
+        problem = message_of(error)
+        raise BadConversation(
+            f"the template does not render it ({problem}); repair the row, or give another chat.template", TEMPLATE
+        ) from error
