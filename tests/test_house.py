@@ -214,7 +214,7 @@ _BUDGETS = {
     "flows": 1_050,
     "reader": 2_450,
     "server": 650,
-    "spec": 1_280,
+    "spec": 1_330,
     "storage": 5_200,
     "tasks": 7_450,
     "tokenizers": 2_420,

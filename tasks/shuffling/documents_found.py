@@ -39,7 +39,7 @@ def _check_source(source: str, filter_text: str | None, records: Sequence[Partit
     """Raise InputError if a source has only bad rows, or if no row has a key that it names."""
     if keys := _missing_keys(filter_text, records):
         raise InputError(
-            f"source {source}: no row has the key {keys[0]!r} that its filter or id names; check the spelling"
+            f"source {source}: no row has the key {keys[0]!r} that its filter, id or tools names; check the spelling"
         )
     lists = [record.quarantine for record in records if record.quarantine.rows]
     if lists and not any(record.spills for record in records):

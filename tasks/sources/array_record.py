@@ -1,4 +1,4 @@
-"""ArrayRecord: a document is one record of UTF-8 text, or the text of the JSON object in one record.
+"""ArrayRecord: a document is one record of UTF-8 text, or the text or conversation of the JSON in one record.
 
 `row` is the number of the record; partitions are ranges of records. Records are read one at a time, without read-ahead:
 5,000 small records and 8 records of 60 MB take 255 MB of memory, against 619 MB with the library's default, at the same
@@ -27,12 +27,12 @@ class Reader(RecordReader):
     """Reads ArrayRecord files.
 
     Args:
-        options: see SourceReader; `text` is None if a record is the text itself.
+        options: see SourceReader; `text` is None if a record is the text itself, or if there are `messages`.
     """
 
     def __init__(self, options: Options) -> None:
         super().__init__(options, Fields({"text": None, **options}))
-        self._is_json = options.get("text") is not None
+        self._is_json = options.get("text") is not None or options.get("messages") is not None
         max_bytes = int(options["max_bytes"])
         self._max_record_bytes = 2 * max_bytes + OTHER_BYTES if self._is_json else max_bytes
 

@@ -33,7 +33,11 @@ REASONS = {
     "invalid_json": "invalid JSON, or JSON that is nested too deep",
     "invalid_utf8": "bytes that are not UTF-8 or not in the source's `encoding`, or a lone surrogate",
     "missing_key": "not an object, or an object without the key of the text",
+    "no_spans": "a conversation whose template does not show where the messages are",
+    "not_conversation": "a value of the messages that is not a conversation of the source's layout",
     "not_text": "a value of the text that is neither a string nor a list of strings",
+    "special_token": "a message that spells a special token",
+    "template": "a conversation that the template refuses",
     "too_large": "more bytes than documents.max_bytes, or than the tokenizer accepts",
 }
 

@@ -1,4 +1,4 @@
-"""CSV (RFC 4180, or another dialect), plain or compressed: a document is the text of one row.
+"""CSV (RFC 4180, or another dialect), plain or compressed: a document is the text of one row, or a conversation.
 
 `row` is the number of the row after the header, or in a file without one. A quoted field may contain a line end, so a
 file can't be cut: it is one partition, read as a stream.
@@ -17,7 +17,7 @@ from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.csv_dialect import Dialect
 from tokenloom.tasks.sources.files.compressed import open_decompressed
-from tokenloom.tasks.sources.rows.fields import Fields
+from tokenloom.tasks.sources.rows.fields import WHOLE_ROW, Fields
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.shown_names import column_error
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
@@ -41,7 +41,8 @@ class Reader(TextFileReader):
     def __init__(self, options: Options) -> None:
         super().__init__(options, Fields(options, parses_numbers=True))
         compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
-        named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in ("id", "text")]
+        keys = ("id", "text", "tools") if options.get("messages") == WHOLE_ROW else ("id", "text", "messages", "tools")
+        named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in keys]
         # column -> the key of the spec that names it
         self._needed = {str(column): key for key, column in named if column is not None}
         self._dialect = Dialect(options)

@@ -1,6 +1,7 @@
-"""Parquet: a document is the text of one row; partitions are runs of row groups; only the needed columns are read.
+"""Parquet: a document is the text or conversation of one row; partitions are runs of row groups.
 
-A filter is pushed down: row groups that can't hold a row it keeps, by their statistics, are not read.
+Only the needed columns are read. A filter is pushed down: row groups that can't hold a row it keeps, by their
+statistics, are not read.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Reader(SourceReader):
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""
         with self._open(url) as file:
-            leaves = leaves_of(file, [self._columns.text])
+            leaves = leaves_of(file, self._columns.documents(file.schema_arrow, url))
             check_counts(file, url, leaves)
             return cut_groups([group_of(file, i, leaves) for i in range(file.metadata.num_row_groups)])
 

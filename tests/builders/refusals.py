@@ -16,8 +16,8 @@ from tokenloom.storage.versions.references import dataset_store
 
 TEXTS = [f"text {i} " + "ab" * (i % 17) for i in range(60)]
 NEXT_STEP = re.compile(
-    r"[Rr]epair |rename |leave_out|correct |[Ss]et text:|leave (it |the file )?out|[Cc]heck |build again"
-    r"|recreate |write .+/\*|choose another|cut the|free space|give this user|raise "
+    r"[Rr]epair |rename |leave_out|correct |[Ss]et (text|messages|layout):|leave (it |the file )?out|[Cc]heck "
+    r"|build again|recreate |write .+/\*|choose another|cut the|free space|give this user|raise "
 )
 
 

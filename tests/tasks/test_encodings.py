@@ -101,14 +101,16 @@ def test_rows_are_not_to_be_left_out_if_that_leaves_none(tmp_path: Path) -> None
     path = tmp_path / "a.jsonl"
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path), "text": "messages"}])
     path.write_text(f"{json.dumps({'messages': conversation})}\n" * 3)
-    message = assert_refused(spec, "row", "'messages' is a conversation; conversations are not supported; set text: to")
+    message = assert_refused(
+        spec, "row", "'messages' is a conversation; set messages: messages in place of text: messages"
+    )
     assert "on_error" not in message
     path.write_text(f"{json.dumps({'messages': conversation})}\n" + '{"messages": "text"}\n')
-    assert_refused(spec, "conversations are not supported", "leave out bad rows (documents.on_error: skip)")
+    assert_refused(spec, "set messages: messages in place of", "leave out bad rows (documents.on_error: skip)")
     pq.write_table(pa.table({"messages": [conversation[:1]]}), tmp_path / "a.parquet")
     spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/*.parquet", "text": "messages"}])
     assert_refused(
-        spec, "a.parquet: column 'messages' holds conversations; conversations are not supported; set text: to"
+        spec, "a.parquet: column 'messages' holds conversations; set messages: messages in place of text: messages"
     )
 
 

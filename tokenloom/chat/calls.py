@@ -61,9 +61,9 @@ def _object_in(text: str) -> Any:
 
 def tools_of(value: Any) -> list[Any]:
     """Return the descriptions of functions in a list, or in JSON text of one; each has type and function."""
-    if value is None or value == "":
+    value = None if value == "" else parsed(value, "tools")
+    if value is None:
         return []
-    value = parsed(value, "tools")
     if not isinstance(value, list):
         raise bad(f"tools are {kind_of(value)}, not a list of functions' descriptions; repair the row, or set tools:")
     return [_tool(f"tools[{position}]", parsed(one, "tools")) for position, one in enumerate(value)]

@@ -66,6 +66,39 @@ def _encoding_field() -> Any:
     )
 
 
+LAYOUTS = ("messages", "sharegpt", "alpaca", "prompt_completion")  # which chat/layouts.py reads
+WHOLE_ROW = "."  # the `messages` of a source each of whose rows is a conversation
+
+
+def _known_layout(name: str) -> str:
+    if name not in LAYOUTS:
+        raise ValueError(f"{name!r} is not a layout of conversations; they are: {', '.join(LAYOUTS)}")
+    return name
+
+
+_Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
+
+
+def _messages_field() -> Any:
+    return Field(
+        None,
+        title="Messages",
+        description="In place of text: column or key with a conversation, or its JSON; . if each row is one",
+    )
+
+
+def _tools_field() -> Any:
+    return Field(
+        None,
+        title="Tools",
+        description="Column or key with the tools of a conversation, or their JSON; default: tools, where rows have it",
+    )
+
+
+def _layout_field() -> Any:
+    return Field(None, title="Layout", description=f"{', '.join(LAYOUTS)}; empty: recognized from the first rows")
+
+
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
 
@@ -74,6 +107,22 @@ def _is_position(name: str) -> bool:
 
 
 class _Source(SpecModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _text_or_messages(cls, values: Any) -> Any:
+        """Check that a source names its texts or its conversations, not both; without messages, text has a default."""
+        if not isinstance(values, dict) or "text" not in cls.model_fields:
+            return values
+        if values.get("messages") is not None:
+            if values.get("text"):  # Prefect's form sends an empty text
+                raise ValueError("text and messages exclude each other: remove text, or messages if rows are texts")
+            return {**values, "text": None}
+        if other := next((key for key in ("tools", "layout") if values.get(key) is not None), None):
+            raise ValueError(f"{other} is an option of conversations: give messages, the key with them, or remove it")
+        if "text" in values and values["text"] is None and cls.model_fields["text"].default is not None:
+            raise ValueError("give text, the key with the texts, or messages, the key with the conversations")
+        return values
+
     def source_name(self, position: int) -> str:
         """Return the name of the source in a version's inputs; `position` is its position in the spec."""
         return getattr(self, "name", None) or f"{self.kind}-{position}"  # type: ignore[attr-defined]
@@ -113,20 +162,23 @@ class _FileSource(_Source):
 
 
 class _ColumnSource(_FileSource):
-    text: str = Field("text", title="Text", description="Column or key with the text; may be dotted: meta.body")
+    text: str | None = Field("text", title="Text", description="Column or key with the text; may be dotted: meta.body")
+    messages: _ColumnName | None = _messages_field()
+    tools: _ColumnName | None = _tools_field()
+    layout: _Layout | None = _layout_field()
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
     id: _ColumnName | None = Field(None, title="Id", description="Column or key to copy to the document table")
 
 
 class ParquetSource(_ColumnSource):
-    """Parquet files; a document is the text of one row."""
+    """Parquet files; a document is the text or conversation of one row."""
 
     model_config = ConfigDict(title="Parquet")
     kind: Literal["parquet"] = kind_field("parquet")
 
 
 class JsonlSource(_ColumnSource):
-    """JSON lines, or JSON arrays of objects; plain, .gz, .bz2 or .zst; a document is the text of one object."""
+    """JSON lines, or JSON arrays of objects; plain, .gz, .bz2 or .zst; an object has a text or a conversation."""
 
     model_config = ConfigDict(title="JSON lines")
     kind: Literal["jsonl"] = kind_field("jsonl")
@@ -134,13 +186,15 @@ class JsonlSource(_ColumnSource):
 
 
 class CsvSource(_ColumnSource):
-    """CSV files (RFC 4180), with or without a header; plain, .gz, .bz2 or .zst; a document is the text of one row."""
+    """CSV files (RFC 4180), with or without a header; plain, .gz, .bz2 or .zst; a row has a text or a conversation."""
 
     model_config = ConfigDict(title="CSV")
     kind: Literal["csv"] = kind_field("csv")
-    text: _Field = Field(
+    text: _Field | None = Field(
         "text", title="Text", description="Column with the text; without header and columns its position, from 0"
     )
+    messages: _Field | None = _messages_field()
+    tools: _Field | None = _tools_field()
     id: _Field | None = Field(
         None, title="Id", description="Column to copy to the document table, or its position, as for the text"
     )
@@ -178,15 +232,21 @@ class CsvSource(_ColumnSource):
         if twice := [name for name in self.columns if self.columns.count(name) > 1]:
             raise ValueError(f"columns: two fields are named {twice[0]!r}; give each its own name")
         compared = columns_of(parse_filter(self.filter)) if self.filter else []
-        named = [("text", self.text), ("id", self.id), *(("filter", name) for name in compared)]
+        named = [*self._named(), *(("filter", name) for name in compared)]
         if wrong := next(((key, name) for key, name in named if name is not None and name not in self.columns), None):
             raise ValueError(f"{wrong[0]}: {wrong[1]!r} is not in columns, which are: {', '.join(self.columns)}")
+
+    def _named(self) -> list[tuple[str, str | None]]:
+        """Return the columns that options name."""
+        rows = None if self.columns and self.messages == WHOLE_ROW else self.messages
+        return [("text", self.text), ("messages", rows), ("tools", self.tools), ("id", self.id)]
 
     def _check_positions(self) -> None:
         if self.filter:
             raise ValueError("filter: columns need names if there is no header: give columns: [name, ...]")
-        named = [("text", self.text), ("id", self.id)]
-        if wrong := next(((key, name) for key, name in named if name is not None and not _is_position(name)), None):
+        if wrong := next(
+            ((key, name) for key, name in self._named() if name is not None and not _is_position(name)), None
+        ):
             raise ValueError(
                 f"{wrong[0]}: without a header there is no column {wrong[1]!r}: give columns: [name, ...], or the "
                 f"position of the field, {wrong[0]}: 0 for the first"
@@ -194,24 +254,24 @@ class CsvSource(_ColumnSource):
 
 
 class ArrowSource(_ColumnSource):
-    """Arrow files, or folders that datasets.save_to_disk wrote; a document is the text of one row."""
+    """Arrow files, or folders that datasets.save_to_disk wrote; a document is the text or conversation of one row."""
 
     model_config = ConfigDict(title="Arrow")
     kind: Literal["arrow"] = kind_field("arrow")
 
 
 class ArrayRecordSource(_ColumnSource):
-    """ArrayRecord files; a document is one record, or the text of its JSON object."""
+    """ArrayRecord files; a document is one record, or the text or conversation of its JSON object."""
 
     model_config = ConfigDict(title="ArrayRecord")
     kind: Literal["arrayrecord"] = kind_field("arrayrecord")
-    text: _ColumnName | None = Field(  # type: ignore[assignment]
+    text: _ColumnName | None = Field(
         None, title="Text", description="Key with the text if records are JSON objects; empty: a record is the text"
     )
 
     @model_validator(mode="after")
     def _objects(self) -> ArrayRecordSource:
-        if self.text is None and (self.filter or self.id):
+        if self.text is None and self.messages is None and (self.filter or self.id):
             raise ValueError("filter and id need records that are JSON objects: give text, the key with their text")
         return self
 

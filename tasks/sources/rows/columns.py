@@ -1,4 +1,4 @@
-"""Take the texts and ids of rows from columns of Arrow record batches.
+"""Take the texts or conversations and the ids of rows from columns of Arrow record batches.
 
 The columnar counterpart of fields.py, for kinds that are read in batches: parquet, Arrow, Hugging Face datasets.
 """
@@ -18,20 +18,26 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, has_column, pick, plain, value_type
+from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns
+from tokenloom.tasks.sources.rows.conversations import ROLES, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding
-from tokenloom.tasks.sources.rows.fields import NO_CONVERSATIONS, ROLES, compare
+from tokenloom.tasks.sources.rows.fields import compare
 from tokenloom.tasks.sources.rows.path_columns import OPTION
+
+_VALUE_BYTES = 8  # of a value beside the texts of a conversation
 
 
 class Columns:
     """Takes texts and ids from record batches.
 
     Args:
-        options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
+        options: see SourceReader; `text`, `messages`, `tools`, `id` and the columns of `filter` may be dotted, into
+            structs.
     """
 
     def __init__(self, options: Options) -> None:
-        self.text: str = options["text"]
+        self._conversations = ConversationColumns(options) if options.get("messages") is not None else None
+        self._text: str = options["text"] or ""  # not used if there are conversations
         self.id: str | None = options.get("id")
         self._filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
         self._path_columns: dict[str, str | None] = options.get(OPTION, {})
@@ -40,10 +46,7 @@ class Columns:
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
-        names: list[str] = []
-        if not self._is_of_path(schema, self.text):
-            self._check_text(schema, url)
-            names.append(self.text)
+        names = self.documents(schema, url)
         if self.id is not None and not self._is_of_path(schema, self.id):
             kind = value_type(field_type(schema, self.id, url, "id"))
             if not (pa.types.is_integer(kind) or _is_string(kind)):
@@ -57,14 +60,23 @@ class Columns:
             names.append(comparison.column)
         return list(dict.fromkeys(names))
 
+    def documents(self, schema: pa.Schema, url: str) -> list[str]:
+        """Return the dotted names of the columns that hold the documents; raises InputError as `needed` does."""
+        if self._conversations is not None:
+            return self._conversations.names(schema, url)
+        if self._is_of_path(schema, self._text):
+            return []
+        self._check_text(schema, url)
+        return [self._text]
+
     def _check_text(self, schema: pa.Schema, url: str) -> None:
-        kind = field_type(schema, self.text, url, "text")
+        kind = field_type(schema, self._text, url, "text")
         if not _is_text(kind):
             items = value_type(kind).value_type if _is_list(value_type(kind)) else None
             if items is not None and pa.types.is_struct(items) and ROLES & {field.name for field in items}:
-                raise InputError(f"{url}: column {self.text!r} holds conversations; {NO_CONVERSATIONS}")
+                raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
             raise InputError(
-                f"{url}: column {self.text!r} is {kind}; a text column holds strings, or lists of strings. "
+                f"{url}: column {self._text!r} is {kind}; a text column holds strings, or lists of strings. "
                 "Set text: to such a column"
             )
 
@@ -100,22 +112,30 @@ class Columns:
             first_row: the number of its first row in the file.
             url: for messages.
         """
-        offsets = np.concatenate([[0], np.cumsum(_text_lengths(self._pick(batch, self.text)), dtype=np.int64)])
+        names = [self._text] if self._conversations is None else self.documents(batch.schema, url)
+        lengths = sum(_text_lengths(self._pick(batch, name)) for name in names)
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         for start, end in runs_of(offsets, BATCH_BYTES):
-            yield self._rows(batch.slice(start, end - start), first_row + start, url)
+            yield self._rows(batch.slice(start, end - start), names, first_row + start, url)
 
-    def _rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Rows:
+    def _rows(self, batch: pa.RecordBatch, names: list[str], first_row: int, url: str) -> Rows:
         numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
-        raw_texts = _joined(plain(self._pick(batch, self.text)))
+        documents = [plain(self._pick(batch, name)) for name in names]
+        if self._conversations is None:
+            documents = [_joined(documents[0])]
         raw_ids = None if self.id is None else plain(self._pick(batch, self.id))
         num_filtered = 0
         if (tree := self.filter_of(batch.schema, url)) is not None:
             kept = kept_rows(batch, tree, url)
             mask, num_filtered = pa.array(kept), int((~kept).sum())
-            raw_texts, numbers = raw_texts.filter(mask), numbers[kept]
+            documents, numbers = [one.filter(mask) for one in documents], numbers[kept]
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)
         bad: dict[int, BadRow] = {}
-        texts = self._strings(raw_texts, numbers, url, bad)
+        documents = [self._strings(one, numbers, url, bad) if _is_string(one.type) else one for one in documents]
+        if self._conversations is None:
+            texts = documents[0]
+        else:
+            texts = self._conversations.texts(dict(zip(names, documents, strict=True)), numbers, url, bad)
         ids = None if raw_ids is None else self._strings(raw_ids, numbers, url, bad)
         if bad and not self._skips:
             raise bad[min(bad)]
@@ -188,6 +208,10 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         item_bytes = np.concatenate([[0], np.cumsum(_text_lengths(items) + 1)])
         ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         return np.diff(item_bytes[ends], prepend=0)
+    if pa.types.is_struct(values.type):
+        return sum(map(_text_lengths, values.flatten()), np.zeros(len(values), np.int64))
+    if not (_is_string(values.type) or pa.types.is_null(values.type)):
+        return np.full(len(values), _VALUE_BYTES)
     lengths = pc.binary_length(values.cast(pa.large_binary()))
     found: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
     return found

@@ -1,4 +1,4 @@
-"""Take the text and id of a row from Python values, and decide whether the filter keeps the row."""
+"""Take the text or conversation and the id of a row from Python values, and decide whether the filter keeps the row."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 from tokenloom.errors import BadRow, message_of
 from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.rows.conversations import ROLES, Conversations, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding
 from tokenloom.tasks.sources.rows.path_columns import OPTION
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
 _MISSING = object()
-WHOLE_ROW = "."  # the `text` of a source whose rows are strings, not objects
-ROLES = {"role", "from"}  # each message of a conversation has one of these keys
-NO_CONVERSATIONS = "conversations are not supported; set text: to a key or column whose values are text"
+WHOLE_ROW = "."  # the `text` or `messages` of a source whose rows are texts or conversations themselves
 
 
 def is_conversation(value: object) -> bool:
@@ -31,17 +30,20 @@ class Fields:
     """Takes the text and id of rows, and decides which rows the filter keeps.
 
     Args:
-        options: see SourceReader; if `text` is None or ".", the row itself is its text.
+        options: see SourceReader; if `text` is None or ".", the row itself is its text, unless there are `messages`.
         parses_numbers: whether all values are text, as in CSV; a filter's numbers are then compared as numbers.
     """
 
     def __init__(self, options: Options, *, parses_numbers: bool = False) -> None:
-        self._text_key: str | None = None if options["text"] == WHOLE_ROW else options["text"]
+        self._conversations = Conversations(options) if options.get("messages") is not None else None
+        named_text = options["text"] if self._conversations is None else self._conversations.key
+        self._text_key: str | None = None if named_text == WHOLE_ROW else named_text
         self._id_key: str | None = options.get("id")
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
         self.path_columns: dict[str, str | None] = options.get(OPTION, {})
         named = [*(columns_of(self._filter) if self._filter else []), *([self._id_key] if self._id_key else [])]
+        named += [self._conversations.tools] if self._conversations and self._conversations.names_tools else []
         self.missing_keys = set(named)  # keys that no row has had so far
         self.decoding = Decoding(options)
 
@@ -57,14 +59,18 @@ class Fields:
         )
 
     def text(self, place: str, row: int, value: Any) -> str | None:
-        """Return the text of a row, None if it is null; raises BadRow if the row has no text."""
+        """Return the text of a row, None if it is null; raises BadRow if the row has no text, or no conversation."""
         text = value if self._text_key is None else self._pick(place, row, value, self._text_key)
+        if self._conversations is not None:
+            tools = self._found(value, self._conversations.tools)
+            return self._conversations.text(place, row, text, None if tools is _MISSING else tools, value)
         if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
             text = "\n".join(item for item in text if item is not None)
         if text is not None and not isinstance(text, str):
             what = "it" if self._text_key is None else repr(self._text_key)
             if is_conversation(text):
-                raise BadRow(f"{place}: {what} is a conversation; {NO_CONVERSATIONS}", row, "not_text")
+                step = instead_of_text(self._text_key or WHOLE_ROW)
+                raise BadRow(f"{place}: {what} is a conversation; {step}", row, "not_text")
             raise BadRow(f"{place}: {what} is {json_type(text)}, not text; repair the row", row, "not_text")
         return None if text is None else self.decoding.clean(place, row, text, "text")
 
@@ -96,10 +102,13 @@ class Fields:
             return found
         if not isinstance(value, Mapping):
             step = f"set text: {WHOLE_ROW} if each row is a text" if isinstance(value, str) else "repair the row"
+            if is_conversation(value):
+                step = f"set messages: {WHOLE_ROW}, since the row is a conversation"
             message = f"{place}: {json_type(value)} where an object with the key {key!r} is expected; {step}"
             raise BadRow(message, row, "missing_key")
         keys = shown_names(value)
-        raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set text: to one of them", row, "missing_key")
+        option = "text" if self._conversations is None else "messages"
+        raise BadRow(f"{place}: no key {key!r}; its keys are: {keys}. Set {option}: to one of them", row, "missing_key")
 
     def _compare(self, place: str, row: int, value: Any, comparison: Comparison | Members) -> bool:
         found = self._found(value, comparison.column)
