@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -94,7 +95,7 @@ class _Conversations:
 
     def __init__(self, tokenizer: Tokenizer, chat: ChatDefinition) -> None:
         self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
-        self._chats = _chat_encoder(canonical_json(chat), tokenizer)  # type: ignore[arg-type]  # every object has a hash
+        self._chats = _chat_encoder(canonical_json(chat), tokenizer, get_ident())  # type: ignore[arg-type]  # has a hash
         self._is_learned = learned_classes("assistant")
 
     def prepared(self, rows: Rows, on_error: str, without_target: str, place_of: PlaceOf) -> Rows:
@@ -149,8 +150,9 @@ class _Conversations:
         return EncodedDocuments(encoded.tokens, encoded.num_tokens, encoded.classes, counts)
 
 
-@lru_cache(maxsize=2)
-def _chat_encoder(definition: bytes, tokenizer: Tokenizer) -> ChatEncoder:
+@lru_cache(maxsize=8)
+def _chat_encoder(definition: bytes, tokenizer: Tokenizer, _thread: int) -> ChatEncoder:
+    """Return an encoder, which only one thread uses: it remembers what it renders."""
     from tokenloom.chat.encoding import ChatEncoder
 
     return ChatEncoder(definition_of(json.loads(definition)), tokenizer)

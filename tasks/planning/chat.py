@@ -30,6 +30,7 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
     """
     if not spec.has_conversations:
         return None
+    from tokenloom.chat.template import ChatTemplate  # late: a plan of texts needs no Jinja
     from tokenloom.spec.chat import OF_TOKENIZER
 
     rules, found = spec.chat, chat_files(definition)
@@ -41,7 +42,7 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         )
     given = {name: value for name, value in rules.arguments.items() if name in SPECIAL_TOKENS}
     tokens = {name: value for name, value in (found.special_tokens | given).items() if isinstance(value, str)}
-    return ChatDefinition(
+    chat = ChatDefinition(
         template=template,
         arguments=rules.arguments,
         date=rules.date,
@@ -49,6 +50,8 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         stop_tokens=tuple(rules.stop_tokens),
         special_tokens_in_content=rules.special_tokens_in_content,
     )
+    ChatTemplate(chat)
+    return chat
 
 
 def _named(definition: dict[str, Any]) -> str:
