@@ -16,7 +16,7 @@ JOB_SAMPLES = 50  # documents that a job encodes again
 
 
 class ChosenDocument(NamedTuple):
-    """A document that was chosen: its place in the inputs and in a shard, its content, and a hash of its ids there."""
+    """A document that was chosen: its place in inputs and shard, its content, and a hash of ids and classes there."""
 
     input_index: int
     row: int
@@ -32,5 +32,6 @@ def choose_documents(batch: pa.RecordBatch, shard: StoredShard, max_hash: int) -
     chosen = np.flatnonzero(check_hashes(content[:, 0], column_values(batch, "row")) <= max_hash)
     columns = [column_values(batch, name)[chosen].tolist() for name in ("input", "row", "start", "num_tokens")]
     for (input_index, row, start, num_tokens), digest in zip(zip(*columns, strict=True), content[chosen], strict=True):
-        ids_hash = hash_of_ids(shard.tokens(start, start + num_tokens))
+        end = start + num_tokens
+        ids_hash = hash_of_ids(shard.tokens(start, end), shard.classes(start, end) if shard.entry.has_mask else None)
         yield ChosenDocument(input_index, row, start, content_digits(digest), ids_hash, shard.entry.name)
