@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +29,10 @@ class ClassFigures:
         return self.learned / max(1, sum(self.tokens.values()))
 
 
-def class_figures(counts: Mapping[str, int]) -> ClassFigures:
-    """Return the figures of tokens that are counted by class, whose number is the key, as in build.json."""
-    classes = np.arange(256)
-    by_class = np.array([counts.get(str(number), 0) for number in range(256)], np.int64)
+def class_figures(counts: Iterable[Mapping[str, int]]) -> ClassFigures:
+    """Return the figures of tokens that are counted by class, whose number is the key: the sum of several counts."""
+    classes, parts = np.arange(256), list(counts)
+    by_class = np.array([sum(part.get(str(number), 0) for part in parts) for number in range(256)], np.int64)
     by_role = np.bincount(classes & ROLE_BITS, by_class, minlength=len(ROLES)).astype(np.int64)[: len(ROLES)].tolist()
     return ClassFigures(
         conversations=int(by_class[classes & BEGINS > 0].sum()),

@@ -27,11 +27,12 @@ def test_roles_turns_and_learned_tokens_are_counted_over_all_bits() -> None:
         TOOL_OUTPUT | MAY_LEARN: 5,
         TEXT_CLASS: 100,
     }
-    found = class_figures({str(number): count for number, count in counts.items()})
+    by_number = {str(number): count for number, count in counts.items()}
+    found = class_figures([by_number, {str(TEMPLATE): 0}])
     tokens = {"template": 4, "text": 100, "assistant": 50, "tool_output": 5}
     assert found == ClassFigures(conversations=2, turns=3, tokens=tokens, learned=143)
     assert found.learned_share == 143 / 159
 
 
 def test_nothing_is_counted_without_classes() -> None:
-    assert class_figures({}).learned_share == 0
+    assert class_figures([]).learned_share == 0

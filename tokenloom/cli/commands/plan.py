@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
+    from tokenloom.cli.classes_shown import ClassRun
     from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.planning.plan import BuildPlan
 
+_CONVERSATION_CHARS = 60  # shown of each part of the first conversation
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
 
 
@@ -34,14 +37,28 @@ class PlannedSource:
 
 
 @dataclass(frozen=True)
+class PlannedChat:
+    """How a build renders conversations: the layout of each source of them, where the template is from, its SHA-256.
+
+    `first` are the runs of tokens of the first conversation, which `place` names; empty if the first rows have none.
+    """
+
+    layouts: dict[str, str]
+    template: str
+    sha256: str
+    place: str | None
+    first: list[ClassRun]
+
+
+@dataclass(frozen=True)
 class PlanResult(Result):
     """The version that a build would make, and its inputs in total and by source.
 
     `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
-    that is not the fastest library, None if it is. `checks` are the limits that the version must keep. Of a version
-    that is published, `gates` are their results and `file_check` is what was checked of its files. `warnings` name what
-    of the version is empty, or may be. `not_writable` says why this user can't write the store, as a build does; None
-    if that is possible or, on a remote store, unknown.
+    that is not the fastest library, None if it is. `chat` is None without conversations. `checks` are the limits that
+    the version must keep. Of a version that is published, `gates` are their results and `file_check` is what was
+    checked of its files. `warnings` name what of the version is empty, or may be. `not_writable` says why this user
+    can't write the store, as a build does; None if that is possible or, on a remote store, unknown.
     """
 
     dataset: str
@@ -58,6 +75,7 @@ class PlanResult(Result):
     estimate: Estimate | None
     sources: list[PlannedSource]
     left_out: dict[str, Any]
+    chat: PlannedChat | None
     checks: dict[str, float]
     gates: list[GateResult]
     warnings: list[str]
@@ -115,11 +133,30 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
         estimate=estimate,
         sources=sources,
         left_out=planned.left_out,
+        chat=_chat(planned),
         checks=planned.limits,
         gates=gates,
         warnings=warnings,
         file_check=found,
         not_writable=None if planned.published else _why_not_writable(planned.store),
+    )
+
+
+def _chat(planned: BuildPlan) -> PlannedChat | None:
+    if planned.chat is None:
+        return None
+    from tokenloom.cli.classes_shown import class_runs
+    from tokenloom.storage.formats.classes import learned_classes
+    from tokenloom.tasks.encoding.first_conversation import first_conversation
+
+    found, given = first_conversation(planned), planned.spec.chat.template
+    runs = class_runs(found.tokenizer, found.tokens, found.classes, learned_classes("assistant")) if found else []
+    return PlannedChat(
+        layouts={file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
+        template="of the tokenizer" if given == "tokenizer" else given,
+        sha256=hashlib.sha256(planned.chat.template.encode()).hexdigest(),
+        place=found.place if found else None,
+        first=runs,
     )
 
 
@@ -192,6 +229,8 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
     end = described_end(planned.tokenizer.eot_id, planned.known.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(result.tokenizer)}, end of text {end}")
     out.line(measured_line(planned))
+    if result.chat:
+        _print_chat(out, result.chat)
     if planned.published:
         out.line(result.file_check or "")
         _print_gates(out, result.gates)
@@ -204,6 +243,16 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
         _print_estimate(out, result.estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
     out.line("about as much space again. Changing the split shares can move documents between splits.")
+
+
+def _print_chat(out: Output, chat: PlannedChat) -> None:
+    from tokenloom.cli.classes_shown import print_runs
+
+    layouts = ", ".join(f"{source} has the layout {layout}" for source, layout in chat.layouts.items())
+    out.line(f"conversations: {layouts}; template {chat.template}, SHA-256 {chat.sha256[:12]}")
+    if chat.place:
+        out.line(f"the first, {chat.place}; what is learned is marked:")
+        print_runs(out, chat.first, _CONVERSATION_CHARS)
 
 
 def _print_gates(out: Output, gates: list[GateResult]) -> None:
