@@ -14,6 +14,7 @@ from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
 from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
+from tokenloom.tasks.publishing.class_figures import ClassFigures, class_figures
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.wording import counted, tokenizer_name
 
@@ -53,6 +54,13 @@ class VersionFacts:
     def tokenizer(self) -> dict[str, Any]:
         """The tokenizer's name for people, its kind and the size of its vocabulary."""
         return tokenizer_label(self.manifest.tokenizer, self.build and self.build.spec.get("tokenizer"))
+
+    @cached_property
+    def conversations(self) -> ClassFigures | None:
+        """What is known of its conversations; None if it has none, or its build.json can't be read."""
+        if self.build is None or "chat" not in self.manifest.spec:
+            return None
+        return class_figures(split.classes for split in self.build.statistics.values())
 
     @property
     def recorded_gates(self) -> list[GateResult]:

@@ -31,6 +31,7 @@ def report_sections(figures: VersionFigures) -> Iterator[Section]:
         yield _sources(figures)
     yield _splits(figures)
     yield from _lengths(figures)
+    yield from _conversations(figures)
     yield _rows(figures)
     yield from _tokens(figures)
     yield from _documents(figures)
@@ -156,6 +157,25 @@ def _length(value: float) -> str:
 
 def _quantile_name(share: float) -> str:
     return "median" if share == 0.5 else f"p{100 * share:g}"
+
+
+def _conversations(figures: VersionFigures) -> Iterator[Section]:
+    """Yield whose the tokens of conversations are, and how many a model learns by default."""
+    found = figures.facts.conversations
+    if not found:
+        return
+    total = figures.total.tokens
+    lead = (
+        f"{counted(found.conversations, 'conversation')} with {counted(found.turns, 'turn')} of the assistant. "
+        f"{percent_of(found.learned, total)} of the tokens are learned by default: what the assistant writes, and text."
+    )
+    roles = [(role.replace("_", " "), count) for role, count in found.tokens.items()]
+    bars = [Bar(role, count, f"{short(count)} ({percent_of(count, total)})") for role, count in roles]
+    rows = [[role, f"{count:,}", percent_of(count, total)] for role, count in roles]
+    charts = [bars_of("Tokens by role", "share of all tokens", bars)]
+    yield Section(
+        "conversations", "Conversations", lead, charts, [Table("Roles", ["role", "tokens", "of tokens"], rows)]
+    )
 
 
 def _rows(figures: VersionFigures) -> Section:

@@ -12,7 +12,7 @@ from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.publishing.gates import failed, gate_line
 from tokenloom.tasks.publishing.version_facts import VersionFacts
-from tokenloom.wording import counted, counted_rows, described_tokenizer
+from tokenloom.wording import counted, counted_rows, described_tokenizer, percent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +35,14 @@ def run(reference: str, out: Output) -> JsonResult:
         out.line(
             f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
         )
+    if found := facts.conversations:
+        turns = counted(found.turns, "turn")
+        out.line(
+            f"  chat       {counted(found.conversations, 'conversation')}, {turns} of the assistant; "
+            f"{percent(found.learned_share)} of the tokens are learned by default"
+        )
+        roles = (f"{role} {count:,}" for role, count in found.tokens.items())
+        out.line(f"  roles      {', '.join(roles)}")
     splits = [
         [name, split.tokens, split.documents, split.duplicates, len(split.shards), split.shards.num_bytes()]
         for name, split in manifest.splits.items()
@@ -49,4 +57,6 @@ def run(reference: str, out: Output) -> JsonResult:
     out.line(facts.file_check)
     gates = [asdict(gate) for gate in facts.recorded_gates]
     shown = {"inputs": [asdict(entry) for entry in inputs], "gates": gates, "warnings": facts.warnings}
+    if found:
+        shown["conversations"] = asdict(found)
     return JsonResult(manifest.json() | shown)
