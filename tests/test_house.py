@@ -216,7 +216,7 @@ _BUDGETS = {
     "server": 650,
     "spec": 1_330,
     "storage": 5_200,
-    "tasks": 7_600,
+    "tasks": 7_690,
     "tokenizers": 2_420,
     "tokenloom": 355,
 }
