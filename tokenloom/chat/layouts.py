@@ -7,7 +7,8 @@
 | `alpaca` | a row with instruction, input, output, and perhaps system and history |
 | `prompt_completion` | a row with prompt and completion: texts, or lists of messages |
 
-A list may be JSON text, and may stand under `messages` or `conversations` of an object, as the normalized form has it.
+A list may be JSON text, and may stand under `messages` or `conversations` of an object, as the normalized form has it;
+a `system` beside it is the first message.
 Whatever the form can't hold is refused: images, unknown roles, parts whose order would be lost.
 """
 
@@ -56,7 +57,7 @@ def normalized(value: Any, layout: str, tools: Any = None) -> dict[str, Any]:
         if isinstance(value, Mapping):
             refuse_pair(value)
             tools = value.get("tools") if tools is None else tools
-        messages = list(_READERS[layout](value))
+        messages = [*_system_of(value, layout), *_READERS[layout](value)]
         if not messages:
             raise bad("it has no messages; leave the row out")
         found = [*tools_of(tools), *(tool for one in messages for tool in tools_of(one.pop("tools", None)))]
@@ -97,14 +98,15 @@ def _listed(value: Any) -> Any:
     """Return the list of messages in an object, and any other value as it is."""
     if not isinstance(value, Mapping):
         return value
-    return value.get("messages") if value.get("messages") is not None else value.get("conversations")
+    turns = value.get("messages") if value.get("messages") is not None else value.get("conversations")
+    return parsed(turns, "the list of messages")
 
 
 def _fitting(value: Any) -> set[str]:
     """Return the layouts that a value has; none if it is damaged or empty."""
     try:
         value = parsed(value, "the conversation")
-        turns = parsed(_listed(value), "the list of messages")
+        turns = _listed(value)
     except BadConversation:
         return set()
     fitting = set()
@@ -118,13 +120,19 @@ def _fitting(value: Any) -> set[str]:
 
 def _turns(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each message of a list with its place, for errors."""
-    turns = parsed(_listed(value), "the list of messages")
+    turns = _listed(value)
     if not isinstance(turns, list):
         raise bad(f"it is {kind_of(turns)}, not a list of messages; set layout:, or repair the row")
     for position, turn in enumerate(turns):
         if not isinstance(turn, Mapping):
             raise bad(f"messages[{position}] is {kind_of(turn)}, not an object; repair the row")
         yield f"messages[{position}]", turn
+
+
+def _system_of(value: Any, layout: str) -> Iterator[Message]:
+    """Yield the message with the system prompt that a row has beside its conversation."""
+    if layout != "prompt_completion" and isinstance(value, Mapping) and value.get("system"):
+        yield {"content": text_of("system", value["system"]), "role": "system"}
 
 
 def _messages(value: Any) -> Iterator[Message]:
@@ -150,8 +158,6 @@ def _shared_gpt(value: Any) -> Iterator[Message]:
 
 def _alpaca(value: Any) -> Iterator[Message]:
     row = _row(value, "alpaca")
-    if row.get("system"):
-        yield {"content": text_of("system", row["system"]), "role": "system"}
     history = parsed(row.get("history") or [], "history")
     if not isinstance(history, list):
         raise bad(f"history is {kind_of(history)}, not a list of pairs of texts; repair the row")

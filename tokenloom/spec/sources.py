@@ -72,7 +72,7 @@ WHOLE_ROW = "."  # the `messages` of a source each of whose rows is a conversati
 
 def _known_layout(name: str) -> str:
     if name not in LAYOUTS:
-        raise ValueError(f"{name!r} is not a layout of conversations; they are: {', '.join(LAYOUTS)}")
+        raise ValueError(f"must be one of {', '.join(LAYOUTS)}")
     return name
 
 

@@ -64,7 +64,7 @@ class Conversations:
         try:
             if self.refuses_pairs and isinstance(siblings, Mapping):
                 refuse_pair(siblings)
-            if value is None:
+            if value is None or value == "":  # CSV's null
                 return None
             if self._layout is None:
                 text = json.dumps(value, default=str)
