@@ -108,7 +108,8 @@ class _Conversations:
                 rendered.append(None)
                 found[i] = error.reason, str(error)
         found |= self._too_large(rendered)
-        rows = without_bad(replace(rows, rendered=tuple(rendered)), found, on_error, place_of)
+        rows = without_bad(rows, found, on_error, place_of)
+        rows = replace(rows, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
         return rows if without_target == "keep" else self._with_target(rows, without_target, place_of)
 
     def _too_large(self, rendered: Sequence[Rendered | None]) -> FoundBad:
