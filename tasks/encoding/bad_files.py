@@ -15,7 +15,7 @@ from tokenloom.tasks.sources import make_reader
 
 _MAX_FILES = 1000
 _MAX_SECONDS = 10.0  # because a person waits for the message
-_FOUND_BY_RULES = ("too_large", "bad_id")  # reasons that no reader finds
+_FOUND_LATER = ("too_large", "bad_id", "template", "no_spans", "special_token")  # reasons that no reader finds
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def explained(plan: BuildPlan, error: BadRow, num_workers: int) -> BadRow:
     """
     files = [file for file in plan.inputs if file.source == error.source]
     found = FilesRead()
-    if error.reason not in _FOUND_BY_RULES:
+    if error.reason not in _FOUND_LATER:
         with WorkerPool(min(num_workers, 1)) as pool, suppress(TokenloomError):  # the build's own pool ends with it
             found = pool.call(read_files, SameProblemJob(files[:_MAX_FILES], error.reason))
     if found.num_bad and not found.num_good_rows:

@@ -1,11 +1,11 @@
-"""The gates of conversations: whether they have targets, and whether those are what a model should learn.
+"""The gates of conversations: whether they have targets, and whether those are what a model should learn; warnings too.
 
 All but the learned share count what was rendered, before duplicates are dropped: a wrong template is wrong there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -45,6 +45,29 @@ def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
     chat = _chat(build)
     shown = f"{chat.doubled_bos:,} of {counted(chat.conversations, 'conversation')} begin with two"
     return GateResult(name, "one beginning-of-text token at most", shown, chat.doubled_bos == 0)
+
+
+def chat_warnings(build: BuildRecord) -> Iterator[str]:
+    """Yield a line for each source and fault that a gate of conversations would find."""
+    for name, source in build.encoded.items():
+        chat = source.chat or ChatCounts()
+        if missing := chat.turns - chat.ended_turns:
+            yield (
+                f"source {name}: {missing:,} of {counted(chat.turns, 'turn')} of the assistant end without a stop "
+                "token, so a model does not learn to end them; give chat.stop_tokens, or a template that writes one"
+            )
+        if chat.doubled_bos:
+            yield (
+                f"source {name}: {counted(chat.doubled_bos, 'conversation')} begin with two beginning-of-text tokens; "
+                "write it in the template or in the first message, not in both"
+            )
+        if chat.dropped or chat.without_target:
+            kept = f", and {chat.without_target:,} of them are kept" if chat.without_target else ""
+            total = chat.conversations + chat.dropped
+            yield (
+                f"source {name}: nothing is learned of {chat.dropped + chat.without_target:,} of "
+                f"{counted(total, 'conversation')}{kept}; see documents.without_target"
+            )
 
 
 def _chat(build: BuildRecord) -> ChatCounts:

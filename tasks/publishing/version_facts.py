@@ -14,6 +14,7 @@ from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
 from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
+from tokenloom.tasks.publishing.chat_gates import chat_warnings
 from tokenloom.tasks.publishing.class_figures import ClassFigures, class_figures
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.wording import counted, tokenizer_name
@@ -76,14 +77,19 @@ class VersionFacts:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """A line for each source of which nothing is kept, and one for the splits without a document.
+        """A line for each source of which nothing is kept, one for the splits without a document, and on conversations.
 
         Raises FormatError if the manifest has values that no build writes.
         """
         spec = version_spec(self.store, self.manifest)
         shares = dict(spec.splits)
         empty = {name: shares.get(name, 0.0) for name, split in self.manifest.splits.items() if not split.documents}
-        return [*empty_splits(empty, self.manifest.num_documents), *_empty_sources(self.build, spec.documents)]
+        of_chats = chat_warnings(self.build) if self.build else ()
+        return [
+            *empty_splits(empty, self.manifest.num_documents),
+            *_empty_sources(self.build, spec.documents),
+            *of_chats,
+        ]
 
     @property
     def file_check(self) -> str:

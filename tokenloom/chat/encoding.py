@@ -24,7 +24,7 @@ from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marks import NO_SPANS, Marker, any_of
 from tokenloom.chat.spans import Rendered, Turns, read_spans, unclear
 from tokenloom.chat.template import ChatTemplate
-from tokenloom.errors import BadConversation, TokenizerError
+from tokenloom.errors import BadConversation, SpecError, TokenizerError
 from tokenloom.storage.formats.arrays import Int64s, UInt8s
 from tokenloom.storage.formats.classes import (
     ASSISTANT,
@@ -36,7 +36,7 @@ from tokenloom.storage.formats.classes import (
     learned_classes,
 )
 from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tokenizers.base import special_tokens_hint, text_bytes
 from tokenloom.tokenizers.chat_tokens import ChatTokens
 
 SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
@@ -92,7 +92,8 @@ class ChatEncoder:
         definition: the template.
         tokenizer: of any kind; a fast one encodes the texts between added tokens.
 
-    Raises SpecError if the template is not valid, TokenizerError if the tokenizer has no use for one.
+    Raises SpecError if the template is not valid or a stop token unknown, TokenizerError if the tokenizer has no use
+    for one.
     """
 
     def __init__(self, definition: ChatDefinition, tokenizer: Tokenizer) -> None:
@@ -106,6 +107,12 @@ class ChatEncoder:
         as_token = special if self._in_content == "token" else []
         self._marker = Marker([] if as_token else special, [*ordinary, *as_token])
         self._ids = {token.text: token.id for token in self._tokens.added}
+        for token in definition.stop_tokens:
+            if token not in self._ids and token not in definition.template:
+                hint = special_tokens_hint(special, token)
+                raise SpecError(
+                    f"chat.stop_tokens: {token!r} is no token of {tokenizer.name}, nor in the template; {hint}"
+                )
         self._cuts = re.compile(f"({any_of([token.text for token in self._tokens.cuts or ()]).pattern})")
         self._bos = self._ids.get(definition.special_tokens.get("bos_token", ""), _NO_TOKEN)
         self._ranks, self._class_of_rank = _ranks()

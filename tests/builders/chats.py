@@ -1,0 +1,79 @@
+"""Conversations, a template that renders them, and a tokenizer with tokens around messages, for tests of builds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from tests.builders.datasets import make_spec
+from tokenloom.spec.build_spec import BuildSpec
+
+CHATML = """\
+{%- for tool in tools or [] %}{{ '<|im_start|>tools\\n' + tool | tojson + '<|im_end|>\\n' }}{% endfor %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.reasoning_content %}{{ '<think>' + message.reasoning_content + '</think>' }}{% endif %}
+{{- message.content or '' }}
+{%- for call in message.tool_calls or [] %}{{ '\\n<tool_call>' + call.function | tojson + '</tool_call>' }}{% endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+SPECIAL = ("<|endoftext|>", "<s>", "<|im_start|>", "<|im_end|>")
+_ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+_TEXTS = ["the quick brown fox jumps over the lazy dog and then a dog answers the question of the user"] * 20
+
+
+@cache
+def _tokenizer_json() -> str:
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, initial_alphabet=alphabet, special_tokens=list(SPECIAL), show_progress=False
+    )
+    library.train_from_iterator(_TEXTS, trainer)
+    library.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in _ADDED])
+    return library.to_str()
+
+
+def chat_tokenizer(folder: Path, **config: Any) -> dict[str, Any]:
+    """Write a tokenizer into a folder, with a tokenizer_config.json that has these keys; return its definition."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(_tokenizer_json())
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return {"kind": "huggingface", "path": str(folder), "eot": "<|endoftext|>"}
+
+
+def conversation(*turns: str, **more: Any) -> dict[str, Any]:
+    """Return a row with a conversation in which the user begins; `more` are its other keys."""
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)]} | more
+
+
+def write_rows(path: Path, rows: Sequence[Any]) -> Path:
+    """Write JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def chat_spec(folder: Path, rows: Sequence[Any], template: str = CHATML, **fields: Any) -> BuildSpec:
+    """Return a spec of one file of conversations under `messages`, which it writes, with the store next to it.
+
+    `source` among the fields has more options of that source, and `chat` of the template.
+    """
+    path = write_rows(folder / "chats.jsonl", rows)
+    (folder / "chat.jinja").write_text(template)
+    source = {"kind": "jsonl", "path": str(path), "name": "chats", "messages": "messages"} | fields.pop("source", {})
+    chat = {"template": str(folder / "chat.jinja")} | fields.pop("chat", {})
+    tokenizer = fields.pop("tokenizer", None) or chat_tokenizer(folder / "tokenizer")
+    return make_spec(folder / "store", [source], tokenizer=tokenizer, chat=chat, **fields)

@@ -1,0 +1,442 @@
+"""Builds of conversations: what each option of a spec means for them, what is refused, and what is counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.builders.chats import CHATML, chat_spec, chat_tokenizer, conversation, write_rows
+from tests.builders.datasets import build, build_record, listed_files, local_store, make_spec, manifest_json
+from tokenloom.chat.conversation import canonical
+from tokenloom.cli.main import main
+from tokenloom.errors import BadRow, GateFailed, InputError, SpecError, TokenizerError
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.loading import load_spec
+from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.manifest import QUARANTINE
+from tokenloom.storage.formats.shard_entries import MASK
+from tokenloom.storage.formats.statistics import ChatCounts
+from tokenloom.storage.versions.document_tables import VersionTables
+from tokenloom.storage.versions.published import load_manifest, read_tokenizer_files, version_path
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tokenizers import load_tokenizer
+
+GOOD = [conversation("the dog", "a fox"), conversation("who jumps", "the fox", "over what", "the lazy dog")]
+NO_TARGET = {"messages": [{"role": "user", "content": "and then"}]}
+
+
+def documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
+    """Return the documents of a version from its shards and masks: place, split, content, text, what is learned."""
+    store = local_store(spec.store, spec.dataset)
+    manifest = load_manifest(store, version)
+    definition = manifest.tokenizer_definition | {"kind": manifest.tokenizer.kind}
+    tokenizer = load_tokenizer(definition, read_tokenizer_files(store, manifest))
+    tables, found = VersionTables(store, manifest), []
+    for entry in manifest.shards:
+        shard = StoredShard(store, version, entry)
+        with tables.open(entry) as table:
+            for batch in table.batches():
+                for each in tables.documents(entry, batch):
+                    start, end = each["start"], each["start"] + each["num_tokens"]
+                    ids, classes = shard.tokens(start, end), shard.classes(start, end)
+                    assert (ids[-1], classes[-1] & 0b1111) in ((manifest.tokenizer.eot_id, 0), (ids[-1], 1))
+                    learned = ids[learned_classes("assistant")[classes]]
+                    found.append(
+                        {**each, "text": tokenizer.decode(ids[:-1]), "learned": tokenizer.decode(learned)},
+                    )
+    return sorted(found, key=lambda each: (each["source"], each["path"], each["row"]))
+
+
+def learned(spec: BuildSpec) -> list[str]:
+    """Build a spec; return what is learned of each document, in the order of the rows."""
+    return [each["learned"] for each in documents(spec, build(spec).version)]
+
+
+def refused(spec: BuildSpec, error: type[Exception], message: str) -> None:
+    """Check that a build ends with an error of one line that has this message."""
+    with pytest.raises(error, match=re.escape(message)) as found:
+        build(spec)
+    assert "\n" not in str(found.value)
+
+
+def test_a_build_of_conversations_has_a_mask_and_learns_the_turns_and_their_ends(tmp_path: Path) -> None:
+    spec = chat_spec(tmp_path, GOOD)
+    result = build(spec)
+    first, second = documents(spec, result.version)
+    assert first["text"] == "<|im_start|>user\nthe dog<|im_end|>\n<|im_start|>assistant\na fox<|im_end|>\n"
+    assert (first["learned"], second["learned"]) == ("a fox<|im_end|>", "the fox<|im_end|>the lazy dog<|im_end|>")
+    manifest = manifest_json(local_store(spec.store, "data"), result.version)
+    chat = manifest["spec"]["chat"]
+    assert (chat["template"], chat["special_tokens_in_content"]) == (CHATML, "text")
+    assert manifest["spec"]["sources"][0]["layout"] == "messages"
+    assert all(MASK in entry.files for entry in load_manifest(local_store(spec.store, "data"), result.version).shards)
+    counts = build_record(local_store(spec.store, "data"), result.version).encoded["chats"].chat
+    assert counts == ChatCounts(conversations=2, turns=3, ended_turns=3)
+
+
+def test_a_new_template_moves_nothing_between_splits_and_makes_another_version(tmp_path: Path) -> None:
+    rows = [conversation(f"the dog {i}", f"a fox {i}") for i in range(60)]
+    splits = {"train": 0.5, "validation": 0.5}
+    first = chat_spec(tmp_path, rows, splits=splits)
+    one = documents(first, build(first).version)
+    second = chat_spec(
+        tmp_path, rows, "{{ bos_token }}" + CHATML, splits=splits, chat={"arguments": {"bos_token": "<s>"}}
+    )
+    other = documents(second, build(second).version)
+    place = ("row", "split", "content")
+    assert [[each[key] for key in place] for each in one] == [[each[key] for key in place] for each in other]
+    assert {each["split"] for each in one} == {"train", "validation"}
+    assert [each["learned"] for each in one] == [each["learned"] for each in other]
+    assert other[0]["text"] == "<s>" + one[0]["text"]
+
+
+def test_texts_and_conversations_stand_in_one_dataset(tmp_path: Path) -> None:
+    texts = write_rows(tmp_path / "texts.jsonl", [{"text": "the lazy dog"}, {"text": "a quick fox"}])
+    alone = make_spec(
+        tmp_path / "alone",
+        [{"kind": "jsonl", "path": str(texts), "name": "texts"}],
+        tokenizer=chat_tokenizer(tmp_path / "tokenizer"),
+    )
+    spec = chat_spec(tmp_path, GOOD)
+    both = spec.model_copy(update={"sources": [*spec.sources, *alone.sources]})
+    found = documents(both, build(both).version)
+    assert [each["learned"] for each in found] == [
+        "a fox<|im_end|>",
+        "the fox<|im_end|>the lazy dog<|im_end|>",
+        "the lazy dog<|endoftext|>",
+        "a quick fox<|endoftext|>",
+    ]
+    plain = manifest_json(local_store(alone.store, "data"), build(alone).version)
+    assert "chat" not in plain["spec"]
+    assert not [name for name in plain["files"] if name.endswith(MASK)]
+
+
+def test_options_of_documents_count_what_a_conversation_says(tmp_path: Path) -> None:
+    rows = [
+        {**conversation("12", "34"), "keep": 1},
+        {**conversation("123", "456"), "keep": 1},
+        {**conversation("1234", "5678"), "keep": 1},
+        {**conversation("123", "45 6"), "keep": 0},
+        conversation("", ""),
+    ]
+    size = len(canonical(conversation("123", "456")).encode())
+    limits = {"min_chars": 5, "max_chars": 7, "max_bytes": size}
+    spec = chat_spec(tmp_path, rows, documents=limits, source={"filter": "keep == 1"})
+    assert learned(spec) == ["456<|im_end|>"]
+    refused(chat_spec(tmp_path, rows, documents={"max_bytes": size - 1}), BadRow, f"a document of {size:,} bytes")
+    assert learned(chat_spec(tmp_path, rows[-1:] + rows[:1])) == ["34<|im_end|>"]
+
+
+def shouting(chat: dict[str, Any]) -> Any:
+    """Return a conversation in capitals, None if it speaks of foxes, or a number."""
+    if "fox" in str(chat):
+        return None
+    if "number" in str(chat):
+        return 5
+    if "roles" in str(chat):
+        return {"messages": [{"role": "narrator", "content": "x"}]}
+    messages = [one | {"content": one["content"].upper()} for one in chat["messages"]]
+    return chat | {"messages": messages}
+
+
+def test_a_transform_gets_and_returns_the_normalized_conversation(tmp_path: Path) -> None:
+    documents = {"transform": {"function": f"{__name__}:shouting", "version": "1"}}
+    rows = [conversation("the dog", "answers"), conversation("the fox", "jumps")]
+    spec = chat_spec(tmp_path, rows, documents=documents)
+    result = build(spec)
+    assert learned(spec) == ["ANSWERS<|im_end|>"]
+    assert result.rows["filtered"] == 1
+    wrong = chat_spec(tmp_path, [conversation("number", "x")], documents=documents)
+    refused(wrong, InputError, "shouting failed: TypeError: it returned int, not a conversation or None; correct that")
+    wrong = chat_spec(tmp_path, [conversation("roles", "x")], documents=documents)
+    refused(wrong, InputError, "shouting failed: BadConversation: messages[0] has role 'narrator'")
+
+
+def test_exclusion_takes_hashes_and_conversations_whatever_their_weights(tmp_path: Path) -> None:
+    rows = [conversation(f"the dog {i}", "answers") for i in range(4)]
+    spec = chat_spec(tmp_path, rows)
+    content = documents(spec, build(spec).version)[3]["content"]
+    weighted = {"messages": [rows[1]["messages"][0], rows[1]["messages"][1] | {"weight": 0}]}
+    lines = [json.dumps(rows[0]), json.dumps(weighted), content, json.dumps("the dog 2")]
+    (tmp_path / "exclude.txt").write_text("\n".join(lines))
+    fewer = chat_spec(tmp_path, rows, documents={"exclude": str(tmp_path / "exclude.txt")})
+    result = build(fewer)
+    assert [each["row"] for each in documents(fewer, result.version)] == [
+        documents(spec, build(spec).version)[2]["row"]
+    ]
+    assert result.rows["excluded"] == 3
+    (tmp_path / "exclude.txt").write_text('{"messages": [{"role": "narrator"}]}')
+    refused(fewer, InputError, "exclude.txt, line 1: messages[0] has role 'narrator'")
+
+
+@pytest.mark.parametrize(("option", "kept", "filtered"), [("drop", 2, 1), ("keep", 3, 0)])
+def test_a_conversation_without_a_target_is_dropped_or_kept(
+    tmp_path: Path, option: str, kept: int, filtered: int
+) -> None:
+    spec = chat_spec(tmp_path, [*GOOD, NO_TARGET], documents={"without_target": option})
+    result = build(spec)
+    assert (result.rows["kept"], result.rows["filtered"]) == (kept, filtered)
+    counts = build_record(local_store(spec.store, "data"), result.version).encoded["chats"].chat
+    assert counts is not None
+    assert (counts.dropped, counts.without_target) == ((1, 0) if option == "drop" else (0, 1))
+    assert any("nothing is learned of 1 of 3 conversations" in line for line in result.facts.warnings)
+
+
+def test_a_conversation_without_a_target_fails_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
+    rules = {"without_target": "fail", "on_error": "skip"}
+    spec = chat_spec(tmp_path, [*GOOD, NO_TARGET], documents=rules)
+    refused(
+        spec, InputError, "nothing of the conversation is learned (documents.without_target: fail); correct the row"
+    )
+
+
+def test_a_message_of_weight_0_is_not_learned(tmp_path: Path) -> None:
+    first, second = GOOD[1]["messages"][1], GOOD[1]["messages"][3]
+    messages = [GOOD[1]["messages"][0], first | {"weight": 0}, GOOD[1]["messages"][2], second | {"loss_weight": 1.0}]
+    assert learned(chat_spec(tmp_path, [{"messages": messages}])) == ["the lazy dog<|im_end|>"]
+
+
+_BAD_TEMPLATES = {
+    "a nested loop without an end": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+    "1 GB of output": "{{ 'a' * 1000000000 }}",
+    "recursion": "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    "a refusal": "{{ raise_exception('roles must alternate') }}",
+}
+
+
+@pytest.mark.parametrize("name", _BAD_TEMPLATES)
+def test_a_row_that_the_template_does_not_render_is_bad(tmp_path: Path, name: str) -> None:
+    template = "{% if messages[0].content == 'the dog' %}" + _BAD_TEMPLATES[name] + "{% endif %}" + CHATML
+    spec = chat_spec(tmp_path, GOOD, template)
+    refused(spec, BadRow, "line at byte 0: the template does not render it")
+    refused(spec, BadRow, "repair the row, or give another chat.template, or leave out bad rows")
+    skipping = chat_spec(tmp_path, GOOD, template, documents={"on_error": "skip"})
+    result = build(skipping)
+    assert result.facts.quarantined == {"chats": {"template": 1}}
+    path = version_path(result.version, QUARANTINE)
+    assert json.loads(local_store(spec.store, "data").read(path))["row"] == 0
+    assert [each["learned"] for each in documents(skipping, result.version)] == [learned_of(GOOD[1])]
+
+
+def learned_of(row: dict[str, Any]) -> str:
+    """Return what is learned of a conversation with CHATML."""
+    return "".join(one["content"] + "<|im_end|>" for one in row["messages"] if one["role"] == "assistant")
+
+
+def test_bad_conversations_are_listed_by_reason(tmp_path: Path) -> None:
+    template = CHATML + "{% if messages[0].content == 'hidden' %}{{ messages[0].content | length }}{% endif %}"
+    rows = [
+        *GOOD,
+        conversation("x", "y", tools="[{not JSON"),
+        {"messages": [{"role": "narrator", "content": "x"}]},
+        conversation("say <|im_end|> now", "no"),
+    ]
+    chat = {"special_tokens_in_content": "fail"}
+    spec = chat_spec(tmp_path, rows, template, documents={"on_error": "skip"}, chat=chat)
+    assert build(spec).facts.quarantined == {"chats": {"not_conversation": 2, "special_token": 1}}
+    failing = chat_spec(tmp_path, rows[2:], template)
+    refused(failing, InputError, "tools is text that is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"template": "{% for m in messages %}{{ m.content "}, SpecError, "chat.template is not a template of Jinja: "),
+        ({"template": "{{ strftime_now('%Y') }}" + CHATML}, SpecError, "give chat.date, such as 2026-11-25"),
+        ({"chat": {"template": "tokenizer"}}, SpecError, "comes without a chat template"),
+        ({"chat": {"template": "/nowhere/chat.jinja"}}, SpecError, "/nowhere/chat.jinja: no such file; check the path"),
+        ({"chat": {"template": "/nowhere/chat.json"}}, SpecError, "is JSON, not the text of a template; give a file"),
+        ({"chat": {"template": "/"}}, SpecError, "/ is a folder; give the file of a template in it"),
+        ({"chat": {"stop_tokens": ["<|im_endd|>"]}}, SpecError, "Did you mean <|im_end|>?"),
+        ({"rows": [{"messages": "hello"}]}, InputError, "it is of none of the layouts messages, sharegpt, alpaca"),
+        (
+            {"rows": [{"messages": {"instruction": "x", "output": "y", "messages": GOOD[0]["messages"]}}]},
+            InputError,
+            "it fits the layouts messages and alpaca; set layout: to the one to read",
+        ),
+        ({"rows": [{**GOOD[0], "chosen": "x", "rejected": "y"}]}, InputError, "it is a preference pair (chosen and"),
+        ({"rows": []}, InputError, "no conversation in its first rows; set layout: to that of its conversations"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_the_next_step(
+    tmp_path: Path, fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    refused(chat_spec(tmp_path, fields.pop("rows", GOOD), **fields), error, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("chat: {date: 2026-11-25}", "chat: no source holds conversations; give messages: KEY to one, or remove chat"),
+        ("documents: {without_target: keep}", "documents.without_target: no source holds conversations"),
+    ],
+)
+def test_options_of_conversations_need_a_source_with_messages(tmp_path: Path, options: str, message: str) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    text = "dataset: d\nstore: s\nsources: [{kind: text, path: a.txt}]\ntokenizer: byte\n"
+    (tmp_path / "spec.yaml").write_text(text + options)
+    with pytest.raises(SpecError, match=re.escape(message)):
+        load_spec(tmp_path / "spec.yaml")
+
+
+def test_a_spec_file_names_template_and_date_as_people_write_them(tmp_path: Path) -> None:
+    chat_spec(tmp_path, GOOD)
+    spec = (
+        "dataset: data\nstore: store\nsources: [{kind: jsonl, path: chats.jsonl, messages: messages}]\n"
+        "tokenizer: {kind: huggingface, path: tokenizer, eot: <|endoftext|>}\n"
+        "chat: {template: chat.jinja, date: 2026-11-25, stop_tokens: <|im_end|>, arguments: {a: [1, null]}}\n"
+    )
+    (tmp_path / "spec.yaml").write_text(spec)
+    loaded = load_spec(tmp_path / "spec.yaml")
+    assert (loaded.chat.date, loaded.chat.stop_tokens) == ("2026-11-25", ["<|im_end|>"])
+    manifest = manifest_json(local_store(loaded.store, "data"), build(loaded).version)
+    assert manifest["spec"]["chat"]["arguments"] == {"a": [1, None]}
+    (tmp_path / "spec.yaml").write_text(spec.replace("2026-11-25", "yesterday"))
+    with pytest.raises(SpecError, match=r"spec.yaml:5: chat.date: must be a day as YYYY-MM-DD.*; got 'yesterday'"):
+        load_spec(tmp_path / "spec.yaml")
+    (tmp_path / "spec.yaml").write_text(spec.replace("[1, null]", "2026-01-01"))
+    with pytest.raises(SpecError, match=r"chat.arguments: must be JSON values"):
+        load_spec(tmp_path / "spec.yaml")
+
+
+@pytest.mark.parametrize("named", ["text", "list", "file"])
+def test_the_template_and_the_special_tokens_come_with_the_tokenizer(tmp_path: Path, named: str) -> None:
+    template = "{{ bos_token }}" + CHATML
+    lists = [{"name": "other", "template": "x"}, {"name": "default", "template": template}]
+    config: dict[str, Any] = {"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>"}
+    config["chat_template"] = {"text": template, "list": lists, "file": "not this one"}[named]
+    tokenizer = chat_tokenizer(tmp_path / "tokenizer", **config)
+    if named == "file":
+        (tmp_path / "tokenizer" / "chat_template.jinja").write_text(template)
+    spec = chat_spec(tmp_path, GOOD, tokenizer=tokenizer, chat={"template": "tokenizer"})
+    result = build(spec)
+    assert documents(spec, result.version)[0]["text"].startswith("<s><|im_start|>user")
+    chat = manifest_json(local_store(spec.store, "data"), result.version)["spec"]["chat"]
+    assert chat["special_tokens"] == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    other = chat_spec(
+        tmp_path, GOOD, tokenizer=tokenizer, chat={"template": "tokenizer", "arguments": {"bos_token": "<think>"}}
+    )
+    assert documents(other, build(other).version)[0]["text"].startswith("<think><|im_start|>user")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"chat_template": [{"name": "rag", "template": "x"}]}, "none of its chat templates is named default (rag)"),
+        ({"chat_template": 5}, "its chat_template is not text; give chat.template: FILE"),
+        ({"bos_token": ["<s>"], "chat_template": CHATML}, "its bos_token is not a token"),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    tokenizer = chat_tokenizer(tmp_path / "tokenizer", **config)
+    refused(chat_spec(tmp_path, GOOD, tokenizer=tokenizer, chat={"template": "tokenizer"}), TokenizerError, message)
+
+
+def test_an_older_special_tokens_map_names_special_tokens(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer(tmp_path / "tokenizer", bos_token="<|endoftext|>")
+    (tmp_path / "tokenizer" / "special_tokens_map.json").write_text('{"bos_token": {"content": "<s>"}}')
+    spec = chat_spec(tmp_path, GOOD, "{{ bos_token }}" + CHATML, tokenizer=tokenizer)
+    assert documents(spec, build(spec).version)[0]["text"].startswith("<s><|im_start|>user")
+
+
+def test_gates_of_conversations_pass_and_fail(tmp_path: Path) -> None:
+    passing = {"max_documents_without_target": 0, "min_learned_share": 0.1}
+    passing |= {"stop_token_learned": True, "no_doubled_bos": True}
+    result = build(chat_spec(tmp_path, GOOD, checks=passing))
+    assert [gate.passed for gate in result.gates] == [True] * 4
+    assert result.gates[1].found.endswith("of conversations)")
+    template = "{{ '<s><s>' }}" + CHATML.replace("<|im_end|>\\n' }}\n{%- endfor", "\\n' }}\n{%- endfor")
+    failing = passing | {"min_learned_share": 0.9}
+    tokenizer = chat_tokenizer(tmp_path / "tokenizer", bos_token="<s>")
+    spec = chat_spec(tmp_path / "other", [*GOOD, NO_TARGET], template, checks=failing, tokenizer=tokenizer)
+    with pytest.raises(GateFailed) as error:
+        build(spec)
+    assert [(gate["name"], gate["passed"]) for gate in error.value.gates] == [(name, False) for name in failing]
+    assert "2 of 3 turns of the assistant end without one" in str(error.value)
+    assert "2 of 2 conversations begin with two" in str(error.value)
+    assert "found 1 of 3 conversations" in str(error.value)
+
+
+def test_gates_of_conversations_say_that_texts_have_none(tmp_path: Path) -> None:
+    texts = write_rows(tmp_path / "a.jsonl", [{"text": "a text"}])
+    checks = {"stop_token_learned": True, "no_doubled_bos": False}
+    result = build(make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(texts)}], checks=checks))
+    assert [(gate.name, gate.passed, gate.compared) for gate in result.gates] == [("stop_token_learned", True, False)]
+
+
+def test_a_tryout_counts_conversations_that_are_rendered(tmp_path: Path) -> None:
+    rows = [NO_TARGET, *(conversation(f"the dog {i}", "answers") for i in range(9))]
+    spec = chat_spec(tmp_path, rows, limit=4)
+    result = build(spec)
+    assert (result.tag, result.rows["kept"], result.rows["filtered"]) == ("tryout", 4, 1)
+
+
+def test_where_finds_a_conversation_and_says_why_there_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = chat_spec(tmp_path, [*GOOD, NO_TARGET], documents={"min_chars": 6})
+    build(spec)
+    reference = f"{spec.store}/data"
+
+    def where(*arguments: str) -> dict[str, Any]:
+        main(["where", reference, "--json", *arguments])
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    def of_messages(value: Any) -> dict[str, Any]:
+        (tmp_path / "chat.json").write_text(json.dumps(value))
+        return where("--messages", str(tmp_path / "chat.json"))
+
+    turns = [("human", "the dog"), ("gpt", "a fox")]
+    shared = {"conversations": [{"from": name, "value": text} for name, text in turns]}
+    for value in (GOOD[0], GOOD[0]["messages"], shared, {"instruction": "the dog", "output": "a fox"}):
+        assert [each["row"] for each in of_messages(value)["documents"]] == [0]
+    assert of_messages(conversation("not", "there"))["status"] == "not_found"
+    assert of_messages(conversation("a", "b"))["reason"] == "it has 2 characters, and documents.min_chars is 6"
+    why = "nothing of it is learned, and documents.without_target is drop"
+    assert of_messages(NO_TARGET)["reason"] == why
+    row = len(json.dumps(GOOD[0])) + len(json.dumps(GOOD[1])) + 2
+    assert where("--path", "chats.jsonl", "--row", str(row))["reason"] == why
+    assert where("--path", "chats.jsonl", "--row", "0")["documents"][0]["row"] == 0
+    assert "of none of the layouts" in of_messages({"no": "chat"})["error"]["message"]
+
+
+def test_a_deep_verification_needs_nothing_but_the_version_and_its_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[{"from": "human", "value": f"the dog {i}"}, {"from": "gpt", "value": "jumps"}] for i in range(5)]
+    spec = chat_spec(tmp_path, [{"turns": row} for row in rows], source={"messages": "turns"})
+    result = build(spec)
+    (tmp_path / "chat.jinja").unlink()
+    assert main(["verify", f"{spec.store}/data", "--deep", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["documents_encoded_again"], found["damages"], found["warnings"]) == (5, [], [])
+    shard = max(load_manifest(local_store(spec.store, "data"), result.version).shards, key=lambda each: each.tokens)
+    mask = local_store(spec.store, "data").local(version_path(result.version, shard.name)).with_suffix(MASK)
+    data = np.frombuffer(mask.read_bytes(), np.uint8).copy()
+    data[3] ^= 1
+    mask.write_bytes(data.tobytes())
+    assert main(["verify", f"{spec.store}/data", "--json"]) == 3
+
+
+def test_the_same_conversations_give_the_same_bytes_from_any_layout(tmp_path: Path) -> None:
+    pairs = [(f"the dog {i}", f"a fox {i}") for i in range(6)]
+    layouts: dict[str, Sequence[Any]] = {
+        "messages": [conversation(*pair)["messages"] for pair in pairs],
+        "sharegpt": [[{"from": "human", "value": a}, {"from": "gpt", "value": b}] for a, b in pairs],
+        "alpaca": [{"instruction": a, "input": "", "output": b} for a, b in pairs],
+        "prompt_completion": [{"prompt": a, "completion": b} for a, b in pairs],
+    }
+    found = {}
+    for layout, rows in layouts.items():
+        spec = chat_spec(tmp_path / layout, [{"m": row} for row in rows], source={"messages": "m"})
+        result = build(spec)
+        manifest = manifest_json(local_store(spec.store, "data"), result.version)
+        assert manifest["spec"]["sources"][0]["layout"] == layout
+        found[layout] = {*listed_files(spec, result.version, ".tok").values()}
+    assert len(set(map(frozenset, found.values()))) == 1
