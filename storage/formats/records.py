@@ -181,7 +181,10 @@ def _mapping(name: Decoder, item: Decoder) -> Decoder:
 
 def _dataclass(kind: type) -> Decoder:
     hints = get_type_hints(kind, include_extras=True)
-    decoders = [(field.name, _decoder(hints[field.name]), field.default is not MISSING) for field in fields(kind)]
+    decoders = [
+        (field.name, _decoder(hints[field.name]), (field.default, field.default_factory) != (MISSING, MISSING))
+        for field in fields(kind)
+    ]
 
     def decode(value: object) -> object:
         if not isinstance(value, dict):

@@ -103,7 +103,7 @@ def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, s
     names = ["manifest.json", *manifest.files]
     for split in manifest.splits.values():
         for shard in split.shards:
-            names += [shard.name, shard.name.removesuffix(".tok") + ".docs"]
+            names += shard.listed
     hashes = {name: hashlib.sha256(store.read(version_path(version, name))).hexdigest() for name in names}
     return {name: value for name, value in hashes.items() if name.endswith(suffix)}
 

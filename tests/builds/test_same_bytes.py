@@ -49,7 +49,7 @@ class _Reference:
         splits = {"train": 0.9, "validation": 0.05, "test": 0.05}
         self.spec = make_spec(folder / "store", sources, shard_tokens=700_000, splits=splits)
         self.hashes = listed_files(self.spec, build(self.spec).version)
-        assert {name.rpartition(".")[2] for name in self.hashes} == {"tok", "docs", "json"}
+        assert {name.rpartition(".")[2] for name in self.hashes} == {"tok", "docs", "blocks", "json"}
         assert sum(name.startswith("train/") and name.endswith(".tok") for name in self.hashes) > 2
 
     def elsewhere(self, folder: Path) -> BuildSpec:

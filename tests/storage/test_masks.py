@@ -142,6 +142,26 @@ def test_masks_are_those_of_a_plain_computation(
     }
 
 
+@pytest.mark.parametrize("damage", ["none", "cut", "flipped", "missing"])
+def test_a_shard_is_written_again_if_its_mask_was_damaged_meanwhile(damage: str, tmp_path: Path) -> None:
+    documents = documents_of(0, 30, has_classes=True, copies=False)
+    split = int(documents.split[0])
+    store, record = shuffle(tmp_path, [documents], split, has_classes=True)
+    names = [f"versions/{VERSION}/{name}" for name in record.entry().listed]
+    before = {name: store.read(name) for name in names}
+    (mask,) = (name for name in names if name.endswith(".mask"))
+    data = before[mask]
+    inode = store.local(mask).stat().st_ino
+    if damage == "missing":
+        store.remove(mask)
+    elif damage != "none":
+        store.local(mask).write_bytes(data[:-1] + bytes([data[-1] ^ 1]) * (damage == "flipped"))
+    _, again = shuffle(tmp_path, [documents], split, has_classes=True)
+    assert again == record
+    assert {name: store.read(name) for name in names} == before
+    assert (store.local(mask).stat().st_ino == inode) == (damage == "none")
+
+
 @pytest.mark.parametrize("num_documents", [0, 3])
 def test_a_version_without_conversations_has_no_mask(num_documents: int, tmp_path: Path) -> None:
     documents = documents_of(0, num_documents, has_classes=False, copies=False)
