@@ -150,8 +150,9 @@ def test_arguments_that_are_not_an_object_stay_the_text_that_a_model_wrote() -> 
     for text in ("add(1, 2)", "[1, 2]", '{"a": '):
         (message,) = messages_of({"role": "assistant", "tool_calls": [{"name": "add", "arguments": text}]})
         assert message["tool_calls"][0]["function"]["arguments"] == text
-    for nothing in (None, "", {}, "{}"):
-        (message,) = messages_of({"role": "assistant", "tool_calls": [{"name": "add", "arguments": nothing}]})
+    empty: list[Any] = [None, "", {}, "{}"]
+    for arguments in empty:
+        (message,) = messages_of({"role": "assistant", "tool_calls": [{"name": "add", "arguments": arguments}]})
         assert message["tool_calls"][0]["function"]["arguments"] == {}
 
 
@@ -264,10 +265,13 @@ def test_tools_that_describe_no_functions_are_refused(tools: Any, expected: str)
 
 def test_nesting_that_is_too_deep_is_refused() -> None:
     deep: Any = {}
-    for _ in range(100_000):
+    for depth in range(100_000):
+        call = {"role": "assistant", "tool_calls": [{"name": "add", "arguments": deep}]}
+        if depth == 100:
+            canonical(normalized([call], "messages"))
+        if depth in (101, 99_999):
+            assert "nested too deeply" in problem([call])
         deep = {"a": deep}
-    call = {"role": "assistant", "tool_calls": [{"name": "add", "arguments": deep}]}
-    assert "nested too deeply" in problem([call])
     assert "is text that is not JSON (maximum recursion depth" in problem("[" * 100_000)
 
 
@@ -288,7 +292,8 @@ def test_a_layout_that_fits_two_ways_is_to_be_named(values: list[Any], fit: str)
 def test_what_is_damaged_or_empty_says_nothing_of_the_layout() -> None:
     turns = [{"from": "human", "value": "Hi"}]
     assert recognized([None, [], "", "{", 7, [{}], {"conversations": []}, turns]) == "sharegpt"
-    for none in ([], [None], ["Hi"], [[]], [{"text": "Hi"}]):
+    nothing: list[list[Any]] = [[], [None], ["Hi"], [[]], [{"text": "Hi"}]]
+    for none in nothing:
         with pytest.raises(BadConversation, match=r"of none of the layouts .*set messages: to the key"):
             recognized(none)
     with pytest.raises(BadConversation, match="preference pair"):
@@ -433,4 +438,4 @@ def test_real_preference_pairs_are_refused_by_name(data_dir: Path) -> None:
 def real_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON array or of JSON lines."""
     text = path.read_text()
-    return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]  # type: ignore[no-any-return]
+    return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]

@@ -10,6 +10,7 @@ from tokenloom.chat.conversation import NOT_CONVERSATION
 from tokenloom.errors import BadConversation, message_of
 
 Message = dict[str, Any]
+_MAX_DEPTH = 100  # of tools and arguments; Python's own limit depends on who calls
 
 
 def bad(problem: str) -> BadConversation:
@@ -79,11 +80,13 @@ def _tool(place: str, tool: Any) -> Any:
     return described
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: Any, depth: int = 0) -> Any:
     """Return a value without the keys whose value is null, as Arrow makes them up, at any depth."""
+    if depth > _MAX_DEPTH:
+        raise RecursionError
     if isinstance(value, Mapping):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _without_nulls(one, depth + 1) for key, one in value.items() if one is not None}
+    return [_without_nulls(one, depth + 1) for one in value] if isinstance(value, list | tuple) else value
 
 
 def text_of(place: str, value: Any) -> str:

@@ -309,7 +309,10 @@ class HuggingFaceSource(_Source):
     take: Annotated[int, Field(ge=1)] | None = Field(
         None, title="Take", description="Number of rows to read, from the first on, as one stream"
     )
-    text: str = Field("text", title="Text", description="Column with the text; may be dotted: meta.body")
+    text: str | None = Field("text", title="Text", description="Column with the text; may be dotted: meta.body")
+    messages: _ColumnName | None = _messages_field()
+    tools: _ColumnName | None = _tools_field()
+    layout: _Layout | None = _layout_field()
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
     id: _ColumnName | None = Field(None, title="Id", description="Column to copy to the document table")
 
