@@ -1,8 +1,9 @@
 """The packing "best_fit": whole documents, packed by best-fit-decreasing into samples of at most T + 1 tokens.
 
 A document of more than T + 1 tokens is cut as by "document_padded" (chunks.py): each full chunk is a sample, and the
-remainder is packed like a whole document. Planning 1,000,000 documents takes 0.06 to 0.15 s of processor time (T from
-2,048 to 32,768), little enough to do it again in each process.
+remainder is packed like a whole document. "best_fit_drop" leaves such a document out, and "best_fit_keep_start" keeps
+its first T + 1 tokens. Planning 1,000,000 documents takes 0.06 to 0.15 s of processor time (T from 2,048 to 32,768),
+little enough to do it again in each process.
 
 Items are packed in decreasing order of size, ties in the order given. Each goes into the fullest bin that has room for
 it, among equally full bins into the one that reached that level first, else into a new bin. The bin just filled
@@ -34,7 +35,7 @@ class BestFit(Packing):
 
     def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
         """See Packing; it takes 4 bytes a sample and 8 a piece."""
-        starts, lengths = _cut_documents(seq_len, offsets)
+        starts, lengths = self._cut_documents(seq_len, offsets)
         bin_of, num_bins = _bins_of(seq_len, lengths)
         # Samples are numbered by their first pieces, and bins as they were filled.
         first_pieces = np.full(num_bins, len(bin_of), bin_of.dtype)
@@ -54,13 +55,58 @@ class BestFit(Packing):
         num_full = 0
         totals: dict[int, int] = {}
         for block in length_blocks(offsets):
-            num_before, last = cut_lengths(block, seq_len)
+            num_before, last = cut_lengths(self._kept(block, seq_len), seq_len)
             num_full += int(num_before.sum())
             sizes, counts = _count_sizes(last[last > 0])
             for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
                 totals[size] = totals.get(size, 0) + count
         decreasing = np.array(sorted(totals.items(), reverse=True), np.int64).reshape(-1, 2)
         return num_full + fill_bins(decreasing[:, 0], decreasing[:, 1], seq_len + 1).num_bins
+
+    def _cut_documents(self, seq_len: int, offsets: UInt64s) -> tuple[AnyArray, AnyArray]:
+        """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
+
+        Both are uint32, or int64 of a shard with 2**32 tokens or more. Raises ValueError if offsets decrease.
+        """
+        dtype = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
+        if (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("the document offsets must not decrease")
+        bounds: AnyArray = offsets.astype(dtype)
+        lengths = self._kept(bounds[1:] - bounds[:-1], seq_len)
+        starts = bounds[:-1]
+        if not lengths.all():
+            starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+        long = np.flatnonzero(lengths > seq_len + 1)
+        if not len(long):
+            return starts, lengths
+        num_before, last = cut_lengths(lengths[long].astype(np.int64), seq_len)
+        cut = np.repeat(starts[long], num_before) + (ranges_of(num_before) * seq_len).astype(dtype)
+        starts[long] += (num_before * seq_len).astype(dtype)
+        lengths[long] = last
+        return _with_chunks(starts, lengths, np.repeat(long, num_before), cut, seq_len + 1)
+
+    def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
+        """Return how many tokens are kept of each document of (n,) tokens, from its start."""
+        return lengths
+
+
+class BestFitDrop(BestFit):
+    """The same without the documents of more than T + 1 tokens."""
+
+    name = "best_fit_drop"
+    if_empty = "use a larger seq_len, because documents of more than seq_len + 1 tokens are left out"
+
+    def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
+        return np.where(lengths > seq_len + 1, 0, lengths)
+
+
+class BestFitKeepStart(BestFit):
+    """The same, with the first T + 1 tokens of longer documents."""
+
+    name = "best_fit_keep_start"
+
+    def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
+        return np.minimum(lengths, seq_len + 1)
 
 
 @dataclass(frozen=True)
@@ -81,29 +127,6 @@ class _PiecePlan:
         row_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         at = np.repeat(first, counts) + ranges_of(counts)
         return row_offsets, self.starts[at].astype(np.int64), self.lengths[at].astype(np.int64)
-
-
-def _cut_documents(seq_len: int, offsets: UInt64s) -> tuple[AnyArray, AnyArray]:
-    """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
-
-    Both are uint32, or int64 of a shard with 2**32 tokens or more. Raises ValueError if offsets decrease.
-    """
-    dtype = np.uint32 if int(offsets[-1]) < 2**32 else np.int64
-    if (offsets[1:] < offsets[:-1]).any():
-        raise ValueError("the document offsets must not decrease")
-    bounds: AnyArray = offsets.astype(dtype)
-    lengths: AnyArray = bounds[1:] - bounds[:-1]
-    starts = bounds[:-1]
-    if not lengths.all():
-        starts, lengths = starts[lengths > 0], lengths[lengths > 0]
-    long = np.flatnonzero(lengths > seq_len + 1)
-    if not len(long):
-        return starts, lengths
-    num_before, last = cut_lengths(lengths[long].astype(np.int64), seq_len)
-    cut = np.repeat(starts[long], num_before) + (ranges_of(num_before) * seq_len).astype(dtype)
-    starts[long] += (num_before * seq_len).astype(dtype)
-    lengths[long] = last
-    return _with_chunks(starts, lengths, np.repeat(long, num_before), cut, seq_len + 1)
 
 
 def _with_chunks(

@@ -10,12 +10,29 @@ import numpy as np
 
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.packing.base import Packing, ShardPlan
-from tokenloom.storage.packing.best_fit import BestFit
+from tokenloom.storage.packing.best_fit import BestFit, BestFitDrop, BestFitKeepStart
 from tokenloom.storage.packing.chunks import Concat, Document, DocumentPadded
 
 PACKINGS: Mapping[str, Packing] = {
-    packing.name: packing for packing in (Concat(), Document(), DocumentPadded(), BestFit())
+    packing.name: packing
+    for packing in (Concat(), Document(), DocumentPadded(), BestFit(), BestFitDrop(), BestFitKeepStart())
 }
+#: what becomes of documents of more than T + 1 tokens: the name of "best_fit" that does so
+OVERLONG = {"split": BestFit.name, "drop": BestFitDrop.name, "keep_start": BestFitKeepStart.name}
+
+
+def packing_name(packing: str, overlong: str | None) -> str:
+    """Return the name of a packing with this treatment of overlong documents: "best_fit", "drop" -> "best_fit_drop".
+
+    Raises ValueError if it is not one of OVERLONG, or of another packing than "best_fit". None changes nothing.
+    """
+    if overlong is None:
+        return packing
+    if overlong not in OVERLONG:
+        raise ValueError(f"overlong: one of {', '.join(OVERLONG)}, not {overlong!r}")
+    if packing not in (BestFit.name, OVERLONG[overlong]):
+        raise ValueError(f"overlong={overlong!r} is of the packing {BestFit.name}, not of {packing!r}; omit it")
+    return OVERLONG[overlong]
 
 
 def sample_key(packing: str, seq_len: int) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
 from tokenloom.storage.packing.best_fit import _stable_order, fill_bins
-from tokenloom.storage.packing.packings import PACKINGS, PackingShares, num_samples, plan_shard, shares_of
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, num_samples, packing_name, plan_shard, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 
@@ -100,7 +100,30 @@ def best_fit(seq_len: int, lengths: list[int]) -> Pieces:
     return sorted([*full, *([rests[i] for i in sorted(items)] for items in bins)])
 
 
-DEFINITIONS = {"concat": concat, "document": document, "document_padded": document_padded, "best_fit": best_fit}
+def best_fit_drop(seq_len: int, lengths: list[int]) -> Pieces:
+    return best_fit_of([length if length <= seq_len + 1 else 0 for length in lengths], seq_len, lengths)
+
+
+def best_fit_keep_start(seq_len: int, lengths: list[int]) -> Pieces:
+    return best_fit_of([min(length, seq_len + 1) for length in lengths], seq_len, lengths)
+
+
+def best_fit_of(kept: list[int], seq_len: int, lengths: list[int]) -> Pieces:
+    """Return the samples if this many tokens are kept of each document, none of which is cut."""
+    starts = offsets_of(lengths).tolist()
+    items = [(start, start + n) for start, n in zip(starts, kept, strict=False) if n]
+    bins = naive_best_fit([b - a for a, b in items], seq_len + 1)
+    return sorted([items[i] for i in sorted(chosen)] for chosen in bins)
+
+
+DEFINITIONS = {
+    "concat": concat,
+    "document": document,
+    "document_padded": document_padded,
+    "best_fit": best_fit,
+    "best_fit_drop": best_fit_drop,
+    "best_fit_keep_start": best_fit_keep_start,
+}
 
 
 def expected(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
@@ -288,6 +311,19 @@ def test_arguments_out_of_range_are_refused_by_name() -> None:
 
 def test_the_spec_knows_every_packing() -> None:
     assert get_args(Pack.model_fields["packing"].annotation) == tuple(PACKINGS)
+
+
+def test_overlong_is_another_name_of_best_fit() -> None:
+    assert Pack(packing="best_fit", seq_len=8).pair == ("best_fit", 8)
+    assert Pack(packing="best_fit", seq_len=8, overlong="split").pair == ("best_fit", 8)
+    assert Pack(packing="best_fit", seq_len=8, overlong="drop").pair == ("best_fit_drop", 8)
+    assert Pack(packing="best_fit_drop", seq_len=8, overlong="drop").pair == ("best_fit_drop", 8)
+    assert Pack(packing="best_fit", seq_len=8, overlong="keep_start").pair == ("best_fit_keep_start", 8)
+    for packing in ("concat", "document_padded", "best_fit_keep_start"):
+        with pytest.raises(ValueError, match=f"overlong='drop' is of the packing best_fit, not of '{packing}'"):
+            packing_name(packing, "drop")
+    with pytest.raises(ValueError, match="overlong: one of split, drop, keep_start, not 'cut'"):
+        packing_name("best_fit", "cut")
 
 
 @given(values=st.integers(1, 32).flatmap(lambda bits: st.lists(st.integers(0, 2**bits - 1), max_size=50)))

@@ -22,14 +22,16 @@ from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.packing.packings import PACKINGS
+from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, packing_name
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 
 if TYPE_CHECKING:
     PackingName: TypeAlias = str
+    Overlong: TypeAlias = str
 else:
     PackingName = Literal[tuple(PACKINGS)]
+    Overlong = Literal[tuple(OVERLONG)]
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 
@@ -100,6 +102,19 @@ class Pack(SpecModel):
         title="Packing", description="best_fit: whole documents with little padding; docs/format.md describes all"
     )
     seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens per sample", description="seq_len of the reader")
+    overlong: Overlong | None = Field(
+        None, title="Overlong", description="What best_fit does with longer documents; default: split"
+    )
+
+    @model_validator(mode="after")
+    def _of_best_fit(self) -> Pack:
+        packing_name(self.packing, self.overlong)
+        return self
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """The full name of the packing, and seq_len."""
+        return packing_name(self.packing, self.overlong), self.seq_len
 
 
 class Split(SpecModel):
@@ -188,9 +203,10 @@ class BuildSpec(SpecModel):
     @field_validator("packs")
     @classmethod
     def _packs_once(cls, value: list[Pack]) -> list[Pack]:
-        for i, pack in enumerate(value):
-            if pack in value[:i]:
-                raise ValueError(f"{pack.packing} with seq_len {pack.seq_len} is listed twice; remove one")
+        pairs = [pack.pair for pack in value]
+        for packing, seq_len in pairs:
+            if pairs.count((packing, seq_len)) > 1:
+                raise ValueError(f"{packing} with seq_len {seq_len} is listed twice; remove one")
         return value
 
     @model_validator(mode="after")
@@ -252,7 +268,7 @@ class BuildSpec(SpecModel):
 
     def pack_pairs(self) -> list[tuple[str, int]]:
         """Return (packing, seq_len) of each of `packs`, sorted because their order does not matter."""
-        return sorted((pack.packing, pack.seq_len) for pack in self.packs)
+        return sorted(pack.pair for pack in self.packs)
 
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""
