@@ -212,7 +212,7 @@ _BUDGETS = {
     "cli": 2_550,
     "examples": 570,
     "flows": 1_050,
-    "reader": 2_450,
+    "reader": 2_700,
     "server": 650,
     "spec": 1_330,
     "storage": 5_200,

@@ -28,9 +28,10 @@ from tokenloom.storage.cache.cache_files import is_full, translate_cache_errors
 from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
-from tokenloom.storage.formats.shard import unpack_header
+from tokenloom.storage.formats.shard import ShardHeader, unpack_header
+from tokenloom.storage.formats.shard_entries import MASK
 from tokenloom.storage.stores.local_files import file_sha256
-from tokenloom.storage.stores.store import MAX_TRANSFERS, join_ranges
+from tokenloom.storage.stores.store import MAX_TRANSFERS, Store, join_ranges
 
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
@@ -40,32 +41,42 @@ _MAX_KNOWN = 512  # `.blocks` files that a process keeps in memory
 _logger = logging.getLogger("tokenloom")
 
 
-@lru_cache(_MAX_KNOWN)
 def read_blocks(request: ShardRequest) -> ShardBlocks:
-    """Return the `.blocks` file of a shard.
+    """Return what the `.blocks` file beside a shard says of the shard, or of its mask.
 
     Raises:
-        FormatError: it repeatedly is not the one that the manifest lists.
+        FormatError: it repeatedly is not the one that the manifest lists, or says nothing of the mask.
         StoreError: it is missing, or can't be read.
     """
     name = blocks_name(request.path)
-    place = request.store.place(name)
+    blocks = _read_blocks(request.store, name, request.blocks_sha256)
+    of_file = blocks.mask if request.path.endswith(MASK) else blocks
+    if of_file is None:
+        raise FormatError(f"{request.store.place(name)}: it has no checksums of the mask; restore it")
+    return of_file
+
+
+@lru_cache(_MAX_KNOWN)
+def _read_blocks(store: Store, name: str, sha256: str) -> ShardBlocks:
+    place = store.place(name)
     for _ in range(MAX_TRANSFERS):
         try:
-            data = request.store.read(name)
+            data = store.read(name)
         except FileNotFoundError as error:
             raise _missing(place) from error
-        if sha256_of_bytes(data) == request.blocks_sha256:
+        if sha256_of_bytes(data) == sha256:
             return decode_blocks(data, place)
     raise FormatError(f"{place}: its SHA-256 is not the one listed, in {MAX_TRANSFERS} downloads; restore it")
 
 
 class PartialShard:
-    """A shard of which some blocks may be missing; several threads may use it. A slice of it is bytes of its tokens.
+    """A shard or mask of which some blocks may be missing; several threads may use it.
+
+    A slice of it is bytes of its tokens, or of their classes.
 
     Args:
         process: the files and counters of this process.
-        request: the shard.
+        request: the shard or mask.
         blocks: the checksums of its blocks.
         descriptors: of its file in the cache and of its claims; closed with this object.
     """
@@ -88,7 +99,12 @@ class PartialShard:
         #: the URL of the shard, for messages; the path of its file, and that of the complete one
         self.place, self.path = request.place, process.files.partial_path(request.sha256)
         self.complete_path = process.files.path(request.sha256)
-        self.header = unpack_header(memoryview(blocks.header), request.store.place(blocks_name(request.path)))
+        self._first = self.shard_header().tokens_start if blocks.header else 0  # the byte where slices begin
+
+    def shard_header(self) -> ShardHeader:
+        """Return the header of a shard; a mask has none."""
+        place = self._request.store.place(blocks_name(self._request.path))
+        return unpack_header(memoryview(self._blocks.header), place)
 
     def is_complete(self) -> bool:
         """Return whether the cache holds all of the shard; raises the FormatError that its download ended with."""
@@ -97,23 +113,23 @@ class PartialShard:
 
     def missing(self, start: int, end: int) -> list[int]:
         """Return the blocks of the token bytes [start, end) that this process can't read yet."""
-        first = self.header.tokens_start
+        first = self._first
         blocks = self._blocks.covering(first + start, first + end) if start < end else ()
         return [block for block in blocks if block not in self._verified]
 
     def __getitem__(self, part: slice[int, int, None]) -> bytes:
-        """Return token bytes; download what is missing. Errors as `fetch_blocks`."""
+        """Return bytes of tokens or classes; download what is missing. Errors as `fetch_blocks`."""
         if blocks := self.missing(part.start, part.stop):
             fetch_blocks({self: blocks})
-        data = os.pread(self._file, part.stop - part.start, self.header.tokens_start + part.start)
+        data = os.pread(self._file, part.stop - part.start, self._first + part.start)
         if len(data) != part.stop - part.start:
             raise FormatError(f"{self.path}: the file was cut short while it was read; remove it")
         return data
 
     def offsets_bytes(self) -> bytes:
-        """Return the bytes of the document offsets, which follow the tokens; errors as `fetch_blocks`."""
-        first = self.header.tokens_start
-        return self[self.header.offsets_start - first : self.header.file_bytes - first]
+        """Return the bytes of a shard's document offsets, which follow the tokens; errors as `fetch_blocks`."""
+        header = self.shard_header()
+        return self[header.offsets_start - self._first : header.file_bytes - self._first]
 
     def runs(self, blocks: Iterable[int]) -> list[range]:
         """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""

@@ -91,8 +91,8 @@ class BlockHasher:
 
 
 def blocks_name(name: str) -> str:
-    """Return the name of the `.blocks` file of a shard `name`: "train/000000.tok" -> "train/000000.blocks"."""
-    return f"{name.removesuffix('.tok')}.blocks"
+    """Return the name of the `.blocks` file beside a shard or its mask: "train/000000.tok" -> "train/000000.blocks"."""
+    return f"{name.removesuffix('.tok').removesuffix('.mask')}.blocks"
 
 
 def encode_blocks(blocks: ShardBlocks) -> bytes:

@@ -16,6 +16,7 @@ values of a field, or the keys of an object. A class with a method `from_json` d
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -103,7 +104,7 @@ def _decoder(hint: object) -> Decoder:
     if origin is Annotated:
         return _ruled(_decoder(arguments[0]), arguments[1])
     if origin in (UnionType, Union):
-        return _optional([argument for argument in arguments if argument is not NoneType])
+        return _optional([_decoder(argument) for argument in arguments if argument is not NoneType])
     if origin in (list, tuple):
         return _sequence(origin, _decoder(arguments[0]))
     if origin is dict:
@@ -134,10 +135,19 @@ def _number(value: object) -> object:
     return value
 
 
-def _optional(kinds: list[object]) -> Decoder:
-    (kind,) = kinds
-    decoder = _decoder(kind)
-    return lambda value: None if value is None else decoder(value)
+def _optional(decoders: list[Decoder]) -> Decoder:
+    """Return the decoder of null, or of what the first of some decoders can decode."""
+    *others, last = decoders
+
+    def decode(value: object) -> object:
+        if value is None:
+            return None
+        for decoder in others:
+            with suppress(Mismatch):
+                return decoder(value)
+        return last(value)
+
+    return decode
 
 
 def _sequence(kind: type, item: Decoder) -> Decoder:

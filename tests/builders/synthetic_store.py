@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from tests.builders.manifests import NO_FILES, NO_ROWS
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.blocks import encode_blocks
+from tokenloom.storage.formats.blocks import ShardBlocks, encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes, sign
+from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, LAST_TURN, MAY_LEARN, TEXT_CLASS
+from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
@@ -48,8 +51,36 @@ def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size:
     return tokens, lengths
 
 
-def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "train", vocab_size: int = 50_257) -> str:
-    """Write a version with these shards, (tokens, lengths) each, and their `.blocks`; return its reference."""
+def random_classes(lengths: Any, seed: int) -> NDArray[np.uint8]:
+    """Return classes for the tokens of documents, (n,): a conversation each, or now and then plain text.
+
+    All that a mask may hold occurs: turns of every role and any length, also two of a role in a row, without an end or
+    kept out of the loss. The first token begins, the last one is the end-of-text.
+    """
+    rng = np.random.default_rng(seed)
+    num_tokens = int(lengths.sum())
+    runs = rng.integers(1, 7, num_tokens)
+    kinds = rng.integers(0, 9, num_tokens) | MAY_LEARN * rng.integers(0, 4, num_tokens).astype(bool)
+    kinds |= LAST_TURN * (rng.integers(0, 3, num_tokens) == 0)
+    classes = np.repeat(kinds, runs)[:num_tokens].astype(np.uint8)
+    classes[rng.integers(0, num_tokens, num_tokens // 5)] |= ENDS_TURN
+    ends = np.cumsum(lengths, dtype=np.int64)
+    classes[ends - 1] = 0
+    classes[ends - lengths] |= BEGINS
+    for end, length in zip(ends.tolist(), lengths.tolist(), strict=True):
+        if rng.random() < 0.2:
+            classes[end - length : end] = TEXT_CLASS
+    return classes
+
+
+def write_store(
+    folder: Path,
+    shards: Sequence[tuple[Any, Any]],
+    split: str = "train",
+    vocab_size: int = 50_257,
+    masks: Sequence[NDArray[np.uint8]] = (),
+) -> str:
+    """Write a version with these shards, (tokens, lengths) each, their masks and `.blocks`; return its reference."""
     entries = []
     version_folder = folder / "data" / "versions"
     name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[
@@ -62,13 +93,23 @@ def write_store(folder: Path, shards: Sequence[tuple[Any, Any]], split: str = "t
             writer.append(tokens, lengths)
         assert writer.record is not None
         assert writer.blocks is not None
-        blocks = encode_blocks(writer.blocks)
+        blocks_of_mask = _write_mask(path.with_suffix(".mask"), masks[index]) if masks else None
+        blocks = encode_blocks(replace(writer.blocks, mask=blocks_of_mask))
         path.with_suffix(".blocks").write_bytes(blocks)
         listed = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
         files = {".docs": {"bytes": 0, "sha256": "0" * 64}, ".blocks": listed}  # readers need no document table
+        if blocks_of_mask:
+            files[".mask"] = {"bytes": blocks_of_mask.num_bytes, "sha256": blocks_of_mask.sha256}
         entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}}
         entries.append(entry | NO_FILES | {"files": files})
     return publish(folder, name, {split: entries}, vocab_size)
+
+
+def _write_mask(path: Path, classes: NDArray[np.uint8]) -> ShardBlocks:
+    with path.open("xb") as file:
+        writer = MaskWriter(file)
+        writer.append(classes)
+        return writer.finish()
 
 
 def write_sparse_store(

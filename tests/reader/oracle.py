@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tests.builders.synthetic_store import EOT, random_documents, write_store
+from tests.builders.synthetic_store import EOT, random_classes, random_documents, write_store
 from tests.storage.test_packing import expected as expected_pieces
 from tokenloom.storage import open_shard
+from tokenloom.storage.formats.classes import ROLES
 
 PACKINGS = ("concat", "document", "document_padded", "best_fit")
 FIELDS = ("cu_seqlens", "document_ids", "position_ids")
 IGNORED = -100
 
 
-def make_store(folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0) -> str:
+def make_store(
+    folder: Path, shard_tokens: Sequence[int], mean_tokens: float = 9.0, seed: int = 0, has_masks: bool = False
+) -> str:
     """Write a version of short documents, with shards of about these numbers of tokens; return its reference."""
     shards = [random_documents(tokens, mean_tokens, seed * 1000 + i, 5000) for i, tokens in enumerate(shard_tokens)]
-    return write_store(folder, shards, vocab_size=5000)
+    masks = [random_classes(lengths, seed * 1000 + i) for i, (_, lengths) in enumerate(shards)] if has_masks else []
+    return write_store(folder, shards, vocab_size=5000, masks=masks)
 
 
 def shard_paths(reference: str) -> list[Path]:
@@ -37,10 +41,23 @@ def shard_paths(reference: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Row:
-    """The tokens of one sample, and the document in the shard that each belongs to: both (n,), n at most T + 1."""
+    """The tokens of one sample, the document in the shard and the class of each: all (n,), n at most T + 1."""
 
     tokens: NDArray[np.int64]
     owners: NDArray[np.int64]
+    classes: NDArray[np.int64]
+
+
+def is_learned(number: int, learn: str | Collection[str]) -> bool:
+    """Return whether a token of a class is a target, by the words of docs/training.md."""
+    role = ROLES[number % 16]
+    if number < 128 or number % 128 >= 64:  # kept out of the loss; or the first of a conversation
+        return False
+    if learn == "last":
+        return role == "text" or (number % 64 >= 32 and role in ("assistant", "reasoning", "tool_call"))
+    if learn == "assistant":
+        return role in ("text", "assistant", "reasoning", "tool_call")
+    return learn == "all" or role in learn
 
 
 class Oracle:
@@ -54,19 +71,24 @@ class Oracle:
         labels: str = "shifted",
         fields: Sequence[str] = (),
         mask_documents: bool | None = None,
+        learn: str | Collection[str] = "assistant",
     ) -> None:
-        self.seq_len, self.labels, self.fields = seq_len, labels, fields
-        self.mask = (bool(fields) or packing == "best_fit") if mask_documents is None else mask_documents
+        self.seq_len, self.labels, self.fields, self.learn = seq_len, labels, fields, learn
+        follows = bool({*fields} & {*FIELDS}) or packing.startswith("best_fit")
+        self.mask = follows if mask_documents is None else mask_documents
         self.counts: list[int] = []  # rows in each shard
         self.rows: list[Row] = []
         for path in shard_paths(reference):
             shard = open_shard(path)
             lengths = np.diff(shard.document_offsets).astype(np.int64)
             tokens, owners = shard.tokens.astype(np.int64), np.repeat(np.arange(len(lengths)), lengths)
+            mask, classes = path.with_suffix(".mask"), np.full(len(tokens), 129)
+            if mask.exists():
+                classes = np.frombuffer(mask.read_bytes(), np.uint8).astype(np.int64)
             samples = expected_pieces(packing, seq_len, lengths.tolist())
             self.counts.append(len(samples))
             for pieces in samples:
-                parts = [(tokens[a:b], owners[a:b]) for a, b in pieces]
+                parts = [(tokens[a:b], owners[a:b], classes[a:b]) for a, b in pieces]
                 self.rows.append(Row(*(np.concatenate(x) for x in zip(*parts, strict=True))))
 
     def __len__(self) -> int:
@@ -79,9 +101,10 @@ class Oracle:
 
     def _sample(self, index: int | None) -> dict[str, list[int]]:
         nothing = np.zeros(0, dtype=np.int64)
-        row = Row(nothing, nothing) if index is None else self.rows[index]
-        tokens, owners = row.tokens.tolist(), row.owners.tolist()
-        made: dict[str, list[int]] = {"input_ids": [], "labels": [], "document_ids": [], "position_ids": []}
+        row = Row(nothing, nothing, nothing) if index is None else self.rows[index]
+        tokens, owners, classes = row.tokens.tolist(), row.owners.tolist(), row.classes.tolist()
+        names = ("input_ids", "labels", "document_ids", "position_ids", "classes")
+        made: dict[str, list[int]] = {name: [] for name in names}
         for place in range(self.seq_len):
             is_padding = place >= len(tokens)
             before = made["document_ids"][-1] if place else None
@@ -90,12 +113,13 @@ class Oracle:
             made["position_ids"].append(made["position_ids"][-1] + 1 if before == document else 0)
             made["document_ids"].append(document)
             made["input_ids"].append(EOT if is_padding else tokens[place])
-            made["labels"].append(self._label(tokens, owners, place))
+            made["labels"].append(self._label(tokens, owners, classes, place))
+            made["classes"].append([*classes, *[0] * (self.seq_len + 1)][place + (self.labels == "shifted")])
         return made
 
-    def _label(self, tokens: list[int], owners: list[int], place: int) -> int:
+    def _label(self, tokens: list[int], owners: list[int], classes: list[int], place: int) -> int:
         target = place + (self.labels == "shifted")
-        if target >= len(tokens):
+        if target >= len(tokens) or not is_learned(classes[target], self.learn):
             return IGNORED
         if self.mask and target > 0 and owners[target] != owners[target - 1]:
             return IGNORED
@@ -106,6 +130,8 @@ class Oracle:
         samples = [self._sample(index) for index in indices]
         names = [name for name in samples[0] if name in ("input_ids", "labels", *self.fields)]
         batch: dict[str, Any] = {name: [sample[name] for sample in samples] for name in names}
+        first = int(self.labels == "same")  # models shift these labels, and drop the first
+        batch["num_targets"] = sum(label != IGNORED for labels in batch["labels"] for label in labels[first:])
         if "cu_seqlens" in self.fields:
             positions = [place for sample in samples for place in sample["position_ids"]]
             starts = [i for i, place in enumerate(positions) if place == 0] + [len(positions)]

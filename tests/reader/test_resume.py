@@ -166,6 +166,7 @@ found = []
 for _ in range(30):
     batch = next(loader)
     found.append({name: batch[name].tolist() for name in ("input_ids", "labels", "document_ids")})
+    found[-1]["num_targets"] = batch["num_targets"]
 print(json.dumps([found, loader.state_dict()]))
 """
 

@@ -324,9 +324,13 @@ def synthetic(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"packing": "dense"}, "packing must be one of concat, document, document_padded, best_fit, not 'dense'"),
+        ({"packing": "dense"}, "packing must be one of concat, document, document_padded, best_fit, .*, not 'dense'"),
         ({"labels": "none"}, "labels must be one of shifted, same, not 'none'"),
-        ({"fields": ("mask",)}, "fields must be one of cu_seqlens, document_ids, position_ids, member, not 'mask'"),
+        ({"fields": ("mask",)}, "fields must be one of classes, cu_seqlens, document_ids, .*, member, not 'mask'"),
+        ({"overlong": "cut"}, "overlong: one of split, drop, keep_start, not 'cut'"),
+        ({"overlong": "drop"}, "overlong='drop' is of the packing best_fit, not of 'concat'; omit it"),
+        ({"learn": "first"}, 'learn is "assistant", "last", "all" or a list of roles .*, not \'first\''),
+        ({"learn": ["assistant"]}, "learn=\\['assistant'\\] leaves out text, and this version holds nothing else"),
         ({"verify": "no"}, "verify must be one of open, full, not 'no'"),
         ({"access": "read"}, "access must be one of mmap, pread, range, not 'read'"),
         ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),

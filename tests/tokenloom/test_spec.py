@@ -190,7 +190,10 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
         ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
         ({"shard_tokens": 0}, "greater than or equal to 1"),
         ({"documents": {"max_bytes": 2**31}}, "less than or equal to 2147483647"),
-        ({"packs": [{"packing": "greedy", "seq_len": 8}]}, "'document_padded', 'best_fit', 'best_fit_drop' or 'best_fit_keep_start'"),
+        (
+            {"packs": [{"packing": "greedy", "seq_len": 8}]},
+            "'document_padded', 'best_fit', 'best_fit_drop' or 'best_fit_keep_start'",
+        ),
         ({"packs": [{"packing": "best_fit", "seq_len": 0}]}, "greater than or equal to 1"),
         ({"packs": [{"packing": "best_fit", "seq_len": 2**31}]}, "less than or equal to 2147483647"),
         ({"packs": [{"packing": "best_fit", "seq_len": 8}] * 2}, "best_fit with seq_len 8 is listed twice"),

@@ -5,20 +5,23 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
 from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
-from tokenloom.reader.shards.window import TokenWindow, WindowPart, widen
+from tokenloom.reader.shards.targets import ignored_labels
+from tokenloom.reader.shards.window import TokenWindow, widen
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
-from tokenloom.storage.packing.packings import PACKINGS
+from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
+from tokenloom.storage.packing.packings import PACKINGS, packing_name
 from tokenloom.storage.versions.published import check_split, load_manifest
 from tokenloom.storage.versions.references import find_version, parse_reference, resolve
 from tokenloom.wording import counted
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.cache.shard_cache import ShardCache
     from tokenloom.storage.versions.leases import Lease
 
-Sample = dict[str, Int64s | Int32s]
+Sample = dict[str, Int64s | Int32s | NDArray[np.uint8]]
 
 
 class DatasetOptions(TypedDict, total=False):
@@ -39,6 +42,8 @@ class DatasetOptions(TypedDict, total=False):
     labels: str
     fields: Sequence[str]
     mask_documents: bool | None
+    learn: str | Collection[str]
+    overlong: str | None
     max_open_shards: int
     verify: str
     access: str
@@ -62,10 +67,18 @@ class TokenDataset(SplitSamples):
             whole documents with the least padding.
         labels: "shifted": the inputs, shifted by one; "same": the inputs, for models that shift them.
         fields: any of "position_ids" and "document_ids", (T,) int32 from 0 in each sample (padding has the document
-            -1); and, in the batches of a TokenLoader alone, "cu_seqlens", and "member", (B,) int64: the position in
+            -1); "classes", (T,) uint8: the class of the token that each label stands for, learned or not, 0 in padding;
+            and, in the batches of a TokenLoader alone, "cu_seqlens", and "member", (B,) int64: the position in
             `mixture.datasets` of the dataset that each sample is of, 0 without a mixture (a padded sample has -1).
         mask_documents: whether the label is -100 where its token begins another document than the token before. None:
             if there are `fields` of documents, or the packing is "best_fit". Labels in padding are always -100.
+        learn: of a version with conversations, whose tokens are targets; the labels of all others are -100, and so is
+            that of a conversation's first token. "assistant": plain text, and what the assistant writes, with
+            reasoning, tool calls and the end of its turns; "last": of conversations, only the last turn of the
+            assistant; "all": everything; or a set of roles ("text", "system", "developer", "user", "assistant",
+            "reasoning", "tool_call", "tool_output", "template"). Messages with `train: false` are never targets.
+        overlong: what "best_fit" does with a document of more than T + 1 tokens. "split" (None): cuts it; "drop":
+            leaves it out; "keep_start": keeps its first T + 1 tokens.
         max_open_shards: how many shards stay mapped, at least 1; fewer if they would hold more than two thirds of the
             process's file descriptors. A view of a closed shard stays valid.
         verify: "open" checks the header of a shard when it is opened, "full" the whole shard.
@@ -95,13 +108,15 @@ class TokenDataset(SplitSamples):
         labels: str = "shifted",
         fields: Sequence[str] = (),
         mask_documents: bool | None = None,
+        learn: str | Collection[str] = "assistant",
+        overlong: str | None = None,
         max_open_shards: int = 512,
         verify: str = "open",
         access: str = "mmap",
         cache: ShardCache | None = None,
         lease: bool = False,
     ) -> None:
-        checked_choice("packing", packing, tuple(PACKINGS))
+        packing = packing_name(checked_choice("packing", packing, tuple(PACKINGS)), overlong)
         checked_choice("labels", labels, LABELS)
         names = _checked_fields(fields)
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
@@ -124,6 +139,7 @@ class TokenDataset(SplitSamples):
             short_rows=PACKINGS[packing].has_padding,
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
+            learn=_checked_learn(learn, files),
         )
         super().__init__(files, packing, form, options)
         if not len(self):
@@ -156,7 +172,7 @@ class TokenDataset(SplitSamples):
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples at `indices`; torch's DataLoader calls this for a batch."""
         found = self._checked(indices)
-        part = WindowPart(self.shards, np.arange(len(found)), self.locate(found))
+        part = self.part(found, np.arange(len(found)))
         batch = _arrays(TokenWindow([part], len(found), self.format))
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
 
@@ -203,6 +219,17 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
 
 
+def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tuple[str, ...] | None:
+    """Return what a model learns, None without masks; raise ValueError if it is no policy, or leaves nothing."""
+    policy = learn if isinstance(learn, str) else tuple(sorted(set(learn)))
+    table = learned_classes(policy)
+    if files.has_masks:
+        return policy
+    if not table[TEXT_CLASS]:
+        raise ValueError(f"learn={learn!r} leaves out text, and this version holds nothing else: omit it")
+    return None
+
+
 def _open_split(
     reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions, *, lease: bool
 ) -> ShardFiles:
@@ -240,8 +267,10 @@ def _arrays(window: TokenWindow) -> Sample:
     both = np.empty((1, 2, *shape), np.int64)
     widen(form, window.tokens(0, num_rows), both)
     batch: Sample = {"input_ids": both[0, 0], "labels": both[0, 1]}
-    if form.needs_marks:
-        batch["labels"].reshape(-1)[window.boundaries.ignored_labels(0, num_rows)] = IGNORED
+    classes = window.label_classes(0, num_rows) if form.needs_classes else None
+    batch["labels"].reshape(-1)[ignored_labels(window, 0, num_rows, classes).reshape(-1)] = IGNORED
+    if classes is not None and "classes" in form.fields:
+        batch["classes"] = classes.copy()
     for name in form.row_fields:
         field = np.empty(shape, np.int32)
         window.boundaries.write(name, 0, num_rows, field)

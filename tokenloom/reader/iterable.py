@@ -14,7 +14,7 @@ from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.ranks import find_ranks
-from tokenloom.reader.shards.batch_format import Batch
+from tokenloom.reader.shards.batch_format import WHOLE_BATCH, Batch
 from tokenloom.reader.streams import SampleSource, make_stream
 from tokenloom.storage.formats.arrays import Int64s
 
@@ -91,4 +91,4 @@ class SampleStream(IterableDataset[Batch]):
 
 def _only_sample(batch: Batch) -> Batch:
     """Return the one sample of a batch: its tensors without their first dimension."""
-    return {name: values[0] for name, values in batch.items() if name not in ("cu_seqlens", "max_seqlen")}
+    return {name: values[0] for name, values in batch.items() if name not in WHOLE_BATCH}

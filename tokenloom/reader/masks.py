@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokenloom.reader.shards.batch_format import Batch
+from tokenloom.reader.shards.batch_format import WHOLE_BATCH, Batch
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def segments(batch: Batch, num_segments: int) -> Iterator[Batch]:
     """Yield consecutive segments of a batch, T / num_segments tokens each, for truncated backpropagation.
 
     Args:
-        batch: tensors (B, T); segments leave out cu_seqlens and max_seqlen, which hold for whole rows only, and have
-            `member` as it is.
+        batch: tensors (B, T); segments leave out num_targets, cu_seqlens and max_seqlen, which hold for whole rows
+            only, and have `member` as it is.
         num_segments: a divisor of T.
 
     Raises ValueError if num_segments does not divide T.
@@ -58,6 +58,6 @@ def segments(batch: Batch, num_segments: int) -> Iterator[Batch]:
     if num_segments < 1 or seq_len % num_segments:
         raise ValueError(f"{seq_len} tokens can't be cut into {num_segments} equal segments")
     width = seq_len // num_segments
-    rows = {name: values for name, values in batch.items() if name not in ("cu_seqlens", "max_seqlen")}
+    rows = {name: values for name, values in batch.items() if name not in WHOLE_BATCH}
     for start in range(0, seq_len, width):
         yield {name: values if name == "member" else values[:, start : start + width] for name, values in rows.items()}

@@ -19,9 +19,9 @@ class Mixture:
     The field "member" of the datasets says which of them each sample of a batch is of.
 
     Args:
-        members: {name: (dataset, weight)}; all have one tokenizer, seq_len, packing, labels and fields. Weights are
-            finite numbers from 0. Their ratios hold exactly if they make a period of at most 100,000 samples, else to
-            one part in 100,000.
+        members: {name: (dataset, weight)}; all have one tokenizer, seq_len, packing, labels and fields, and those with
+            conversations one `learn`. Weights are finite numbers from 0. Their ratios hold exactly if they make a
+            period of at most 100,000 samples, else to one part in 100,000.
         stages: later weights as [(from_sample, {name: weight}), ...], counted in samples of the whole stream.
 
     Raises ValueError if members differ, weights are out of range, or a stage names other members.
@@ -74,9 +74,17 @@ def _check_alike(datasets: Mapping[str, TokenDataset]) -> None:
             ("mask_documents", first.format.mask_documents, data.format.mask_documents),
         ):
             if one != other:
-                raise ValueError(
-                    f"members of a mixture must have the same {what}: {first_name!r} has {one}, {name!r} has {other}"
-                )
+                raise _differ(what, first_name, one, name, other)
+    learned = [(name, data.format.learn) for name, data in datasets.items() if data.format.learn is not None]
+    for name, learn in learned:  # members without conversations are learned whole
+        if learn != learned[0][1]:
+            raise _differ("learn", *learned[0], name, learn)
+
+
+def _differ(what: str, first_name: str, first: object, name: str, other: object) -> ValueError:
+    return ValueError(
+        f"members of a mixture must have the same {what}: {first_name!r} has {first}, {name!r} has {other}"
+    )
 
 
 def _described(tokenizer: TokenizerEntry) -> str:
@@ -112,6 +120,8 @@ def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOption
         "labels": stream.labels,
         "mask_documents": stream.mask_documents,
     }
+    if stream.learn is not None:
+        named["learn"] = stream.learn
     merged: DatasetOptions = {**named, **options}
     return TokenDataset(f"{store}/{stream.dataset}@{stream.version}", stream.split, stream.seq_len, **merged)
 

@@ -87,7 +87,8 @@ class Producer:
         if self._left == 0:
             return []
         for dataset in self._stream.datasets:
-            dataset.shards.check_downloads()
+            for files in dataset.open_files:
+                files.check_downloads()
         if self._taken_steps == self._window_steps:
             self._open_window()
         assert self._window is not None  # just opened

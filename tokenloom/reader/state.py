@@ -30,6 +30,7 @@ class DatasetFingerprint:
     order_version: int
     lanes: int | None  # None unless the order is "block"
     seed: int
+    learn: str | list[str] | None = None  # absent from the JSON of a version without conversations
 
 
 class FingerprintStage(NamedTuple):
@@ -67,6 +68,9 @@ def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
 
 def _to_json(fingerprint: Fingerprint) -> Json:
     fields = asdict(fingerprint)
+    for stream in fields["members"].values() if is_mixture(fields) else [fields]:
+        if stream["learn"] is None:
+            del stream["learn"]
     if isinstance(fingerprint, MixtureFingerprint):
         fields["weights"] = [list(stage) for stage in fingerprint.weights]
     return fields

@@ -74,7 +74,7 @@ class Stream(ABC):
 
     def memory(self) -> dict[str, int]:
         """Return the number of bytes that are mapped."""
-        return {"mapped": sum(dataset.shards.num_bytes for dataset in self.datasets)}
+        return {"mapped": sum(files.num_bytes for dataset in self.datasets for files in dataset.open_files)}
 
     @property
     def block_bytes(self) -> int:
@@ -143,7 +143,8 @@ class DatasetStream(Stream):
     @property
     def active_bytes(self) -> int:
         """See Stream."""
-        sizes = sorted((entry.bytes for entry in self.dataset.files.entries), reverse=True)
+        files = self.dataset.files
+        sizes = sorted(map(files.num_bytes, range(len(files.entries))), reverse=True)
         return sum(sizes[: {"block": self.order.lanes, "sequential": 1}.get(self.order.name)])
 
     def describe(self) -> list[str]:
@@ -173,6 +174,7 @@ class DatasetStream(Stream):
             order_version=ORDER_VERSION,
             lanes=order.lanes if order.name == "block" else None,
             seed=order.seed,
+            learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
         )
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
@@ -189,7 +191,7 @@ class DatasetStream(Stream):
 
     def part(self, positions: Int64s, places: Int64s, member: int = 0) -> WindowPart:
         """Return the rows of (n,) positions, as the rows `places` of a window; `member` is the dataset's number."""
-        return WindowPart(self.dataset.shards, places, self.dataset.locate(self.order.samples(positions)), member)
+        return self.dataset.part(self.order.samples(positions), places, member)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """See Stream."""
@@ -209,7 +211,9 @@ class MixtureStream(Stream):
 
     def __init__(self, members: Mapping[str, DatasetStream], schedule: Schedule, lanes: int | None) -> None:
         datasets = [member.dataset for member in members.values()]
-        super().__init__(datasets[0].format, None, datasets)
+        forms = [dataset.format for dataset in datasets]
+        learn = next((form.learn for form in forms if form.learn is not None), None)
+        super().__init__(forms[0]._replace(learn=learn), None, datasets)
         self.members, self.schedule = dict(members), schedule
         self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
 

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
+from tokenloom.reader.shards.targets import Ignored, ignored_labels, num_targets
 from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 
 #: an array that several batches share, and how many of its entries belong to each
-_Shared: TypeAlias = tuple[Tokens | Int32s | Int64s, list[int]]
+_Shared: TypeAlias = tuple[Tokens | Int32s | Ignored, list[int]]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class _NarrowBatch:
 
     copied: torch.cuda.Event
     arrays: dict[str, Tensor]
+    num_targets: int
     max_seqlen: int | None
 
 
@@ -54,24 +56,33 @@ class CudaFeed:
 
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[_NarrowBatch]:
         """See Feed."""
+        end, by_rows = first + num_batches * self._batch_size, [self._batch_size] * num_batches
         with self._times.phase("gather"):
-            tokens = window.tokens(first, first + num_batches * self._batch_size)
-        shared: dict[str, _Shared] = {"tokens": (tokens, [self._batch_size] * num_batches)}
+            shared: dict[str, _Shared] = {"tokens": (window.tokens(first, end), by_rows)}
+            classes = window.label_classes(first, end) if self._form.needs_classes else None
         max_seqlens: list[int] = []
-        if self._form.needs_marks or window.has_padding:
-            with self._times.phase("pack"):
-                shared |= self._row_fields(window, first, num_batches)
-                shared["ignored"] = self._ignored(window, first, num_batches)
-                if "cu_seqlens" in self._form.fields:
-                    shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
+        with self._times.phase("pack"):
+            ignored = ignored_labels(window, first, end, classes)
+            counts = num_targets(self._form, ignored, self._batch_size, num_batches)
+            if len(ignored):
+                shared["ignored"] = (
+                    (ignored, by_rows) if ignored.dtype == np.bool_ else self._by_batch(ignored, num_batches)
+                )
+            shared |= self._row_fields(window, first, num_batches)
+            if "cu_seqlens" in self._form.fields:
+                shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
+        if classes is not None and "classes" in self._form.fields:
+            shared["classes"] = (classes, by_rows)
         if "member" in self._form.fields:
-            members = window.members(first, first + num_batches * self._batch_size)
-            shared["member"] = (members, [self._batch_size] * num_batches)
+            shared["member"] = (window.members(first, end), by_rows)
         with self._times.phase("copy"):
             copied, parts = self._copy(shared)
         return [
             _NarrowBatch(
-                copied, {name: part[i] for name, part in parts.items()}, max_seqlens[i] if max_seqlens else None
+                copied,
+                {name: part[i] for name, part in parts.items()},
+                counts[i],
+                max_seqlens[i] if max_seqlens else None,
             )
             for i in range(num_batches)
         ]
@@ -85,10 +96,9 @@ class CudaFeed:
             fields[name] = (values, [self._batch_size] * num_batches)
         return fields
 
-    def _ignored(self, window: TokenWindow, first: int, num_batches: int) -> _Shared:
+    def _by_batch(self, ignored: Int64s, num_batches: int) -> _Shared:
         """Return the positions of ignored labels in each flattened batch."""
-        flat = window.boundaries.ignored_labels(first, first + num_batches * self._batch_size)
-        batch, position = np.divmod(flat, self._batch_size * self._form.seq_len)
+        batch, position = np.divmod(ignored, self._batch_size * self._form.seq_len)
         return position, np.bincount(batch, minlength=num_batches).tolist()
 
     def _cu_seqlens(self, window: TokenWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
@@ -125,10 +135,15 @@ class CudaFeed:
         batch: Batch = {
             "input_ids": inputs.to(torch.int64, memory_format=own),
             "labels": labels.to(torch.int64, memory_format=own),
+            "num_targets": made.num_targets,
         }
-        if "ignored" in arrays:
-            batch["labels"].view(-1).index_fill_(0, arrays["ignored"], IGNORED)
-        batch |= {name: arrays[name].clone() for name in (*self._form.row_fields, "member") if name in arrays}
+        if (ignored := arrays.get("ignored")) is not None:
+            if ignored.dtype == torch.bool:
+                batch["labels"].masked_fill_(ignored, IGNORED)
+            else:
+                batch["labels"].view(-1).index_fill_(0, ignored, IGNORED)
+        names = ("classes", *self._form.row_fields, "member")
+        batch |= {name: arrays[name].clone() for name in names if name in arrays}
         if made.max_seqlen is not None:
             batch |= {"max_seqlen": made.max_seqlen, "cu_seqlens": arrays["cu_seqlens"].clone()}
         return batch

@@ -18,9 +18,8 @@ import numpy as np
 
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.disk_reads import PAGE, disk_waits
-from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import ranges
-from tokenloom.reader.shards.window import TokenWindow, WindowPart
+from tokenloom.reader.shards.window import OpenFiles, TokenWindow, WindowPart
 
 _MAX_BLOCKS = 2**40  # a shard has fewer blocks
 _EVICTED_SHARE = 1 / 4  # if more rows of a chunk wait, blocks were evicted; some always wait for idle pages
@@ -32,7 +31,7 @@ class _Read(NamedTuple):
     """Token bytes [start, end) of a shard, which `row` of the window is the first to need."""
 
     row: int
-    shards: OpenShards
+    shards: OpenFiles
     shard: int
     start: int
     end: int
@@ -68,9 +67,13 @@ class ReadAhead:
 
     def plan(self, window: TokenWindow, first: int = 0) -> None:
         """Begin to read what the rows from `first` on of a window need, in the order of need."""
-        width = window.form.dtype.itemsize
-        parts = window.parts if self._io_threads else ()
-        reads = [read for part in parts for read in _reads_of(part, first, width, self._block)]
+        widths = (window.form.dtype.itemsize, 1)  # of a token, and of its class
+        reads = [
+            read
+            for part in (window.parts if self._io_threads else ())
+            for files, width in zip(part.open_files, widths, strict=False)
+            for read in _reads_of(part, files, first, width, self._block)
+        ]
         reads.sort(key=lambda read: read.row)
         number = self._first_read + len(self._rows)
         self._rows.extend(read.row for read in reads)
@@ -92,8 +95,8 @@ class ReadAhead:
         """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""
         measured = self._io_threads and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
         if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:
-            for part in window.parts:
-                part.shards.forget_blocks()
+            for files in (files for part in window.parts for files in part.open_files):
+                files.forget_blocks()
             self.cancel()  # reads for later rows would come first
             while self._rows:
                 self._wait_for_first()
@@ -154,8 +157,8 @@ def _num_waits() -> int:
     return max(faults, disk_blocks // 64)  # without a map there are no faults, but about 64 blocks a row
 
 
-def _reads_of(part: WindowPart, first: int, width: int, block: int) -> list[_Read]:
-    """Return the reads for the rows of a part from row `first` of the window on; none that was made before.
+def _reads_of(part: WindowPart, files: OpenFiles, first: int, width: int, block: int) -> list[_Read]:
+    """Return the reads of files for the rows of a part from row `first` of the window on; none that was made before.
 
     Each read is as many blocks as one row needs.
     """
@@ -169,10 +172,10 @@ def _reads_of(part: WindowPart, first: int, width: int, block: int) -> list[_Rea
     shards, numbers = np.divmod(keys, _MAX_BLOCKS)
     reads: list[_Read] = []
     for row, shard, number in zip(places[piece[index]].tolist(), shards.tolist(), numbers.tolist(), strict=True):
-        opened = part.shards.get(shard)
+        opened = files.get(shard)
         if block > PAGE and not (opened and opened.claim_block(number)):
             continue
-        read = _Read(row, part.shards, shard, number * block, (number + 1) * block)
+        read = _Read(row, files, shard, number * block, (number + 1) * block)
         if reads and reads[-1][:3] == read[:3] and reads[-1].end == read.start:
             read = read._replace(start=reads.pop().start)
         reads.append(read)

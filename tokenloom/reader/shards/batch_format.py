@@ -9,8 +9,9 @@ from tokenloom.storage.formats.arrays import TokenDtype
 
 IGNORED = -100  # the label that loss functions ignore
 DOCUMENT_FIELDS = ("cu_seqlens", "document_ids", "position_ids")  # they follow from where documents begin
-FIELDS = (*DOCUMENT_FIELDS, "member")
+FIELDS = ("classes", *DOCUMENT_FIELDS, "member")
 LABELS = ("shifted", "same")
+WHOLE_BATCH = ("cu_seqlens", "max_seqlen", "num_targets")  # what a batch holds for all of its rows together
 #: a tensor, or the int max_seqlen; callers need not narrow it
 BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
 Batch: TypeAlias = dict[str, BatchValue]
@@ -26,6 +27,7 @@ class BatchFormat(NamedTuple):
     short_rows: bool  # whether a row may be shorter than T + 1
     eot_id: int
     dtype: TokenDtype
+    learn: str | tuple[str, ...] | None = None  # which classes are targets, see learned_classes; None without masks
 
     @property
     def row_tokens(self) -> int:
@@ -34,8 +36,13 @@ class BatchFormat(NamedTuple):
 
     @property
     def row_fields(self) -> tuple[str, ...]:
-        """The fields of shape (B, T)."""
-        return tuple(name for name in self.fields if name not in ("cu_seqlens", "member"))
+        """The fields of shape (B, T) that follow from where documents begin."""
+        return tuple(name for name in self.fields if name in ("document_ids", "position_ids"))
+
+    @property
+    def needs_classes(self) -> bool:
+        """Whether a batch depends on the classes of its tokens."""
+        return self.learn is not None or "classes" in self.fields
 
     @property
     def needs_marks(self) -> bool:

@@ -1,7 +1,10 @@
-"""One open shard: its token bytes, its document offsets and its samples. Views of its bytes keep its map."""
+"""One open file of a split: a shard with its document offsets and its samples, or the mask beside one."""
 
 from __future__ import annotations
 
+import mmap
+import os
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,55 +16,63 @@ from tokenloom.errors import FormatError
 from tokenloom.reader.shards.disk_reads import CachedBlocks
 from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile, TokenBytes
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
+from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import PACKINGS, plan_shard
+from tokenloom.storage.stores.local_files import file_sha256, open_regular
 
 if TYPE_CHECKING:
     from tokenloom.storage.cache.partial_shard import PartialShard
 
 
-class OpenShard:
-    """One open shard: its token bytes, its document offsets, and its samples under a packing.
+class OpenData(ABC):
+    """One open file of a split, whose `bytes` hold an item for each token of a shard. Views of them keep its map.
 
     Args:
-        path: its file.
+        path: the file.
         verify, access: as in TokenDataset.
-        packing, seq_len: what makes its samples.
         blocks: its blocks, if it is still being downloaded; `path` is ignored then.
     """
 
-    def __init__(
-        self, path: Path, verify: str, access: str, packing: str, seq_len: int, blocks: PartialShard | None = None
-    ) -> None:
-        self._packing, self._seq_len = packing, seq_len
+    def __init__(self, path: Path, verify: str, access: str, blocks: PartialShard | None) -> None:
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
         self._is_mapped = access != "pread"
-        self._shard: Shard | None = None
         self._file: OpenFile | None = None
         self.cached_blocks = CachedBlocks()
-        self._offsets: NDArray[np.uint64] | None = None
-        self._plan: ShardPlan | None = None
         #: its blocks while some may be missing, else None
         self.partial = blocks
         if blocks is None:
-            self._open_whole(path, verify)
+            self.path, self.place = path, str(path)
         else:
-            self.path, self.place, self.header = blocks.path, blocks.place, blocks.header
-            #: its token bytes; those that are missing are downloaded on access
-            self.bytes: TokenBytes = blocks
+            self.path, self.place = blocks.path, blocks.place
+        #: those that are missing are downloaded on access
+        self.bytes = self._open_whole(path, verify) if blocks is None else blocks
 
-    def _open_whole(self, path: Path, verify: str) -> None:
-        shard = open_shard(path, verify)
-        self.path, self.place, self.header = path, str(path), shard.header
-        self._shard = shard if self._is_mapped else None
-        self.bytes = shard.tokens.data.cast("B") if self._is_mapped else FileBytes(path, shard.header.tokens_start)
+    @abstractmethod
+    def _open_whole(self, path: Path, verify: str) -> TokenBytes:
+        """Return the bytes of a complete file; raises OSError, FormatError."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do what the first use would wait for."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """The length of the file."""
+
+    @property
+    def first_byte(self) -> int:
+        """Where `bytes` begin in the file."""
+        return 0
 
     def check_download(self) -> bool:
         """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
         if self.partial and self.partial.is_complete():
             with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
-                self._open_whole(self.partial.complete_path, "open")
-                self._offsets = self.partial = None
+                path = self.partial.complete_path
+                self.bytes = self._open_whole(path, "open")
+                self.path, self.place, self.partial = path, str(path), None
         return self.partial is None
 
     def claim_block(self, block: int) -> bool:
@@ -72,8 +83,83 @@ class OpenShard:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or OpenFile(self.path)
-            return self.cached_blocks.read(file.fd, self.header.tokens_start + start, end - start)
+            return self.cached_blocks.read(file.fd, self.first_byte + start, end - start)
         return 0
+
+
+class OpenMask(OpenData):
+    """The open mask of a shard: `bytes` are the classes of its tokens.
+
+    Args:
+        entry: the mask as the manifest lists it.
+        path, verify, access, blocks: as in OpenData.
+    """
+
+    def __init__(
+        self, entry: FileEntry, path: Path, verify: str, access: str, blocks: PartialShard | None = None
+    ) -> None:
+        self._entry = entry
+        super().__init__(path, verify, access, blocks)
+
+    def _open_whole(self, path: Path, verify: str) -> TokenBytes:
+        with open_regular(path) as file:
+            file.read(1)  # else a fault in the map of a cold file would read megabytes around its start
+            length = os.fstat(file.fileno()).st_size
+            if length != self._entry.bytes or (verify == "full" and file_sha256(file) != self._entry.sha256):
+                raise FormatError(
+                    f"{path}: not the mask that the manifest lists; it is damaged or cut short: restore it"
+                )
+            if self._is_mapped and length:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return FileBytes(path, 0)
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    @property
+    def num_bytes(self) -> int:
+        """See OpenData."""
+        return self._entry.bytes
+
+
+class OpenShard(OpenData):
+    """One open shard: its token bytes, its document offsets, and its samples under a packing.
+
+    Args:
+        packing, seq_len: what makes its samples.
+        path, verify, access, blocks: as in OpenData.
+    """
+
+    def __init__(
+        self, path: Path, verify: str, access: str, packing: str, seq_len: int, blocks: PartialShard | None = None
+    ) -> None:
+        self._packing, self._seq_len = packing, seq_len
+        self._shard: Shard | None = None
+        self._offsets: NDArray[np.uint64] | None = None
+        self._plan: ShardPlan | None = None
+        if blocks is not None:
+            self.header = blocks.shard_header()
+        super().__init__(path, verify, access, blocks)
+
+    def _open_whole(self, path: Path, verify: str) -> TokenBytes:
+        shard = open_shard(path, verify)
+        self.header, self._offsets = shard.header, None
+        self._shard = shard if self._is_mapped else None
+        return shard.tokens.data.cast("B") if self._is_mapped else FileBytes(path, shard.header.tokens_start)
+
+    @property
+    def num_bytes(self) -> int:
+        """See OpenData."""
+        return self.header.file_bytes
+
+    @property
+    def first_byte(self) -> int:
+        """See OpenData."""
+        return self.header.tokens_start
+
+    def prepare(self) -> None:
+        """Plan its samples."""
+        _ = self.plan
 
     @property
     def document_offsets(self) -> NDArray[np.uint64]:

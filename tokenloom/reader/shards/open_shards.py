@@ -1,5 +1,7 @@
 """The open shards of a split: a shard is mapped when it is first used, and the least recently used one is closed.
 
+The masks of a split, one beside each shard, are opened and closed in the same way, on their own.
+
 A view of a closed shard stays valid: its map is released with the last view. An open map holds a file descriptor, so a
 process that runs out of them closes half of its shards and retries.
 """
@@ -11,7 +13,7 @@ import os
 import resource
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shards.file_bytes import TokenBytes
@@ -19,30 +21,35 @@ from tokenloom.reader.shards.file_bytes import TokenBytes
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.reader.shards.one_shard import OpenData
     from tokenloom.storage.cache.partial_shard import PartialShard
 
 _NUM_DESCRIPTORS = 2  # an open shard may hold so many: those of its file and of its claims
+File = TypeVar("File", bound="OpenData")
 
 
-class OpenShards:
-    """The open shards of a split, by index; several threads may use them.
+class OpenShards(Generic[File]):
+    """The open shards of a split, or their masks, by index; several threads may use them.
 
     Args:
         open_one: opens the shard of an index.
         max_open: how many shards may stay open, at least 1; fewer where they would hold more than two thirds of the
             file descriptors that the process may have.
         in_cache: whether the files are in a cache, which removes the least recently used ones.
+        has_masks: whether as many masks as shards may be open.
     """
 
-    def __init__(self, open_one: Callable[[int], OpenShard], max_open: int, *, in_cache: bool = False) -> None:
+    def __init__(
+        self, open_one: Callable[[int], File], max_open: int, *, in_cache: bool = False, has_masks: bool = False
+    ) -> None:
         self._open_one, self._in_cache = open_one, in_cache
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // _NUM_DESCRIPTORS
+        num_descriptors = _NUM_DESCRIPTORS * (1 + has_masks)
+        most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // num_descriptors
         self._max_open = max(1, min(max_open, most))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
-        self._open: dict[int, OpenShard] = {}  # the most recently used one last
-        self._ahead: dict[int, Future[OpenShard]] = {}  # opened ahead of their first use
+        self._open: dict[int, File] = {}  # the most recently used one last
+        self._ahead: dict[int, Future[File]] = {}  # opened ahead of their first use
         self._pid = os.getpid()
         #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
@@ -50,7 +57,7 @@ class OpenShards:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __getitem__(self, index: int) -> OpenShard:
+    def __getitem__(self, index: int) -> File:
         self._notice_fork()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
         shard = self._open.pop(index, None) or self._take_or_open(index)
@@ -106,9 +113,9 @@ class OpenShards:
     @property
     def num_bytes(self) -> int:
         """The total size of the open files, in bytes."""
-        return sum(shard.header.file_bytes for shard in list(self._open.values()))
+        return sum(shard.num_bytes for shard in list(self._open.values()))
 
-    def get(self, index: int) -> OpenShard | None:
+    def get(self, index: int) -> File | None:
         """Return a shard if it is open; `__getitem__` might wait for the thread that opens it."""
         return self._open.get(index)
 
@@ -169,13 +176,13 @@ class OpenShards:
                     self._ahead.pop(index, None)
                 self._close_surplus()
 
-    def _open_and_plan(self, index: int, planning: AbstractContextManager[object]) -> OpenShard:
+    def _open_and_plan(self, index: int, planning: AbstractContextManager[object]) -> File:
         shard = self._open_one(index)
         with planning:
-            _ = shard.plan
+            shard.prepare()
         return shard
 
-    def _take_or_open(self, index: int) -> OpenShard:
+    def _take_or_open(self, index: int) -> File:
         if future := self._ahead.pop(index, None):
             from concurrent.futures import CancelledError  # only a loader opens shards ahead
 

@@ -144,6 +144,8 @@ class Boundaries:
         seq_len, shift = self._form.seq_len, int(self._form.labels == "shifted")
         first = np.clip(lengths - shift, 0, seq_len)  # the first label that has no token
         padding = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
+        if self._form.learn is not None:
+            padding = padding[:0]  # its class keeps it out
         if not self._form.mask_documents:
             return padding
         labels = marks - shift

@@ -1,4 +1,4 @@
-"""Where the shards of a split are: in a local store, or in the cache of a remote store."""
+"""Where the shards of a split and their masks are: in a local store, or in the cache of a remote store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard_entries import BLOCKS
+from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, version_path
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.reader.shards.open_shards import File
     from tokenloom.storage.cache.cache_process import ShardRequest
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
     from tokenloom.storage.versions.leases import Lease
 
+SHARD = ".tok"  # the suffix of a shard, beside MASK
 _OPEN_ATTEMPTS = 10
 _NUM_REQUESTS = 16  # for `.blocks` files, at a time
 
@@ -55,6 +57,8 @@ class ShardFiles:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
+        #: whether there is a mask beside each shard
+        self.has_masks = len(self.entries) > 0 and self.entries[0].has_mask
         self.lease = lease
         self._by_blocks, self.only_blocks = by_blocks, only_blocks
         self.cache = (cache or _default_cache()) if self.is_remote else None
@@ -71,8 +75,13 @@ class ShardFiles:
         assert folder is not None
         return folder
 
-    def open(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
-        """Open a shard, at once if its blocks can be downloaded as they are needed.
+    def num_bytes(self, index: int) -> int:
+        """Return the length of a shard and its mask."""
+        entry = self.entries[index]
+        return entry.bytes + (entry.files[MASK].bytes if self.has_masks else 0)
+
+    def open(self, index: int, open_path: Callable[[Path, PartialShard | None], File], suffix: str = SHARD) -> File:
+        """Open a shard, or its mask, at once if its blocks can be downloaded as they are needed.
 
         A copy in the cache that is damaged or has been removed is downloaded again.
 
@@ -81,23 +90,24 @@ class ShardFiles:
             FormatError: the shard is damaged, or is not the one that the manifest lists.
         """
         try:
-            if (path := self.store.local(version_path(self._version, self.entries[index].name))) is not None:
-                return self._open(index, path, open_path)
-            return self._open_cached(index, open_path)
+            name = beside(self.entries[index].name, suffix)
+            if (path := self.store.local(version_path(self._version, name))) is not None:
+                return self._open(path, open_path)
+            return self._open_cached(self._request(index, suffix), open_path)
         except (StoreError, FormatError):
             from tokenloom.storage.versions.retirement import refuse_deleted  # most readers find all shards
 
             refuse_deleted(self.store, self._version)
             raise
 
-    def _open_cached(self, index: int, open_path: Callable[[Path, PartialShard | None], OpenShard]) -> OpenShard:
-        """Open a shard in the cache, again if other readers remove it in between."""
+    def _open_cached(self, request: ShardRequest, open_path: Callable[[Path, PartialShard | None], File]) -> File:
+        """Open a file in the cache, again if other readers remove it in between."""
         assert self.cache is not None  # a remote store has a cache
-        request, was_damaged = self._request(index), False
+        was_damaged = False
         for _ in range(_OPEN_ATTEMPTS):
             path, blocks = self._find(request)
             try:
-                return self._open(index, path, open_path, blocks)
+                return self._open(path, open_path, blocks)
             except FormatError as error:
                 if blocks:
                     raise
@@ -121,22 +131,23 @@ class ShardFiles:
         return self.cache.open(request, completes=not self.only_blocks)
 
     def _open(
-        self,
-        index: int,
-        path: Path,
-        open_path: Callable[[Path, PartialShard | None], OpenShard],
-        blocks: PartialShard | None = None,
-    ) -> OpenShard:
+        self, path: Path, open_path: Callable[[Path, PartialShard | None], File], blocks: PartialShard | None = None
+    ) -> File:
         try:
-            shard = open_path(path, blocks)
+            return open_path(path, blocks)
         except StoreError:
             raise
         except OSError as error:
-            raise StoreError(f"{path}: the shard is missing or can't be read ({error.strerror}); restore it") from error
+            what = "mask" if path.suffix == MASK else "shard"
+            raise StoreError(
+                f"{path}: the {what} is missing or can't be read ({error.strerror}); restore it"
+            ) from error
+
+    def check_shard(self, index: int, shard: OpenShard) -> None:
+        """Raise FormatError if an open shard is not the one that the manifest lists."""
         check_header(shard.header, self.entries[index], shard.place)
         if shard.header.dtype != self._dtype:
             raise FormatError(f"{shard.place}: not the shard that the manifest lists; restore it")
-        return shard
 
     def max_open(self, wanted: int) -> int:
         """Return how many shards may stay open, at most `wanted`.
@@ -145,7 +156,7 @@ class ShardFiles:
         """
         if self.cache is None or self.cache.limit_bytes is None or not self.only_blocks:
             return wanted
-        largest = max((entry.bytes for entry in self.entries), default=1)
+        largest = max(map(self.num_bytes, range(len(self.entries))), default=1)
         return min(wanted, max(1, self.cache.limit_bytes // 4 // largest))
 
     def fetch_ahead(self, indices: list[int]) -> list[int]:
@@ -154,9 +165,10 @@ class ShardFiles:
         if self.only_blocks:
             return indices[: self.max_open(len(indices))]
         room = (self.cache.limit_bytes or 2**63) // 2
-        ends = itertools.accumulate(self.entries[index].bytes for index in indices)
+        ends = itertools.accumulate(map(self.num_bytes, indices))
         indices = [index for index, end in zip(indices, ends, strict=True) if end <= room]
-        self.cache.ahead(map(self._request, indices))
+        suffixes = [SHARD, MASK] if self.has_masks else [SHARD]
+        self.cache.ahead(self._request(index, suffix) for index in indices for suffix in suffixes)
         return indices
 
     def begin(self, indices: list[int], *, waits: bool, with_offsets: bool) -> list[int]:
@@ -184,12 +196,13 @@ class ShardFiles:
             if blocks and with_offsets:
                 blocks.offsets_bytes()
 
-    def _request(self, index: int) -> ShardRequest:
+    def _request(self, index: int, suffix: str = SHARD) -> ShardRequest:
         from tokenloom.storage.cache.cache_process import ShardRequest  # for remote stores only
 
         entry = self.entries[index]
-        path = version_path(self._version, entry.name)
-        return ShardRequest(self.store, path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
+        name = beside(entry.name, suffix)
+        path, file = version_path(self._version, name), entry.listed[name]
+        return ShardRequest(self.store, path, file.sha256, file.bytes, entry.files[BLOCKS].sha256)
 
 
 def _default_cache() -> ShardCache:

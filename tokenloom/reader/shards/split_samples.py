@@ -12,8 +12,10 @@ from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
 from tokenloom.reader.shards.shard_files import ShardFiles
+from tokenloom.reader.shards.window import OpenFiles, WindowPart
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.storage.formats.shard_entries import MASK
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import PACKINGS, PackingShares, plan_shard, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenloom.reader.decoding import Decoder
-    from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.reader.shards.one_shard import OpenMask, OpenShard
     from tokenloom.storage.cache.partial_shard import PartialShard
 
 #: the JSON of a manifest; users know its fields
@@ -60,7 +62,7 @@ class SplitSamples:
         )
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._options = options
-        self.shards = self._open_shards()
+        self.shards, self.masks = self._open_shards(), self._open_masks()
         self._tokenizer: Decoder | None = None
 
     @property
@@ -121,6 +123,10 @@ class SplitSamples:
             return RowPieces(row_offsets, shards, starts, lengths)
         inside = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
         return RowPieces(row_offsets, shards, starts, lengths, *inside)
+
+    def part(self, indices: Int64s, places: Int64s, member: int = 0) -> WindowPart:
+        """Return the rows of (n,) samples, as the rows `places` of a window; `member` is the dataset's number."""
+        return WindowPart(self.shards, places, self.locate(indices), member, self.masks)
 
     def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
         for rows, shard in _by_shard(indices, shards):
@@ -194,33 +200,55 @@ class SplitSamples:
     def _needs_offsets(self) -> bool:
         return self.plans_shards or self.format.needs_marks
 
-    def _open_shards(self) -> OpenShards:
+    @property
+    def open_files(self) -> list[OpenFiles]:
+        """The open shards, and the open masks if the version has any."""
+        return [self.shards] if self.masks is None else [self.shards, self.masks]
+
+    def _open_shards(self) -> OpenShards[OpenShard]:
         # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
         files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
         needs_offsets = self._needs_offsets
 
-        def open_path(path: Path, blocks: PartialShard | None) -> OpenShard:
+        def open_one(index: int) -> OpenShard:
             from tokenloom.reader.shards.one_shard import OpenShard  # opening a dataset reads no shard
 
-            shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks)
-            if needs_offsets:
-                _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
-            return shard
+            def open_path(path: Path, blocks: PartialShard | None) -> OpenShard:
+                shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks)
+                if needs_offsets:
+                    _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
+                files.check_shard(index, shard)
+                return shard
 
-        return OpenShards(
-            lambda index: files.open(index, open_path),
-            files.max_open(options.max_open_shards),
-            in_cache=files.is_remote,
-        )
+            return files.open(index, open_path)
+
+        max_open = files.max_open(options.max_open_shards)
+        return OpenShards(open_one, max_open, in_cache=files.is_remote, has_masks=files.has_masks)
+
+    def _open_masks(self) -> OpenShards[OpenMask] | None:
+        files, options = self.files, self._options
+        if not files.has_masks:
+            return None
+
+        def open_one(index: int) -> OpenMask:
+            from tokenloom.reader.shards.one_shard import OpenMask  # opening a dataset reads no mask
+
+            def open_path(path: Path, blocks: PartialShard | None) -> OpenMask:
+                return OpenMask(files.entries[index].files[MASK], path, options.verify, options.access, blocks)
+
+            return files.open(index, open_path, MASK)
+
+        max_open = files.max_open(options.max_open_shards)
+        return OpenShards(open_one, max_open, in_cache=files.is_remote, has_masks=True)
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
-        del state["shards"]
+        del state["shards"], state["masks"]
         return state | {"_tokenizer": None}  # loaded again on first use
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__ |= state
-        self.shards = self._open_shards()
+        self.shards, self.masks = self._open_shards(), self._open_masks()
 
 
 def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:

@@ -6,47 +6,61 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.file_bytes import TokenBytes
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import Boundaries, RowPieces, offsets_of
 from tokenloom.storage.formats.arrays import Int64s, Tokens
+from tokenloom.storage.formats.classes import TEXT_CLASS
+
+if TYPE_CHECKING:
+    from tokenloom.reader.shards.one_shard import OpenMask, OpenShard
 
 
 class PieceSource(Protocol):
-    """What holds the token bytes of pieces: the open shards of a split, or padding."""
+    """What holds the bytes of pieces: the open shards or masks of a split, or padding."""
 
     @property
     def bytes(self) -> Mapping[int, TokenBytes]:
-        """The token bytes of the shards that are open."""
+        """The bytes of the files that are open."""
 
     def bytes_of(self, shard: int) -> TokenBytes:
-        """Return the token bytes of a shard, which is opened if necessary."""
+        """Return the bytes of a file, which is opened if necessary."""
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
-        """Download what is missing of pieces, (shard, start, end), if their shards are still being downloaded."""
+        """Download what is missing of pieces, (shard, start, end), if their files are still being downloaded."""
 
 
-#: (source, shard, start, end): the bytes [start, end) of a shard's tokens
+#: the open shards of a split, or their masks
+OpenFiles: TypeAlias = "OpenShards[OpenShard] | OpenShards[OpenMask]"
+#: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
 Piece: TypeAlias = tuple[PieceSource, int, int, int]
 
 
 class WindowPart(NamedTuple):
     """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
 
-    shards: OpenShards
+    shards: OpenShards[OpenShard]
     places: Int64s  # (n,) ascending
     rows: RowPieces
     member: int = 0  # the number of the dataset in its mixture
+    masks: OpenShards[OpenMask] | None = None  # None of a version without conversations
 
     def lengths(self) -> Int64s:
         """Return the number of tokens in each row, (n,)."""
         return np.diff(offsets_of(self.rows.lengths)[self.rows.row_offsets])
+
+    @property
+    def open_files(self) -> list[OpenFiles]:
+        """The open shards, and the open masks if the version has any."""
+        return [self.shards] if self.masks is None else [self.shards, self.masks]
 
 
 class _Pieces(NamedTuple):
@@ -81,12 +95,15 @@ class TokenWindow:
         self.has_padding = bool((self.lengths < form.row_tokens).any())
         # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
         self._known_pieces: _Pieces | None = None
+        self._known_class_pieces: _Pieces | None = None
         self._known_boundaries: Boundaries | None = None
 
     def touch(self, may_open: bool) -> None:
         """Mark the shards of the rows as used, so that other shards are closed before them; or open them."""
         for part in self.parts:
-            part.shards.touch(np.flatnonzero(np.bincount(part.rows.shards)).tolist(), may_open)
+            indices = np.flatnonzero(np.bincount(part.rows.shards)).tolist()
+            for files in part.open_files:
+                files.touch(indices, may_open)
 
     def members(self, first: int, end: int) -> Int64s:
         """Return the number of the dataset of rows [first, end), (end - first,); -1 for padding."""
@@ -95,41 +112,58 @@ class TokenWindow:
             members[part.places] = part.member
         return members[first:end]
 
-    def _pieces(self) -> _Pieces:
-        width, columns = self.form.dtype.itemsize, []
+    def _pieces(self, sources_of_parts: Sequence[PieceSource], padding: PieceSource, width: int) -> _Pieces:
+        """Return where the items of all rows are, of `width` bytes each."""
+        columns = []
         for index, part in enumerate(self.parts):
             rows = part.rows
             place, start = np.repeat(part.places, np.diff(rows.row_offsets)), rows.starts * width
             columns.append([place, np.full(len(start), index), rows.shards, start, start + rows.lengths * width])
         if self.has_padding:
-            columns.append(self._padding())  # the sort is stable, so padding follows the tokens of its row
+            columns.append(self._padding(width))  # the sort is stable, so padding follows the tokens of its row
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
         # np.array would treat an OpenShards as a sequence.
-        sources = np.fromiter([*(part.shards for part in self.parts), _Padding(self.form)], dtype=object)
+        sources = np.fromiter([*sources_of_parts, padding], dtype=object)
         shards, starts, ends = (column[order].tolist() for column in bounds)
         row_starts = offsets_of(np.bincount(place, minlength=self.num_rows))
         return _Pieces(sources[source[order]].tolist(), shards, starts, ends, row_starts)
 
-    def _padding(self) -> list[Int64s]:
+    def _padding(self, width: int) -> list[Int64s]:
         short = np.flatnonzero(self.lengths < self.form.row_tokens)
         zero = np.zeros(len(short), dtype=np.int64)
-        missing = (self.form.row_tokens - self.lengths[short]) * self.form.dtype.itemsize
+        missing = (self.form.row_tokens - self.lengths[short]) * width
         return [short, zero - 1, zero, zero, missing]
 
     def pieces(self, first: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces of rows [first, end), in order."""
-        self._known_pieces = self._known_pieces or self._pieces()
+        """Yield the pieces of the tokens of rows [first, end), in order."""
+        if self._known_pieces is None:
+            form, shards = self.form, [part.shards for part in self.parts]
+            padding = _Padding(np.full(form.row_tokens, form.eot_id, form.dtype).tobytes())
+            self._known_pieces = self._pieces(shards, padding, form.dtype.itemsize)
         return self._known_pieces.of_rows(first, end)
 
     def tokens(self, first: int, end: int) -> Tokens:
         """Return rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
-        found: Sequence[memoryview | bytes]
-        try:
-            found = [source.bytes[shard][a:b] for source, shard, a, b in self.pieces(first, end)]
-        except KeyError:  # a shard is not open, or still being downloaded
-            found = _read_by_shard(list(self.pieces(first, end)))
-        return np.frombuffer(b"".join(found), self.form.dtype).reshape(end - first, self.form.row_tokens)
+        data = _joined(self.pieces, first, end)
+        return np.frombuffer(data, self.form.dtype).reshape(end - first, self.form.row_tokens)
+
+    def _class_pieces(self, first: int, end: int) -> Iterator[Piece]:
+        if self._known_class_pieces is None:
+            text = _PlainText()
+            masks = [text if part.masks is None else part.masks for part in self.parts]
+            self._known_class_pieces = self._pieces(masks, _Padding(bytes(self.form.row_tokens)), 1)
+        return self._known_class_pieces.of_rows(first, end)
+
+    def label_classes(self, first: int, end: int) -> NDArray[np.uint8]:
+        """Return the class of the token that each label of rows [first, end) stands for, (end - first, T); padding: 0.
+
+        Tokens of a version without masks are plain text.
+        """
+        data = _joined(self._class_pieces, first, end)
+        shift = int(self.form.labels == "shifted")
+        rows = np.frombuffer(data, np.uint8).reshape(end - first, self.form.row_tokens)
+        return rows[:, shift : shift + self.form.seq_len]
 
     @property
     def boundaries(self) -> Boundaries:
@@ -146,6 +180,16 @@ class TokenWindow:
         place, mark = np.concatenate(places), np.concatenate(marks)
         order = np.argsort(place, kind="stable") if len(self.parts) > 1 else slice(None)
         return Boundaries(self.form, self.lengths, place[order], mark[order])
+
+
+def _joined(pieces: Callable[[int, int], Iterator[Piece]], first: int, end: int) -> bytes:
+    """Return the bytes of the pieces of rows [first, end)."""
+    found: Sequence[memoryview | bytes]
+    try:
+        found = [source.bytes[shard][a:b] for source, shard, a, b in pieces(first, end)]
+    except KeyError:  # a file is not open, or still being downloaded
+        found = _read_by_shard(list(pieces(first, end)))
+    return b"".join(found)
 
 
 def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
@@ -171,17 +215,35 @@ def _copied(pieces: Sequence[Piece]) -> list[bytes]:
 
 
 class _Padding:
-    """A source of pieces that consist only of end-of-text."""
+    """A source of pieces that repeat one item: end-of-text, or the class of template.
 
-    def __init__(self, form: BatchFormat) -> None:
-        self.bytes: dict[int, TokenBytes] = {0: np.full(form.row_tokens, form.eot_id, form.dtype).data.cast("B")}
+    Args:
+        row: the bytes of a row of it.
+    """
+
+    def __init__(self, row: bytes) -> None:
+        self.bytes: dict[int, TokenBytes] = {0: memoryview(row)}
 
     def bytes_of(self, shard: int) -> TokenBytes:
         """See PieceSource."""
         return self.bytes[shard]
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
-        """Do nothing: padding is in memory."""
+        """Do nothing: it is in memory."""
+
+
+class _PlainText(_Padding):
+    """The classes of the tokens of a split without masks."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[int, TokenBytes] = defaultdict(_TextClasses)
+
+
+class _TextClasses:
+    """The classes of a shard of plain text."""
+
+    def __getitem__(self, part: slice[int, int, None]) -> bytes:
+        return bytes([TEXT_CLASS]) * (part.stop - part.start)
 
 
 def widen(form: BatchFormat, tokens: Tokens, out: Int64s) -> None:
