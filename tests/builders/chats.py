@@ -77,3 +77,10 @@ def chat_spec(folder: Path, rows: Sequence[Any], template: str = CHATML, **field
     chat = {"template": str(folder / "chat.jinja")} | fields.pop("chat", {})
     tokenizer = fields.pop("tokenizer", None) or chat_tokenizer(folder / "tokenizer")
     return make_spec(folder / "store", [source], tokenizer=tokenizer, chat=chat, **fields)
+
+
+def with_chats(spec: BuildSpec, folder: Path, num_rows: int) -> BuildSpec:
+    """Return a spec with one more source, of conversations in a file that this writes."""
+    rows = [conversation(f"said {i}", f"answered {i} " * (1 + i % 9)) for i in range(num_rows)]
+    chats = chat_spec(folder, rows)
+    return spec.model_copy(update={"sources": [*spec.sources, *chats.sources], "chat": chats.chat})

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.chats import with_chats
 from tests.builders.damaging import flip_bit
 from tests.builders.datasets import build, built_alone, listed_files, make_spec, small_spec, write_parquet
 from tests.builders.observing import at_step, messages_of_builds
@@ -66,7 +67,7 @@ def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "spec.json").write_text(small_spec(tmp_path).model_dump_json())
+    (tmp_path / "spec.json").write_text(with_chats(small_spec(tmp_path), tmp_path, 9).model_dump_json())
     time.sleep(_REMEMBERED_SECONDS)
     with _running("every", tmp_path) as driver:
         output, _ = driver.communicate()
@@ -93,7 +94,7 @@ class _LargerBuild:
             texts = [" ".join(generator.choices(words, k=generator.randrange(1, 120))) for _ in range(2500)]
             write_parquet(folder / "input" / f"{number}.parquet", texts)
         source = {"kind": "parquet", "path": str(folder / "input" / "*.parquet")}
-        self.spec = make_spec(folder / "store", [source], shard_tokens=1_000_000)
+        self.spec = with_chats(make_spec(folder / "store", [source], shard_tokens=1_000_000), folder, 1000)
         (folder / "spec.json").write_text(self.spec.model_dump_json())
         with _running("run", folder) as driver:
             assert driver.wait() == 0

@@ -37,6 +37,7 @@ _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
     "dateutil.relativedelta",
     "fsspec.implementations.local",
     "numpy.ma",
+    "tokenloom.chat.encoding",
     "tokenloom.tasks.sources.jsonl",
     "tokenloom.tasks.sources.parquet",
     "tokenloom.tasks.sources.text",
