@@ -1,0 +1,118 @@
+"""Real conversations: their learned text is that of the rendered spans, widened to whole tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from tests.builders.chats import CHATML, SPECIAL
+from tests.builders.datasets import build, listed_files, local_store, make_spec
+from tokenloom.chat.conversation import canonical
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.encoding import ChatEncoder
+from tokenloom.chat.layouts import normalized
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.versions.document_tables import VersionTables
+from tokenloom.storage.versions.published import load_manifest
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tokenizers import load_tokenizer
+
+_SOURCES = {
+    "alpaca": ("alpaca_en_demo.json", "."),
+    "glaive": ("glaive_toolcall_en_demo.json", "conversations"),
+    "reason": ("reason_tool_use_demo_50.jsonl", "messages"),
+    "v1": ("v1_sft_demo.jsonl", "messages"),
+}
+_LAYOUTS = {"alpaca": "alpaca", "glaive": "sharegpt", "reason": "messages", "v1": "messages"}
+_ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+def _rows(path: Path) -> dict[int, Any]:
+    """Return the rows of a file by their number: a position in an array, the byte of a line."""
+    data = path.read_bytes()
+    if data.lstrip().startswith(b"["):
+        return dict(enumerate(json.loads(data)))
+    lines = data.splitlines(keepends=True)
+    starts = np.cumsum([0, *map(len, lines)]).tolist()
+    return {start: json.loads(line) for start, line in zip(starts, lines, strict=False)}
+
+
+@pytest.fixture(scope="module")
+def spec(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
+    """A build of all conversations, with GPT-NeoX's vocabulary and tokens around messages."""
+    if not (data_dir / "chat").is_dir():
+        pytest.skip("needs real conversations in the folder of real data")
+    folder = tmp_path_factory.mktemp("chats")
+    library = tokenizers.Tokenizer.from_file(str(data_dir / "tokenizers" / "gpt-neox-20b" / "tokenizer.json"))
+    library.add_special_tokens([tokenizers.AddedToken(text, normalized=False) for text in SPECIAL])
+    library.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in _ADDED])
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "chat.jinja").write_text(CHATML)
+    sources = [
+        {"kind": "jsonl", "name": name, "path": str(data_dir / "chat" / file), "messages": key}
+        for name, (file, key) in _SOURCES.items()
+    ]
+    tokenizer = {"kind": "huggingface", "path": str(folder / "tokenizer.json"), "eot": "<|endoftext|>"}
+    chat = {"template": str(folder / "chat.jinja")}
+    return make_spec(folder / "store", sources, tokenizer=tokenizer, chat=chat, shard_tokens=100_000)
+
+
+def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whole_tokens(
+    spec: BuildSpec, data_dir: Path
+) -> None:
+    version = build(spec).version
+    store = local_store(spec.store, spec.dataset)
+    manifest = load_manifest(store, version)
+    tables = VersionTables(store, manifest)
+    path = spec.tokenizer.model_dump()["path"]
+    library = tokenizers.Tokenizer.from_file(path)
+    tokenizer = load_tokenizer(spec.tokenizer.model_dump())
+    encoder = ChatEncoder(ChatDefinition(CHATML), tokenizer)
+    added = {i: len(token.content.encode()) for i, token in library.get_added_tokens_decoder().items()}
+    tokens = [library.id_to_token(i) or "" for i in range(tokenizer.vocab_size)]
+    num_bytes = np.array([added.get(i, len(token)) for i, token in enumerate(tokens)])  # a letter is a byte there
+    rows = {name: _rows(data_dir / "chat" / file) for name, (file, _) in _SOURCES.items()}
+    is_learned, num_compared = learned_classes("assistant"), 0
+    for entry in manifest.shards:
+        shard = StoredShard(store, version, entry)
+        with tables.open(entry) as table:
+            found = [each for batch in table.batches() for each in tables.documents(entry, batch)]
+        ids, classes = shard.tokens(0, entry.tokens), shard.classes(0, entry.tokens)
+        for each in found:
+            row, key = rows[each["source"]][each["row"]], _SOURCES[each["source"]][1]
+            value = normalized(row if key == "." else row[key], _LAYOUTS[each["source"]], row.get("tools"))
+            rendered = encoder.render(canonical(value))
+            span = slice(each["start"], each["start"] + each["num_tokens"])
+            encoding = library.encode(rendered.text, add_special_tokens=False)
+            assert encoding.ids == ids[span][:-1].tolist()
+            of_chars = np.repeat(is_learned[rendered.classes], np.diff(rendered.ends, prepend=0))
+            of_bytes = np.repeat(of_chars, [len(char.encode()) for char in rendered.text])
+            ends = np.cumsum(num_bytes[encoding.ids])
+            assert ends[-1] == len(of_bytes)
+            wanted = np.logical_or.reduceat(of_bytes, ends - num_bytes[encoding.ids])
+            assert wanted.tolist() == is_learned[classes[span]][:-1].tolist()
+            assert classes[span][-1] == 0
+            num_compared += 1
+    assert num_compared == manifest.num_documents > 1500
+
+
+def test_two_workers_make_the_same_bytes(spec: BuildSpec, tmp_path: Path) -> None:
+    alone = spec.model_copy(update={"store": str(tmp_path)})
+    first, second = build(spec), build(alone, 2)
+    assert first.version == second.version
+    assert listed_files(spec, first.version) == listed_files(alone, second.version)
+
+
+def test_preference_pairs_are_refused_by_name(data_dir: Path, tmp_path: Path, spec: BuildSpec) -> None:
+    source = spec.sources[0].model_copy(
+        update={"path": str(data_dir / "chat" / "dpo_en_demo.json"), "messages": "conversations"}
+    )
+    pairs = spec.model_copy(update={"sources": [source], "store": str(tmp_path)})
+    with pytest.raises(ValueError, match="it is a preference pair"):
+        build(pairs)
