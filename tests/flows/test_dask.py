@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import count
 from tests.servers.s3_server import BUCKET, proxied_s3, upload
@@ -113,7 +114,7 @@ def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address: str) -> None:
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": address})
+    spec = with_chats(_spec(tmp_path, runner={"kind": "dask", "address": address}), tmp_path, 50)
     seen: list[progress.Event] = []
     with progress.listening(seen.append):
         result = build_dataset(spec)
