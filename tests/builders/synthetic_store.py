@@ -108,7 +108,7 @@ def write_store(
 def _write_mask(path: Path, classes: NDArray[np.uint8]) -> ShardBlocks:
     with path.open("xb") as file:
         writer = MaskWriter(file)
-        writer.append(classes)
+        writer.append(classes, np.zeros(0, np.uint32))
         return writer.finish()
 
 
