@@ -67,6 +67,7 @@ def identity(conversation: dict[str, Any]) -> list[int]:
         ("alpaca", {"instruction": "Hi", "output": "Hello!", "system": "", "history": "[]"}),
         ("prompt_completion", {"prompt": "Hi", "completion": "Hello!"}),
         ("prompt_completion", {"prompt": [_HI], "completion": [_HELLO]}),
+        ("prompt_completion", json.dumps({"prompt": "Hi", "completion": "Hello!"})),
     ],
 )
 def test_every_layout_becomes_the_same_normalized_form(layout: str, value: Any) -> None:
@@ -162,7 +163,7 @@ def test_tools_are_the_same_as_objects_and_json_text_beside_and_inside_a_convers
     assert normalized([_HI, _HELLO], "messages", tools) == expected
     assert normalized({"messages": [_HI, _HELLO], "tools": tools}, "messages") == expected
     system = {"role": "system", "content": [{"type": "tools", "value": tools}]}
-    assert normalized([system, _HI], "messages")["tools"] == [_TOOL]
+    assert normalized([system, _HI], "messages") == {"messages": [_HI], "tools": [_TOOL]}
     system["content"] = [{"type": "text", "text": "Be brief."}, {"type": "tools", "value": tools}]
     assert normalized([system, _HI], "messages") == {
         "messages": [{"content": "Be brief.", "role": "system"}, _HI],

@@ -37,6 +37,7 @@ _SPEAKERS |= dict.fromkeys(("observation", "tool", "function_response"), "tool")
 _WEIGHTS = ("train", "weight", "loss_weight")
 _REASONINGS = ("reasoning_content", "thinking", "reasoning")
 _MEDIA = ("images", "image", "audio", "audios", "videos", "video", "files")
+_SAID = {"content", "reasoning_content", "tool_calls"}  # without one of these, a message says nothing
 _PART_ORDER = {"reasoning": 0, "thinking": 0, "text": 1, "tool_call": 2}
 _LISTS = {"messages": "role", "sharegpt": "from"}  # layout -> the key that each of its messages has
 _ROWS = {"alpaca": ("instruction", "output"), "prompt_completion": ("prompt", "completion")}
@@ -53,14 +54,15 @@ def normalized(value: Any, layout: str, tools: Any = None) -> dict[str, Any]:
     Raises BadConversation if it is not one of that layout.
     """
     try:
-        value = parsed(value, "the conversation") if layout in _LISTS else value
+        value = parsed(value, "the conversation")
         if isinstance(value, Mapping):
             refuse_pair(value)
             tools = value.get("tools") if tools is None else tools
         messages = [*_system_of(value, layout), *_READERS[layout](value)]
+        found = [*tools_of(tools), *(tool for one in messages for tool in one.pop("tools", ()))]
+        messages = [one for one in messages if one.keys() & _SAID]  # a message may have held only tools
         if not messages:
             raise bad("it has no messages; leave the row out")
-        found = [*tools_of(tools), *(tool for one in messages for tool in tools_of(one.pop("tools", None)))]
         return {"messages": messages} | ({"tools": found} if found else {})
     except RecursionError as error:
         raise bad("it is nested too deeply; repair the row") from error
@@ -217,7 +219,7 @@ def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[M
         raise bad(f"{place} ({found['role']}) calls tools, which only an assistant does; repair the row")
     if calls:
         found["tool_calls"] = calls
-    if not found.keys() & {"content", "reasoning_content", "tool_calls", "tools"}:
+    if not found.keys() & {*_SAID, "tools"}:
         raise bad(f"{place} ({found['role']}) has no content; repair the row")
     for key in ("name", "tool_call_id"):
         if turn.get(key) is not None:

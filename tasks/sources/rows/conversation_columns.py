@@ -66,7 +66,7 @@ class ConversationColumns:
             try:
                 text = None if row in bad else named.text(f"{url}, row {row}", row, value, parts.get(named.tools))
             except BadRow as error:
-                text, bad[row] = None, error
+                text, bad[row] = None, error.changed()
             texts.append(text)
         return pa.array(texts, pa.large_string())
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenloom.chat.conversation import canonical
+from tokenloom.chat.conversation import NOT_CONVERSATION, canonical
 from tokenloom.chat.layouts import PAIR_KEYS, normalized, refuse_pair
 from tokenloom.errors import BadConversation, BadRow
 from tokenloom.tasks.sources.base import Options
@@ -72,4 +72,6 @@ class Conversations:
                 text = canonical(normalized(value, self._layout, tools))
         except BadConversation as error:
             raise BadRow(f"{place}: {error}", row, error.reason) from error
+        except RecursionError as error:  # of the value as it is; a normalized one is limited
+            raise BadRow(f"{place}: nested too deeply; repair the row", row, NOT_CONVERSATION) from error
         return self._decoding.clean(place, row, text, "conversation")
