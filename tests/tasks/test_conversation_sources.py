@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.builders.chats import chat_spec
+from tests.builders.datasets import build, listed_files
 from tests.tokenloom.test_layouts import real_rows
 from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import Rows, make_reader
 
 Row = dict[str, Any]
@@ -416,3 +419,63 @@ def test_csv_without_header_reads_conversations_by_position(tmp_path: Path) -> N
     assert texts("csv", tmp_path / "a.csv", **named) == [
         '{"messages":[{"content":"Hi","role":"user"},{"content":"So.","role":"assistant"}]}'
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "layout"),
+    [
+        (chat_rows(3), {}, "messages"),
+        ([{"messages": [{"from": "human", "value": "Hi"}]}], {}, "sharegpt"),
+        ([{"instruction": "Hi", "output": "So."}], {"messages": "."}, "alpaca"),
+        ([{"prompt": "Hi", "completion": "So."}], {"messages": "."}, "prompt_completion"),
+        ([{"messages": None}, {}, {"messages": [7]}, {"messages": "{"}, *chat_rows(1)], {}, "messages"),
+        ([{**chat_rows(1)[0], "lang": "xx"}], {"filter": 'lang == "en"'}, "messages"),
+        (chat_rows(1), {"layout": "sharegpt"}, "sharegpt"),
+    ],
+)
+def test_a_plan_recognizes_the_layout_from_the_first_rows(
+    rows: list[Row], options: Row, layout: str, tmp_path: Path
+) -> None:
+    spec = chat_spec(tmp_path, rows, source=options)
+    plan = plan_build(spec)
+    assert [file.options["layout"] for file in plan.inputs] == [layout]
+    assert plan.identity["sources"][0]["layout"] == layout
+    named = plan_build(chat_spec(tmp_path, rows, source={**options, "layout": layout}))
+    assert named.version == plan.version
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [{"messages": [{"role": "user", "from": "human", "content": "a", "value": "b"}]}],
+            "set layout: to the one to",
+        ),
+        ([{"messages": "Hi"}], "of none of the layouts messages, sharegpt, alpaca, prompt_completion; set messages:"),
+        ([{"messages": None}], "no conversation in its first rows; set layout:"),
+        ([{"text": "Hi"}], "no key 'messages'; its keys are: text. Set messages: to one of them"),
+        ([{**chat_rows(1)[0], "chosen": {}, "rejected": {}}], "preference pair"),
+    ],
+)
+def test_a_plan_says_why_it_recognizes_no_layout(rows: list[Row], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        plan_build(chat_spec(tmp_path, rows))
+    assert caught.value.source == "chats"
+    assert str(tmp_path / "chats.jsonl") in str(caught.value)
+
+
+def test_conversations_make_the_same_shards_and_masks_from_every_kind(tmp_path: Path) -> None:
+    rows = chat_rows(24)
+    made = set()
+    for name in ("jsonl", "parquet", "arrow", "csv", "hugging face parquet"):
+        kind, write = KINDS[name]
+        kind, _, builder = kind.partition(" ")
+        path = str(write(tmp_path, rows))
+        place = {"name": builder, "data_files": path} if builder else {"path": path}
+        fields = chat_spec(tmp_path, rows).model_dump()
+        source = {"kind": kind, **place, "messages": "messages"}
+        spec = BuildSpec.model_validate({**fields, "sources": [source]})
+        version = build(spec).version
+        made.add(tuple(frozenset(listed_files(spec, version, suffix).values()) for suffix in (".tok", ".mask")))
+    ((shards, masks),) = made
+    assert len(shards) == len(masks) > 0
