@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.builders.chat_tokenizer import MARKED, write_chat_tokenizer
 from tests.builders.datasets import local_store, make_spec
 from tests.builders.made_conversations import made_conversations
-from tokenloom.chat.conversation import canonical
+from tokenloom.chat.conversation import canonical, num_chars
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
@@ -102,7 +102,7 @@ class MadeConversations:
             self._encoder.render(line)
         except BadConversation:
             return None
-        return line
+        return line if num_chars(line) else None  # a build leaves out an empty document
 
     def learned(self, spec: BuildSpec, version: str) -> list[Document]:
         """Return the text of each conversation and what its spans learn, widened to whole tokens of a version."""

@@ -25,7 +25,7 @@ _KILLED_AT = ("tokenize", "tokenize", "assign", "shuffle", "shuffle", "validate"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> MadeConversations:
     """Conversations, the same in every build."""
-    return MadeConversations(tmp_path_factory.mktemp("made"), count(300, 10_000))
+    return MadeConversations(tmp_path_factory.mktemp("made"), count(300, 15_000))
 
 
 def _elsewhere(made: MadeConversations, folder: Path) -> BuildSpec:

@@ -129,7 +129,7 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address
 @full_only
 @pytest.mark.usefixtures("prefect_server")
 def test_a_cluster_learns_what_was_rendered_of_conversations(tmp_path: Path, address: str) -> None:
-    made = MadeConversations(tmp_path, 10_000)
+    made = MadeConversations(tmp_path, 15_000)
     spec = BuildSpec.model_validate(made.spec.model_dump() | {"runner": {"kind": "dask", "address": address}})
     version = build_dataset(spec)["version"]
     found = learned_in_shards(spec, version, made.tokens)

@@ -1,0 +1,211 @@
+"""The faults of trainers that concern the reader, each planted, from JSON lines to batches; see test_faults.py."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from tests.builders.chat_tokenizer import MARKED, write_chat_tokenizer
+from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.masks import document_mask
+from tokenloom.reader.shards import targets
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.classes import BEGINS, learned_classes
+from tokenloom.storage.versions.published import version_path
+from tokenloom.tokenizers import load_tokenizer
+
+_T = 160
+_IGNORED = -100
+
+
+def _conversation(number: int) -> dict[str, Any]:
+    """Return a conversation of two turns, of which the second is beyond 100 tokens."""
+    asked = f"Is {number} even?"
+    said = ["yes" if number % 2 == 0 else "no", "because " + "as " * (20 + number)]
+    roles = zip(("user", "assistant") * 2, (asked, said[0], "why?", said[1]), strict=True)
+    return {"messages": [{"role": role, "content": content} for role, content in roles]}
+
+
+def _shown(conversation: dict[str, Any]) -> str:
+    """Return the text of a conversation with brackets around what is learned."""
+    parts = []
+    for message in conversation["messages"]:
+        ends = ("[[", "]]") if message["role"] == "assistant" else ("", "")
+        parts.append(f"<|im_start|>{message['role']}\n{ends[0]}{message['content']}<|im_end|>{ends[1]}\n")
+    return "".join(parts)
+
+
+class Version:
+    """A version of conversations 0 to 5; its reference, and the text of ids."""
+
+    def __init__(self, folder: Path) -> None:
+        definition = write_chat_tokenizer(folder / "tokenizer.json")
+        self.tokenizer = load_tokenizer(definition)
+        self.conversations = list(map(_conversation, range(6)))
+        (folder / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in self.conversations))
+        (folder / "chat.jinja").write_text(MARKED)
+        source = {"kind": "jsonl", "path": str(folder / "in.jsonl"), "messages": "messages"}
+        chat = {"template": str(folder / "chat.jinja")}
+        self.spec = make_spec(folder / "store", [source], tokenizer=definition, chat=chat)
+        self.version = build(self.spec).version
+        self.reference = f"{self.spec.store}/{self.spec.dataset}"
+
+    def open(self, packing: str, **options: Any) -> TokenDataset:
+        """Open the version."""
+        return TokenDataset(self.reference, seq_len=_T, packing=packing, **options)
+
+    def shown(self, ids: Sequence[int], labels: Sequence[int]) -> str:
+        """Return the text of a row with brackets around the targets, to its first end of text.
+
+        Args:
+            ids: of the inputs.
+            labels: of the inputs, shifted by one; each is -100 or the next id.
+        """
+        learned = [False, *(label != _IGNORED for label in labels[:-1])]
+        end = list(ids).index(self.tokenizer.eot_id)
+        parts = []
+        for is_learned, run in groupby(list(zip(ids, learned, strict=True))[:end], key=lambda pair: pair[1]):
+            text = self.tokenizer.decode(np.array([token for token, _ in run]))
+            parts.append(f"[[{text}]]" if is_learned else text)
+        assert all(label in (_IGNORED, follows) for label, follows in zip(labels, ids[1:], strict=False))
+        return "".join(parts)
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
+    """A built version."""
+    return Version(tmp_path_factory.mktemp("version"))
+
+
+@pytest.mark.parametrize("offset", [0, 1, -1])
+def test_labels_are_of_the_tokens_that_follow_and_no_others(version: Version, offset: int) -> None:
+    # 1: a mask that is not shifted with the labels, or twice, learns the token before a reply and not its end.
+    data = version.open("document_padded", fields=("classes",))
+    found = []
+    for sample in data:
+        is_learned = np.roll(learned_classes("assistant")[sample["classes"]], offset)
+        follows = np.append(sample["input_ids"][1:], _IGNORED)
+        found.append(version.shown(sample["input_ids"].tolist(), np.where(is_learned, follows, _IGNORED).tolist()))
+    right = [version.shown(sample["input_ids"].tolist(), sample["labels"].tolist()) for sample in data]
+    expected = sorted(map(_shown, version.conversations))
+    assert sorted(right) == expected
+    assert (sorted(found) == expected) == (offset == 0)
+
+
+def test_labels_that_are_shifted_twice_are_seen(version: Version) -> None:
+    sample = version.open("document_padded")[0]
+    twice = np.append(sample["labels"][1:], _IGNORED)
+    with pytest.raises(AssertionError):
+        version.shown(sample["input_ids"].tolist(), twice.tolist())
+
+
+# ---- 8: what is too long loses its targets
+
+
+def _losses(batch: dict[str, Any]) -> torch.Tensor:
+    """Return the sum of the losses of a batch, of a model to which all ids are equally likely."""
+    labels = batch["labels"]
+    return cross_entropy(torch.zeros(labels.numel(), 300), labels.flatten(), reduction="sum", ignore_index=_IGNORED)
+
+
+def test_a_batch_without_targets_is_counted_and_its_loss_is_a_number(version: Version) -> None:
+    # A row whose reply is beyond T has no label left: a mean over its labels is NaN, and ends the training.
+    data = TokenDataset(version.reference, seq_len=8, packing="best_fit", overlong="keep_start")
+    batches = list(TokenLoader(data, 1, order="sequential", num_epochs=1))
+    assert [batch["num_targets"] for batch in batches] == [0] * len(version.conversations)
+    others = list(TokenLoader(version.open("best_fit"), 2, order="sequential", num_epochs=1, drop_last=False))
+    steps = [*batches, *others]
+    num_targets = sum(batch["num_targets"] for batch in steps)
+    assert num_targets == sum(int((batch["labels"] != _IGNORED).sum()) for batch in others) > 0
+    mean = sum(map(_losses, steps)) / num_targets
+    assert math.isclose(float(mean), math.log(300), rel_tol=1e-5)
+    planted = [_losses(batch) / (batch["labels"] != _IGNORED).sum() for batch in steps]
+    assert math.isnan(float(sum(planted)) / len(planted))
+
+
+def test_a_document_without_a_target_is_left_out_when_a_version_is_built(version: Version, tmp_path: Path) -> None:
+    unanswered = [{"messages": [{"role": "user", "content": f"Is {number} odd?"}]} for number in range(3)]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in [*unanswered, *version.conversations]))
+    source = version.spec.sources[0].model_dump() | {"path": str(path)}
+    num_documents = {}
+    for without_target in ("drop", "keep"):
+        fields = {"store": str(tmp_path / without_target), "sources": [source]}
+        fields["documents"] = {"without_target": without_target}
+        spec = BuildSpec.model_validate(version.spec.model_dump() | fields)
+        num_documents[without_target] = len(stored_documents(spec, build(spec).version))
+    assert num_documents == {"drop": 6, "keep": 9}
+
+
+# ---- 10: a packed document sees its neighbours
+
+
+def test_nothing_of_a_packed_neighbour_is_learned_or_seen(version: Version) -> None:
+    fields = ("document_ids", "position_ids", "classes")
+    data = TokenDataset(version.reference, seq_len=2 * _T, packing="best_fit", fields=fields)
+    (batch,) = list(TokenLoader(data, len(data), order="sequential", num_epochs=1))
+    documents, labels = batch["document_ids"], batch["labels"]
+    assert int((documents[:, 1:] > documents[:, :-1]).sum()) > 0  # documents share rows
+    begins = batch["classes"] & BEGINS > 0
+    assert (labels[begins] == _IGNORED).all()
+    learned = torch.from_numpy(learned_classes("all") | learned_classes("assistant"))
+    planted = (batch["classes"] & ~torch.tensor(BEGINS, dtype=torch.uint8)).int()  # the first token as any other
+    assert learned[planted][begins].any()
+    causal = torch.ones(1, 1, 2 * _T, 2 * _T, dtype=torch.bool).tril()
+    assert not _sees_neighbours(document_mask(documents).dense(), batch)
+    assert _sees_neighbours(causal, batch)  # positions that begin anew block nothing
+
+
+def _sees_neighbours(mask: torch.Tensor, batch: dict[str, Any]) -> bool:
+    """Return whether attention gives other documents of a row other values if the first of the row is another."""
+    positions, documents = batch["position_ids"], batch["document_ids"]
+
+    def attended(ids: torch.Tensor) -> torch.Tensor:
+        features = torch.sin(torch.stack([ids, positions, ids * positions], dim=-1).double())[:, None]
+        return scaled_dot_product_attention(features, features, features, attn_mask=mask)[:, 0]
+
+    first = documents == 0
+    changed = torch.where(first, 7, batch["input_ids"])
+    others = documents > 0
+    return not torch.equal(attended(batch["input_ids"])[others], attended(changed)[others])
+
+
+# ---- 12: a mask that a change of the code lost
+
+
+def _num_targets(data: TokenDataset) -> int:
+    return sum(batch["num_targets"] for batch in TokenLoader(data, 1, order="sequential", num_epochs=1))
+
+
+def test_a_reader_that_lost_the_mask_is_seen(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = manifest_json(local_store(version.spec.store, version.spec.dataset), version.version)
+    store = local_store(version.spec.store, version.spec.dataset)
+    name = manifest["splits"]["train"]["shards"][0]["name"].replace(".tok", ".mask")
+    classes = np.frombuffer(store.read(version_path(version.version, name)), np.uint8)
+    num_learned = int(learned_classes("assistant")[classes].sum())
+    assert _num_targets(version.open("document_padded")) == num_learned
+    with monkeypatch.context() as patch:
+        patch.setattr(targets, "_not_learned", lambda classes, learn: np.zeros(classes.shape, bool))
+        assert _num_targets(version.open("document_padded")) > num_learned
+
+
+def test_a_version_that_lost_its_mask_is_not_read(version: Version, tmp_path: Path) -> None:
+    shutil.copytree(version.spec.store, tmp_path / "store")
+    for mask in (tmp_path / "store").rglob("*.mask"):
+        mask.unlink()
+    data = TokenDataset(tmp_path / "store" / version.spec.dataset, seq_len=_T, packing="document_padded")
+    with pytest.raises(TokenloomError, match="mask"):
+        data[0]
