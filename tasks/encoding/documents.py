@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import get_ident
@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
 
 _MAX_CHAR_BYTES = 4  # of a character in UTF-8
+_PART_CHARS = (
+    4_000_000  # about how much rendered text is in memory at a time: a template may write far more than it is given
+)
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,13 @@ class DocumentEncoder(Protocol):
 
     form: DocumentForm
 
-    def prepared(self, rows: Rows, on_error: str, without_target: str, place_of: PlaceOf) -> Rows:
-        """Return a batch of documents with what `encode` needs, without those that can't be encoded.
+    def prepared(
+        self, batches: Iterator[Rows], on_error: str, without_target: str, place_of: PlaceOf
+    ) -> Iterator[Rows]:
+        """Return batches of documents with what `encode` needs, without those that can't be encoded.
 
         Args:
-            rows: documents, see keep_documents.
+            batches: of documents, see keep_documents.
             on_error: "skip" lists a bad row, "fail" raises it.
             without_target: what happens to conversations of which nothing is learned: "drop", "keep" or "fail".
             place_of: how a message names a row.
@@ -82,8 +87,8 @@ class _Texts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
 
-    def prepared(self, rows: Rows, on_error: str, without_target: str, place_of: PlaceOf) -> Rows:
-        return rows
+    def prepared(self, batches: Iterator[Rows], *_: object) -> Iterator[Rows]:
+        return batches
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         encoded = self._tokenizer.encode(rows.texts, self._dtype)
@@ -98,28 +103,39 @@ class _Conversations:
         self._chats = _chat_encoder(canonical_json(chat), tokenizer, get_ident())  # type: ignore[arg-type]  # has a hash
         self._is_learned = learned_classes("assistant")
 
-    def prepared(self, rows: Rows, on_error: str, without_target: str, place_of: PlaceOf) -> Rows:
-        found: FoundBad = {}
+    def prepared(
+        self, batches: Iterator[Rows], on_error: str, without_target: str, place_of: PlaceOf
+    ) -> Iterator[Rows]:
+        for rest in batches:
+            is_first = True
+            while is_first or len(rest.rows):
+                rendered, found = self._render_some(rest.texts)
+                part, rest = rest.divided(len(rendered))
+                part = without_bad(part, found, on_error, place_of)
+                part = replace(part, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
+                yield part if without_target == "keep" else self._with_target(part, without_target, place_of)
+                is_first = False
+
+    def _render_some(self, texts: pa.Array) -> tuple[list[Rendered | None], FoundBad]:
+        """Render the first of some conversations, until their texts are large; None for those that are bad."""
         rendered: list[Rendered | None] = []
-        for i, text in enumerate(rows.texts.to_pylist()):
+        found: FoundBad = {}
+        num_chars = 0
+        for position, text in enumerate(texts):
             try:
-                rendered.append(self._chats.render(text))
+                one = self._chats.render(text.as_py())
             except BadConversation as error:
                 rendered.append(None)
-                found[i] = error.reason, str(error)
-        found |= self._too_large(rendered)
-        rows = without_bad(rows, found, on_error, place_of)
-        rows = replace(rows, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
-        return rows if without_target == "keep" else self._with_target(rows, without_target, place_of)
-
-    def _too_large(self, rendered: Sequence[Rendered | None]) -> FoundBad:
-        found: FoundBad = {}
-        for i, one in enumerate(rendered):
-            if one is None or _MAX_CHAR_BYTES * len(one.text) <= self._tokenizer.max_text_bytes:
-                continue  # as good as all: their bytes need not be counted
-            if bad := too_large_to_encode(pa.array([one.text], pa.large_string()), self._tokenizer):
-                found[i] = bad[0]
-        return found
+                found[position] = error.reason, str(error)
+                continue
+            rendered.append(one)
+            num_chars += len(one.text)
+            if _MAX_CHAR_BYTES * len(one.text) > self._tokenizer.max_text_bytes:  # else its bytes need not be counted
+                bad = too_large_to_encode(pa.array([one.text], pa.large_string()), self._tokenizer)
+                found |= {position: bad[0]} if bad else {}
+            if num_chars >= _PART_CHARS:
+                break
+        return rendered, found
 
     def _with_target(self, rows: Rows, without_target: str, place_of: PlaceOf) -> Rows:
         has_target = np.array([self._has_target(one) for one in rows.rendered or ()], bool)

@@ -58,9 +58,12 @@ def _encoded(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[FirstConversati
     place_of = partial(reader.place, job.file.url)
     for rows in each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], job.file.url):
         first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
-        documents = encoder.prepared(first, "skip", rules.without_target, place_of).head(1)
-        if len(documents.rows):
+        for part in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):
+            documents = part.head(1)
+            if not len(documents.rows):
+                continue
             encoded = encoder.encode(documents)
             assert encoded.classes is not None
             yield FirstConversation(place_of(int(documents.rows[0])), encoded.tokens, encoded.classes, tokenizer)
+            break
         return

@@ -181,13 +181,12 @@ def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
     place_of = partial(reader.place, job.file.url)
 
     def keep(rows: Rows) -> Rows:
-        documents = keep_documents(rows, job.rules, place_of, tokenizer, encoder.form)
-        return encoder.prepared(documents, job.rules.on_error, job.rules.without_target, place_of)
+        return keep_documents(rows, job.rules, place_of, tokenizer, encoder.form)
 
     # `map` keeps no reference to a batch, which may be large; a generator's frame would.
     place = f"{job.file.url}, [{job.part.start}, {job.part.end})"
     batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], place)
-    documents = map(keep, batches)
+    documents = encoder.prepared(map(keep, batches), job.rules.on_error, job.rules.without_target, place_of)
     return documents if job.limit is None else _first(documents, job.limit)
 
 

@@ -185,7 +185,8 @@ def why_not_rendered(tables: VersionTables, text: str | None, form: DocumentForm
         read_tokenizer_files(tables.store, tables.manifest),
     )
     rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
-    rows = document_encoder(tokenizer, chat).prepared(rows, "skip", tables.rules.without_target, lambda _: "it")
+    encoder = document_encoder(tokenizer, chat)
+    (rows,) = encoder.prepared(iter([rows]), "skip", tables.rules.without_target, lambda _: "it")
     if rows.bad:
         return str(rows.bad[0])
     return "nothing of it is learned, and documents.without_target is drop" if rows.num_without_target else ""

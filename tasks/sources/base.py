@@ -113,9 +113,18 @@ class Rows:
 
     def head(self, count: int) -> Rows:
         """Return the batch with only its first `count` texts."""
-        ids = None if self.ids is None else self.ids.slice(0, count)
-        rendered = None if self.rendered is None else self.rendered[:count]
-        return replace(self, texts=self.texts.slice(0, count), rows=self.rows[:count], ids=ids, rendered=rendered)
+        return self._part(0, count)
+
+    def divided(self, count: int) -> tuple[Rows, Rows]:
+        """Return two batches: the first `count` texts and all rows that were left out, and the other texts."""
+        rest = replace(self, num_filtered=0, num_not_read=0, num_without_target=0, bad=())
+        return self.head(count), rest._part(count, len(self.rows))
+
+    def _part(self, start: int, end: int) -> Rows:
+        texts = self.texts.slice(start, end - start)
+        ids = None if self.ids is None else self.ids.slice(start, end - start)
+        rendered = None if self.rendered is None else self.rendered[start:end]
+        return replace(self, texts=texts, rows=self.rows[start:end], ids=ids, rendered=rendered)
 
 
 class SourceReader(ABC):

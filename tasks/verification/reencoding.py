@@ -64,14 +64,14 @@ def _encode(encoder: DocumentEncoder, texts: pa.Array, rows: list[int], place_of
     again = Rows(texts.drop_null(), np.array(rows, np.uint64)[is_there])
     if not len(again.rows):
         return
-    again = encoder.prepared(again, "fail", "keep", place_of)
-    encoded = encoder.encode(again)
-    starts = np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1]
-    ids = np.split(encoded.tokens, starts)
-    classes = [None] * len(ids) if encoded.classes is None else np.split(encoded.classes, starts)
-    contents = encoder.form.contents(again.texts)
-    for row, content, new_ids, new_classes in zip(again.rows.tolist(), contents, ids, classes, strict=True):
-        yield EncodedAgain(row, place_of(row), content_digits(content), hash_of_ids(new_ids, new_classes))
+    for part in encoder.prepared(iter([again]), "fail", "keep", place_of):
+        encoded = encoder.encode(part)
+        starts = np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1]
+        ids = np.split(encoded.tokens, starts)
+        classes = [None] * len(ids) if encoded.classes is None else np.split(encoded.classes, starts)
+        contents = encoder.form.contents(part.texts)
+        for row, content, new_ids, new_classes in zip(part.rows.tolist(), contents, ids, classes, strict=True):
+            yield EncodedAgain(row, place_of(row), content_digits(content), hash_of_ids(new_ids, new_classes))
 
 
 def read_rows(

@@ -440,3 +440,16 @@ def test_the_same_conversations_give_the_same_bytes_from_any_layout(tmp_path: Pa
         assert manifest["spec"]["sources"][0]["layout"] == layout
         found[layout] = {*listed_files(spec, result.version, ".tok").values()}
     assert len(set(map(frozenset, found.values()))) == 1
+
+
+def test_a_template_that_writes_far_more_than_it_is_given_changes_nothing_but_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [*GOOD, NO_TARGET, conversation("the fox", "roles"), {"messages": []}, *GOOD]
+    whole = build(spec := chat_spec(tmp_path, rows, documents={"on_error": "skip"}))
+    monkeypatch.setattr("tokenloom.tasks.encoding.documents._PART_CHARS", 1)
+    alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
+    parts = build(alone)
+    assert whole.rows == parts.rows
+    assert whole.rows["quarantined"] == 1
+    assert listed_files(spec, whole.version) == listed_files(alone, parts.version)
