@@ -112,6 +112,7 @@ def test_a_weight_of_zero_keeps_a_message_out_and_one_says_nothing(key: str, lay
     assert messages_of({**turn, key: False}, layout=layout) == [{**_HELLO, "train": False}]
     for learned in (1, 1.0, True, None):
         assert messages_of({**turn, key: learned}, layout=layout) == [_HELLO]
+    assert messages_of({**turn, "train": True, "weight": 1, key: 0}, layout=layout)[0]["train"] is False
     for refused in (0.5, 2, -1, "0", [1], float("nan")):
         assert f"{key} is" in problem([{**turn, key: refused}], layout)
 
@@ -191,7 +192,7 @@ def test_reasoning_has_one_name(key: str) -> None:
     [
         ([], "messages", "it has no messages"),
         ({"messages": []}, "messages", "it has no messages"),
-        ({"rows": [_HI]}, "messages", "it is null, not a list of messages"),
+        ({"rows": [_HI]}, "messages", "it is an object, not a list of messages, nor has it one; set layout:"),
         (7, "messages", "it is a number, not a list of messages"),
         ("Hi", "messages", "the conversation is text that is not JSON"),
         ('"Hi"', "sharegpt", "it is text, not a list of messages"),

@@ -26,7 +26,7 @@ ROW_KEYS = ("messages", "conversations", "instruction", "input", "output", "syst
 PAIR_KEYS = ("chosen", "rejected")
 PAIRS = (
     "it is a preference pair (chosen and rejected), which has no single conversation to learn; "
-    "preference pairs are not supported: leave out its source, or keep one side in a file of its own"
+    "preference pairs are not supported: leave out the source, or set messages: to one side if that is a conversation"
 )
 
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool")}
@@ -124,7 +124,8 @@ def _turns(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each message of a list with its place, for errors."""
     turns = _listed(value)
     if not isinstance(turns, list):
-        raise bad(f"it is {kind_of(turns)}, not a list of messages; set layout:, or repair the row")
+        found = kind_of(value if turns is None else turns)
+        raise bad(f"it is {found}, not a list of messages, nor has it one; set layout:, or repair the row")
     for position, turn in enumerate(turns):
         if not isinstance(turn, Mapping):
             raise bad(f"messages[{position}] is {kind_of(turn)}, not an object; repair the row")
