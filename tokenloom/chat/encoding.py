@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress, takewhile
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 
 from tokenloom.chat.conversation import parse
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marks import NO_SPANS, Marker, any_of
-from tokenloom.chat.spans import Rendered, Turns, read_spans, unclear
+from tokenloom.chat.marks import NO_SPANS, Marker, any_of, unclear
+from tokenloom.chat.spans import Rendered, read_spans
 from tokenloom.chat.template import ChatTemplate
+from tokenloom.chat.turns import read_turns
 from tokenloom.errors import BadConversation, SpecError, TokenizerError
 from tokenloom.storage.formats.arrays import Int64s, UInt8s
 from tokenloom.storage.formats.classes import (
@@ -116,7 +116,9 @@ class ChatEncoder:
         self._cuts = re.compile(f"({any_of([token.text for token in self._tokens.cuts or ()]).pattern})")
         self._bos = self._ids.get(definition.special_tokens.get("bos_token", ""), _NO_TOKEN)
         self._ranks, self._class_of_rank = _ranks()
-        self._turns = self._read_turns(any_of(special), any_of([*special, *ordinary]), tuple(definition.stop_tokens))
+        self._turns = read_turns(
+            self._template, self._marker, definition, any_of(special), any_of([*special, *ordinary])
+        )
 
     def render(self, text: str) -> Rendered:
         """Return a conversation as its template writes it, and what each part of it is.
@@ -130,14 +132,14 @@ class ChatEncoder:
         plain = self._template.render(conversation["messages"], conversation.get("tools"))
         has_calls = any("tool_calls" in message for message in conversation["messages"])
         try:
-            return self._rendered(conversation, text, plain, mark_names=True)
+            return self._rendered(conversation, plain, mark_names=True)
         except BadConversation as error:
             if error.reason != NO_SPANS or not has_calls:
                 raise
-        return self._rendered(conversation, text, plain, mark_names=False)
+        return self._rendered(conversation, plain, mark_names=False)
 
-    def _rendered(self, conversation: dict[str, Any], text: str, plain: str, *, mark_names: bool) -> Rendered:
-        marked = self._marker.mark(conversation, text, mark_names=mark_names)
+    def _rendered(self, conversation: dict[str, Any], plain: str, *, mark_names: bool) -> Rendered:
+        marked = self._marker.mark(conversation, plain, mark_names=mark_names)
         if self._in_content == "fail" and any(piece.is_spelling for piece in marked.pieces):
             raise BadConversation(
                 "a message has the spelling of a special token; repair it, or set chat.special_tokens_in_content: text",
@@ -272,27 +274,6 @@ class ChatEncoder:
             num_ended=np.array([one.num_ended for one in rendered], np.int64),
             doubles_bos=(joined.tokens[starts] == self._bos) & (second == self._bos),
         )
-
-    def _read_turns(self, special: re.Pattern[str], added: re.Pattern[str], stop_tokens: tuple[str, ...]) -> Turns:
-        """Return how the template writes turns, from two conversations that nearly every template renders."""
-        prompt = usual_stop = ""
-        user, assistant = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-        with suppress(BadConversation):
-            without, begun = self._after(0, [user]), self._after(0, [user], add_generation_prompt=True)
-            num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(without, begun, strict=False)))
-            inside = (match.start() for match in added.finditer(begun) if match.start() < num_same < match.end())
-            prompt = begun[next(inside, num_same) :]
-        with suppress(BadConversation):
-            match = special.search(self._after(1, [user, assistant, user]))
-            usual_stop = match[0] if match else ""
-        return Turns(prompt, stop_tokens, usual_stop, special, added)
-
-    def _after(self, piece: int, messages: list[dict[str, Any]], *, add_generation_prompt: bool = False) -> str:
-        """Return what the template writes after a piece."""
-        marked = self._marker.mark({"messages": messages}, "")
-        text = self._template.render_marked(marked, add_generation_prompt=add_generation_prompt)
-        after = text.partition(marked.marks.open(piece))[2].partition(marked.marks.close)[2]
-        return marked.marks.pattern.sub("", after)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ as <think>, and these stay outside, so that a template may still find them or sp
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tokenloom.errors import BadConversation
@@ -18,6 +20,7 @@ from tokenloom.storage.formats.classes import (
     DEVELOPER,
     MAY_LEARN,
     REASONING,
+    ROLE_BITS,
     SYSTEM,
     TEMPLATE,
     TOOL_CALL,
@@ -33,27 +36,58 @@ CLASS_OF_ROLE = {
     "assistant": ASSISTANT,
     "tool": TOOL_OUTPUT,
 }
-CLOSE, OPEN_GENERATION, CLOSE_GENERATION = -3, -2, -1
-_PRIVATE = ((0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
+Span = tuple[int, int]  # [start, end) in characters
+_OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
+# Ranges of private-use characters: those of three planes, then parts for texts that have some of each plane.
+_PLANES = [(0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
+_PRIVATE = _PLANES + [(first, first + 0xFFF) for _, last in _PLANES[1:] for first in range(last - 0xFFFD, last, 0x1000)]
 _THINK = re.compile("</?think>")
-_NO_MESSAGE = -1
+NO_MESSAGE = -1
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a string of a conversation.
+    """A part of a string of a conversation, or a block `generation` of its template.
 
     Attributes:
-        message: the index of its message; -1 for a tool's description.
-        string: numbers the strings of a conversation.
+        message: the index of its message; -1 for a tool's description, or if it is not known.
         kind: its class, see storage.formats.classes.
         is_spelling: whether it is the spelling of a special token, which must be text.
+        is_block: whether it is a block.
     """
 
     message: int
-    string: int
     kind: int
-    is_spelling: bool
+    is_spelling: bool = False
+    is_block: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a piece is in a text, [start, end) in characters; `index` numbers the pieces of a conversation."""
+
+    start: int
+    end: int
+    index: int
+    piece: Piece
+
+    @property
+    def is_of_assistant(self) -> bool:
+        """Whether it is of what the assistant wrote."""
+        return self.piece.kind & ROLE_BITS in _OF_ASSISTANT and not self.piece.is_block
+
+
+def unclear(why: str) -> BadConversation:
+    """Return the error of a row whose spans are not certain."""
+    return BadConversation(
+        f"the spans of its messages in the rendered text are not certain: {why}; leave it out, or give a chat.template "
+        "with {% generation %}",
+        NO_SPANS,
+    )
+
+
+class _TooFew(Exception):
+    """There are more strings than marks."""
 
 
 class Marks:
@@ -65,36 +99,24 @@ class Marks:
     """
 
     def __init__(self, first: int, last: int) -> None:
-        self.close, self._open_generation, self._close_generation = map(chr, (first, first + 1, first + 2))
-        self._first_piece = first + 3
+        self.close = chr(first)
+        self._first_piece = first + 1
         self._limit = last - self._first_piece
         self.pattern = re.compile(f"[{chr(first)}-{chr(last)}]")
 
     def open(self, piece: int) -> str:
         """Return the mark that opens a piece."""
         if piece > self._limit:
-            raise BadConversation(
-                f"it has more than {self._limit:,} strings, too many to tell what the template makes of each; leave it "
-                "out",
-                NO_SPANS,
-            )
+            raise _TooFew
         return chr(self._first_piece + piece)
-
-    def around_generation(self, text: str) -> str:
-        """Return the text of a block `generation` with marks around it."""
-        return f"{self._open_generation}{text}{self._close_generation}"
 
     def around_json(self, value: Any, text: str) -> str:
         """Return JSON with marks around it if it is that of a value with a mark."""
         return f"{value.tokenloom_mark}{text}{self.close}" if isinstance(value, MarkedDict | MarkedList) else text
 
-    def places(self, text: str) -> list[tuple[int, int]]:
-        """Return the marks of a text: where each would be without marks, and the piece that it opens.
-
-        Instead of a piece there may be CLOSE, OPEN_GENERATION or CLOSE_GENERATION.
-        """
-        matches = enumerate(self.pattern.finditer(text))
-        return [(match.start() - num_before, ord(match[0]) - self._first_piece) for num_before, match in matches]
+    def piece(self, mark: str) -> int:
+        """Return the piece that a mark opens; -1 if it closes one."""
+        return ord(mark) - self._first_piece
 
 
 class MarkedDict(dict[str, Any]):
@@ -118,6 +140,31 @@ class Marked:
     pieces: list[Piece]
     marks: Marks
 
+    def around_block(self, text: str, message: int) -> str:
+        """Return the text of a block `generation` with marks around it."""
+        self.pieces.append(Piece(message, ASSISTANT, is_block=True))
+        return f"{self.marks.open(len(self.pieces) - 1)}{text}{self.marks.close}"
+
+    def places(self, text: str) -> list[Place]:
+        """Return where the pieces are in a text with marks, in the order of their starts.
+
+        The places are those in the text without marks. A piece that holds others comes before them. Raises
+        BadConversation if the marks are not balanced.
+        """
+        places, begun = list[Place](), list[Span]()
+        for num_before, match in enumerate(self.marks.pattern.finditer(text)):
+            place, index = match.start() - num_before, self.marks.piece(match[0])
+            if index >= 0:
+                begun.append((place, index))
+            elif begun:
+                start, index = begun.pop()
+                places.append(Place(start, place, index, self.pieces[index]))
+            else:
+                raise unclear("the template cuts its strings")
+        if begun:
+            raise unclear("the template cuts its strings")
+        return sorted(places, key=lambda place: (place.start, -place.end))
+
 
 class Marker:
     """Marks conversations.
@@ -137,27 +184,31 @@ class Marker:
 
         Args:
             conversation: a normalized one.
-            text: all its strings, in which no mark may occur.
+            text: as it is rendered, in which no mark may occur.
             mark_names: whether names of functions get marks; a template may compare or repeat them.
 
-        Raises BadConversation if no private-use characters are left.
+        Raises BadConversation if there are fewer private-use characters than it has strings.
         """
-        return _Marking(self._special, self._spellings, self._cuts, _marks_for(text), mark_names).marked(conversation)
+        for first, last in _PRIVATE:
+            marks = _marks(first, last)
+            if text.isascii() or marks.pattern.search(text) is None:
+                with suppress(_TooFew):
+                    return _Marking(self._special, self._spellings, self._cuts, marks, mark_names).marked(conversation)
+        raise BadConversation(
+            "it has more strings than there are private-use characters that it does not have itself, so nobody can "
+            "tell what the template makes of each; leave it out",
+            NO_SPANS,
+        )
 
 
-def any_of(tokens: Sequence[str]) -> re.Pattern[str]:
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern of any of some texts, the longest first."""
     return re.compile("|".join(map(re.escape, sorted(set(tokens), key=len, reverse=True))) or "(?!)")
 
 
-def _marks_for(text: str) -> Marks:
-    for marks in _MARKS:
-        if text.isascii() or marks.pattern.search(text) is None:
-            return marks
-    raise BadConversation("it has private-use characters of all planes; leave it out", NO_SPANS)
-
-
-_MARKS = [Marks(first, last) for first, last in _PRIVATE]
+@lru_cache
+def _marks(first: int, last: int) -> Marks:
+    return Marks(first, last)
 
 
 class _Marking:
@@ -169,7 +220,7 @@ class _Marking:
         self._special, self._spellings, self._cuts = special, spellings, cuts
         self._marks, self._mark_names = marks, mark_names
         self._pieces: list[Piece] = []
-        self._message, self._flags, self._string = _NO_MESSAGE, MAY_LEARN, 0
+        self._message, self._flags = NO_MESSAGE, MAY_LEARN
 
     def marked(self, conversation: dict[str, Any]) -> Marked:
         """Return the conversation with marks."""
@@ -177,7 +228,7 @@ class _Marking:
         for self._message, message in enumerate(conversation["messages"]):
             self._flags = 0 if message.get("train") is False else MAY_LEARN
             messages.append({name: self._field(message, name) for name in message})
-        self._message, self._flags = _NO_MESSAGE, MAY_LEARN
+        self._message, self._flags = NO_MESSAGE, MAY_LEARN
         tools = self._spelled(conversation.get("tools"))
         return Marked(messages, tools, self._pieces, self._marks)
 
@@ -191,7 +242,7 @@ class _Marking:
             return self._text(value, REASONING)
         if name == "tool_calls":
             return [self._call(call) for call in value]
-        return value if name == "role" else self._spelled(value)
+        return value if name == "role" else self._spelled(value, CLASS_OF_ROLE[message["role"]])
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
@@ -201,7 +252,7 @@ class _Marking:
             "name": mark_name(function["name"], TOOL_CALL),
             "arguments": self._value(function["arguments"]),
         }
-        return {name: marked if name == "function" else self._spelled(value) for name, value in call.items()}
+        return {name: marked if name == "function" else self._spelled(value, TOOL_CALL) for name, value in call.items()}
 
     def _value(self, value: Any) -> Any:
         """Return an argument of a call with marks around its strings and its JSON."""
@@ -210,7 +261,6 @@ class _Marking:
         if not isinstance(value, dict | list):
             return value
         mark = self._open(TOOL_CALL)
-        self._string += 1
         if isinstance(value, dict):
             marked_dict = MarkedDict({key: self._value(item) for key, item in value.items()})
             marked_dict.tokenloom_mark = mark
@@ -227,7 +277,7 @@ class _Marking:
         kind = REASONING if tags[0] == "</think>" else ASSISTANT
         parts, end = [], 0
         for match in _THINK.finditer(text):
-            parts += [self._text(text[end : match.start()], kind, is_part=True), self._tag(match[0])]
+            parts += [self._text(text[end : match.start()], kind), self._tag(match[0])]
             kind, end = REASONING if match[0] == "<think>" else ASSISTANT, match.end()
         return "".join([*parts, self._text(text[end:], kind)])
 
@@ -235,7 +285,7 @@ class _Marking:
         """Return a think tag: a special token is text."""
         return f"{self._open(TEMPLATE, is_spelling=True)}{tag}{self._marks.close}" if tag in self._special else tag
 
-    def _text(self, text: str, kind: int, *, is_part: bool = False) -> str:
+    def _text(self, text: str, kind: int) -> str:
         """Return a string with marks around its pieces."""
         if self._cuts.search(text) is None:
             marked = self._piece(text, kind)
@@ -247,16 +297,15 @@ class _Marking:
                 parts.append(self._piece(token, kind, is_spelling=True) if token in self._special else token)
                 end = match.end()
             marked = "".join([*parts, self._piece(text[end:], kind)])
-        self._string += not is_part
         return marked
 
-    def _spelled(self, value: Any, _kind: int = TEMPLATE) -> Any:
+    def _spelled(self, value: Any, kind: int = TEMPLATE) -> Any:
         """Return a value with marks only around the spellings of special tokens in its strings."""
         if isinstance(value, str):
-            return self._spellings.sub(lambda match: self._piece(match[0], TEMPLATE, is_spelling=True), value)
+            return self._spellings.sub(lambda match: self._piece(match[0], kind, is_spelling=True), value)
         if isinstance(value, dict):
-            return {key: self._spelled(item) for key, item in value.items()}
-        return list(map(self._spelled, value)) if isinstance(value, list) else value
+            return {key: self._spelled(item, kind) for key, item in value.items()}
+        return [self._spelled(item, kind) for item in value] if isinstance(value, list) else value
 
     def _piece(self, text: str, kind: int, *, is_spelling: bool = False) -> str:
         """Return a text with marks inside its white space."""
@@ -268,5 +317,5 @@ class _Marking:
         return f"{text[:start]}{self._open(kind, is_spelling=is_spelling)}{core}{self._marks.close}{text[end:]}"
 
     def _open(self, kind: int, *, is_spelling: bool = False) -> str:
-        self._pieces.append(Piece(self._message, self._string, kind | self._flags, is_spelling))
+        self._pieces.append(Piece(self._message, kind | self._flags, is_spelling))
         return self._marks.open(len(self._pieces) - 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -97,7 +97,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     Args:
         budget: what a rendering may take.
         to_json: the filter `tojson`.
-        generation: what is written around the text of a block `generation`.
+        generation: returns what is written for a block `generation`, given its text and the variables of the loops and
+            macros around it.
         date: YYYY-MM-DD for `strftime_now`; None if a template must not ask.
     """
 
@@ -107,7 +108,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self,
         budget: Budget,
         to_json: Callable[..., str],
-        generation: Callable[[str], str],
+        generation: Callable[[str, Sequence[Any]], str],
         date: str | None,
     ) -> None:
         super().__init__(
@@ -137,6 +138,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for node in tree.find_all(counted):
             count = jinja2.nodes.Const(_num_literal_chars(node))
             node.body.insert(0, jinja2.nodes.ExprStmt(_filter(count, "_round")))
+        _give_variables(tree, ())
         _Concatenations().visit(tree)
         tree.set_environment(self)
         code = self.compile(tree)
@@ -279,9 +281,26 @@ class _Generation(jinja2.ext.Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("_around"), [], [], body).set_lineno(line)
 
-    def _around(self, caller: Callable[[], str]) -> str:
-        around: Callable[[str], str] = self.environment.around_generation  # type: ignore[attr-defined]
-        return around(caller())
+    def _around(self, *variables: Any, caller: Callable[[], str]) -> str:
+        around: Callable[..., str] = self.environment.around_generation  # type: ignore[attr-defined]
+        return around(caller(), variables)
+
+
+def _give_variables(node: jinja2.nodes.Node, names: tuple[str, ...]) -> None:
+    """Give the blocks of `generation` the variables of the loops and macros around them, the innermost last."""
+    if isinstance(node, jinja2.nodes.For):
+        names += tuple(name.name for name in _all_nodes(node.target, jinja2.nodes.Name))
+    elif isinstance(node, jinja2.nodes.Macro):
+        names += tuple(name.name for name in node.args)
+    elif isinstance(node, jinja2.nodes.CallBlock) and isinstance(node.call.node, jinja2.nodes.ExtensionAttribute):
+        node.call.args = [jinja2.nodes.Name(name, "load") for name in names]
+    for child in node.iter_child_nodes():
+        _give_variables(child, names)
+
+
+def _all_nodes(node: jinja2.nodes.Node, kind: type[Any]) -> list[Any]:
+    """Return a node and those in it that are of a kind."""
+    return [*([node] if isinstance(node, kind) else []), *node.find_all(kind)]
 
 
 class _Concatenations(jinja2.visitor.NodeTransformer):

@@ -7,7 +7,7 @@ is not clear (a piece that appears twice, marks of two messages mixed) is an err
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,21 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.chat.marks import CLOSE, CLOSE_GENERATION, NO_SPANS, OPEN_GENERATION, Marked, Piece
-from tokenloom.errors import BadConversation
+from tokenloom.chat.marks import Marked, Place, Span, unclear
+from tokenloom.chat.turns import Turns
 from tokenloom.storage.formats.classes import (
     ASSISTANT,
     ENDS_TURN,
     LAST_TURN,
     MAY_LEARN,
-    REASONING,
-    ROLE_BITS,
     TEMPLATE,
-    TOOL_CALL,
 )
-
-Span = tuple[int, int]  # [start, end) in characters
-_OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
 
 
 @dataclass(frozen=True)
@@ -54,61 +48,6 @@ class Rendered:
     num_ended: int
 
 
-@dataclass(frozen=True)
-class Turns:
-    """How a template and a tokenizer write the turns of an assistant.
-
-    Attributes:
-        prompt: the generation prompt, which a turn follows; "" if there is none.
-        stop_tokens: those that end a turn; empty for the special token that follows it.
-        usual_stop: the special token that ends a plain turn; "" if unknown.
-        special: finds special tokens.
-        added: finds added tokens of any kind.
-    """
-
-    prompt: str
-    stop_tokens: tuple[str, ...]
-    usual_stop: str
-    special: re.Pattern[str]
-    added: re.Pattern[str]
-
-    def find_stop(self, text: str, start: int, end: int) -> tuple[int, int] | None:
-        """Return where the stop token of a turn is whose last text ends at `start`; None if there is none by `end`.
-
-        Without a list it is the first special token, or the first added one. A special token may follow which ends
-        every plain turn (`<|tool_call_end|><|im_end|>`): then it is that one.
-        """
-        if self.stop_tokens:
-            found = [place for token in self.stop_tokens if (place := text.find(token, start, end)) >= 0]
-            if not found:
-                return None
-            place = min(found)
-            token = max((token for token in self.stop_tokens if text.startswith(token, place)), key=len)
-            return place, place + len(token)
-        match = self.special.search(text, start, end) or self.added.search(text, start, end)
-        if match is None:
-            return None
-        following: re.Match[str] | None = match
-        while following is not None and following[0] != self.usual_stop:
-            following = self.added.match(text, following.end(), end)
-        return (following or match).span()
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a piece is in a text."""
-
-    start: int
-    end: int
-    index: int
-    piece: Piece
-
-    @property
-    def is_of_assistant(self) -> bool:
-        """Whether the assistant wrote it."""
-        return self.piece.kind & ROLE_BITS in _OF_ASSISTANT
-
-
 def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has_generation: bool) -> Rendered:
     """Return what the characters of a text are.
 
@@ -123,44 +62,14 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
     """
     if marked.marks.pattern.sub("", marked_text) != text:
         raise unclear("the template changes, compares or cuts its strings")
-    places, blocks = _places(marked, marked_text)
+    places = marked.places(marked_text)
     painting = _Painting(text, marked.messages)
-    painting.paint_pieces([place for place in places if not place.is_of_assistant], 0)
-    written = [place for place in places if place.is_of_assistant]
+    painting.paint_pieces([place for place in places if not (place.is_of_assistant or place.piece.is_block)])
     if has_generation:
-        _paint_blocks(painting, written, blocks, turns)
+        _paint_blocks(painting, places, turns)
     else:
         _paint_turns(painting, _runs(places), turns)
     return painting.rendered([(place.start, place.end) for place in places if place.piece.is_spelling])
-
-
-def unclear(why: str) -> BadConversation:
-    """Return the error of a row whose spans are not certain."""
-    return BadConversation(
-        f"the spans of its messages in the rendered text are not certain: {why}; leave it out, or give a chat.template "
-        "with {% generation %}",
-        NO_SPANS,
-    )
-
-
-def _places(marked: Marked, marked_text: str) -> tuple[list[_Place], list[tuple[int, int]]]:
-    """Return where the pieces are, in the order of their starts, and the blocks of `generation`."""
-    places, blocks, begun = list[_Place](), list[tuple[int, int]](), list[tuple[int, int]]()
-    for place, code in marked.marks.places(marked_text):
-        if code not in (CLOSE, CLOSE_GENERATION):
-            begun.append((place, code))
-            continue
-        start, opened = begun.pop() if begun else (0, CLOSE)
-        if opened >= 0 and code == CLOSE:
-            places.append(_Place(start, place, opened, marked.pieces[opened]))
-        elif (opened, code) == (OPEN_GENERATION, CLOSE_GENERATION):
-            blocks.append((start, place))
-        else:
-            raise unclear("the template cuts its strings")
-    if begun:
-        raise unclear("the template cuts its strings")
-    places.sort(key=lambda place: (place.start, -place.end))
-    return places, sorted(blocks)
 
 
 class _Painting:
@@ -172,34 +81,28 @@ class _Painting:
     """
 
     def __init__(self, text: str, messages: Sequence[dict[str, Any]]) -> None:
-        self.text = text
-        self.assistants = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        self.text, self._messages = text, messages
         self.num_messages = len(messages)
-        last = self.assistants[-1] if self.assistants else 0
+        self.assistants = {index for index, message in enumerate(messages) if message["role"] == "assistant"}
+        last = max(self.assistants, default=-1)
         users = (index for index in range(last, -1, -1) if messages[index]["role"] == "user")
         self._last_turn = range(next(users, -1) + 1, last + 1)
-        self._trained = [message.get("train") is not False for message in messages]
         self._classes = bytearray(bytes([TEMPLATE | MAY_LEARN]) * len(text))
-        self._ended: dict[int, bool] = {}
+        self._stops: dict[int, Span | None] = {}  # of each turn
 
-    def flags(self, message: int) -> int:
-        """Return the flags of what a message of the assistant says."""
-        return (MAY_LEARN if self._trained[message] else 0) | (LAST_TURN if message in self._last_turn else 0)
+    def has_calls(self, message: int) -> bool:
+        """Return whether a message calls functions."""
+        return bool(self._messages[message].get("tool_calls"))
 
-    def paint(self, start: int, end: int, kind: int) -> None:
-        """Give the characters [start, end) a class; does nothing if there are none."""
-        if start < end:
-            self._classes[start:end] = bytes([kind]) * (end - start)
-
-    def paint_pieces(self, places: Sequence[_Place], flags: int) -> None:
+    def paint_pieces(self, places: Sequence[Place], flags: int = 0) -> None:
         """Give pieces their classes, also what is between two of one message that have the same."""
         for place in places:
-            self.paint(place.start, place.end, place.piece.kind | flags)
+            self._paint(place.start, place.end, place.piece.kind | flags)
         for one, other in pairwise(places):
             if one.piece.message == other.piece.message >= 0 and one.piece.kind == other.piece.kind:
-                self.paint(one.end, other.start, one.piece.kind | flags)
+                self._paint(one.end, other.start, one.piece.kind | flags)
 
-    def paint_turn(self, start: int, end: int, message: int, places: Sequence[_Place], stop: Span | None) -> None:
+    def paint_turn(self, start: int, end: int, message: int, places: Sequence[Place], stop: Span | None) -> None:
         """Give a turn of the assistant, or a part of it, its classes.
 
         Args:
@@ -209,57 +112,57 @@ class _Painting:
             places: its pieces, in order.
             stop: its stop token.
         """
-        flags = self.flags(message)
-        self.paint(start, end, ASSISTANT | flags)
-        self.paint_pieces(places, flags)
-        if stop is not None:
-            self.paint(*stop, ASSISTANT | ENDS_TURN | flags)
-        self._ended[message] = self._ended.get(message, False) or stop is not None
+        self._paint(start, end, ASSISTANT | self._flags(message))
+        self.paint_pieces(places, self._flags(message))
+        self._stops[message] = stop or self._stops.get(message)
 
     def rendered(self, spellings: list[Span]) -> Rendered:
         """Return the text in segments of one class."""
+        stops = [(message, stop) for message, stop in self._stops.items() if stop]
+        for message, stop in stops:
+            self._paint(*stop, ASSISTANT | ENDS_TURN | self._flags(message))
         classes = np.frombuffer(self._classes, np.uint8)
         ends = np.append(np.flatnonzero(np.diff(classes)) + 1, len(classes)) if len(classes) else np.empty(0, np.int64)
-        return Rendered(self.text, ends, classes[ends - 1], spellings, len(self._ended), sum(self._ended.values()))
+        return Rendered(self.text, ends, classes[ends - 1], spellings, len(self._stops), len(stops))
+
+    def _flags(self, message: int) -> int:
+        may_learn = 0 if self._messages[message].get("train") is False else MAY_LEARN
+        return may_learn | (LAST_TURN if message in self._last_turn else 0)
+
+    def _paint(self, start: int, end: int, kind: int) -> None:
+        """Give the characters [start, end) a class; does nothing if there are none."""
+        if start < end:
+            self._classes[start:end] = bytes([kind]) * (end - start)
 
 
-def _paint_blocks(painting: _Painting, places: Sequence[_Place], blocks: Sequence[Span], turns: Turns) -> None:
-    """Paint the blocks of `generation`."""
-    inside = [[place for place in places if start <= place.start and place.end <= end] for start, end in blocks]
-    for (start, end), within, message in zip(blocks, inside, _messages_of(painting, inside), strict=True):
-        stop = turns.find_stop(painting.text, max((place.end for place in within), default=start), end)
-        painting.paint_turn(start, end, message, within, stop)
+def _paint_blocks(painting: _Painting, places: Sequence[Place], turns: Turns) -> None:
+    """Paint the blocks of `generation`; pieces of the assistant that are not in one are not learned."""
+    starts = [place.start for place in places]
+    before: int | None = None
+    for block in places:
+        if block.piece.is_block:
+            inside = places[bisect_left(starts, block.start) : bisect_left(starts, block.end)]
+            written = [place for place in inside if place.is_of_assistant]
+            before = _message_of(painting, block, {place.piece.message for place in written}, before)
+            end = max((place.end for place in written), default=block.start)
+            stop = turns.last_stop(painting.text, end, block.end)
+            painting.paint_turn(block.start, block.end, before, written, stop)
 
 
-def _messages_of(painting: _Painting, inside: Sequence[Sequence[_Place]]) -> list[int]:
-    """Return the message of each block; a block without pieces is of a message between those of its neighbours."""
-    found = [{place.piece.message for place in within} for within in inside]
-    if any(len(messages) > 1 for messages in found):
-        raise unclear("a block of generation has several messages")
-    known = [next(iter(messages), None) for messages in found]
-    result, index = list[int](), 0
-    while index < len(known):
-        message = known[index]
-        if message is not None:
-            result.append(message)
-            index += 1
-            continue
-        end = next((later for later in range(index, len(known)) if known[later] is not None), len(known))
-        before, after = result[-1] if result else -1, known[end] if end < len(known) else None
-        result += _between(painting, before, painting.num_messages if after is None else after, end - index)
-        index = end
-    return result
+def _message_of(painting: _Painting, block: Place, messages: set[int], before: int | None) -> int:
+    """Return the message of a block: that of its loop, or of its pieces; else, as for a last eos_token, the one before.
 
-
-def _between(painting: _Painting, before: int, after: int, num_blocks: int) -> list[int]:
-    """Return the messages of blocks without pieces, between those of two others."""
-    silent = [message for message in painting.assistants if before < message < after]
-    if len(silent) == num_blocks:
-        return silent
-    candidates = [message for message in painting.assistants if before <= message <= after]
-    if len({painting.flags(message) for message in candidates}) != 1:
-        raise unclear("it has empty messages of the assistant")
-    return candidates[:1] * num_blocks
+    Args:
+        block: the block.
+        messages: those of its pieces.
+        before: that of the block before it.
+    """
+    found: set[int] = ({block.piece.message} & painting.assistants) or messages
+    if not found and before is not None:
+        return before
+    if len(found) != 1 or not messages <= found:
+        raise unclear("it is not known which message a block of generation is of")
+    return next(iter(found))
 
 
 @dataclass
@@ -268,7 +171,7 @@ class _Run:
 
     message: int
     is_of_assistant: bool
-    places: list[_Place]
+    places: list[Place]
 
     @property
     def start(self) -> int:
@@ -281,12 +184,10 @@ class _Run:
         return max(place.end for place in self.places)
 
 
-def _runs(places: Sequence[_Place]) -> list[_Run]:
+def _runs(places: Sequence[Place]) -> list[_Run]:
     """Return the pieces of messages in runs."""
     runs = list[_Run]()
     for place in places:
-        if place.piece.kind & ROLE_BITS == TEMPLATE:
-            continue
         if not runs or runs[-1].message != place.piece.message:
             runs.append(_Run(place.piece.message, place.is_of_assistant, []))
         runs[-1].places.append(place)
@@ -299,13 +200,13 @@ def _runs(places: Sequence[_Place]) -> list[_Run]:
 
 def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> None:
     """Paint the turns of a template without `generation`."""
-    silent = set(painting.assistants) - {run.message for run in runs}
+    silent = painting.assistants - {run.message for run in runs}
     position, before = 0, -1
     for run, next_run in pairwise([*runs, None, None]):
         end, message = (run.start, run.message) if run else (len(painting.text), painting.num_messages)
         is_turn = run is not None and run.is_of_assistant
         empty = [one for one in range(before + 1, message) if one in silent]
-        prompts = _prompts(painting.text, turns.prompt, position, end) if empty or is_turn else []
+        prompts = _prompts(painting.text, turns, position, end) if empty or is_turn else []
         if empty and prompts and len(prompts) != len(empty) + is_turn:
             raise unclear("it has empty messages of the assistant")
         if run and is_turn:
@@ -318,16 +219,18 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
         position, before = (run.end if run else end), max(before, message)
 
 
-def _prompts(text: str, prompt: str, start: int, end: int) -> list[Span]:
+def _prompts(text: str, turns: Turns, start: int, end: int) -> list[Span]:
     """Return where a generation prompt is in a part of a text."""
-    return [match.span() for match in re.compile(re.escape(prompt)).finditer(text, start, end)] if prompt else []
+    return [match.span() for match in turns.prompt.finditer(text, start, end)]
 
 
 def _paint_turn(
-    painting: _Painting, turns: Turns, message: int, start: int, places: Sequence[_Place], limit: int
+    painting: _Painting, turns: Turns, message: int, start: int, places: Sequence[Place], limit: int
 ) -> None:
     """Paint a turn that begins at `start`; its stop token ends at `limit` or before."""
     end = max((place.end for place in places), default=start)
-    following = painting.text.find(turns.prompt, end, limit) if turns.prompt else -1
-    stop = turns.find_stop(painting.text, end, limit if following < 0 else following)
+    following = turns.prompt.search(painting.text, end, limit)
+    limit = following.start() if following else limit
+    find = turns.first_stop if places else turns.empty_stop
+    stop = find(painting.text, end, limit, has_calls=painting.has_calls(message))
     painting.paint_turn(start, stop[1] if stop else end, message, places, stop)

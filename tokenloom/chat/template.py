@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marks import Marked, Marks
+from tokenloom.chat.marks import NO_MESSAGE, Marked
 from tokenloom.chat.sandbox import Budget, DateError, Sandbox, to_json
 from tokenloom.errors import BadConversation, SpecError, message_of
 
@@ -34,7 +34,8 @@ class ChatTemplate:
     def __init__(self, definition: ChatDefinition) -> None:
         self.has_generation = _GENERATION.search(definition.template) is not None
         self._budget = Budget()
-        self._marks: Marks | None = None
+        self._marked: Marked | None = None
+        self._messages: list[dict[str, Any]] = []
         sandbox = Sandbox(self._budget, self._to_json, self._around_generation, definition.date)
         try:
             self._template = sandbox.compiled(definition.template)
@@ -52,15 +53,16 @@ class ChatTemplate:
 
         Raises BadConversation if the template refuses it, fails or exceeds a limit.
         """
-        self._marks = None
+        self._marked = None
         return self._rendered([_aliased(message) for message in messages], tools, add_generation_prompt)
 
     def render_marked(self, marked: Marked, *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation with its marks, and marks around the text of `generation`."""
-        self._marks = marked.marks
+        self._marked = marked
         return self._rendered([_aliased(message) for message in marked.messages], marked.tools, add_generation_prompt)
 
     def _rendered(self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
+        self._messages = messages
         self._budget.start(len(messages), _num_chars(messages))
         with _refusing():
             return self._template.render(
@@ -74,10 +76,15 @@ class ChatTemplate:
         """Return JSON, with the marks of a value that has some."""
         self._budget.written(value)
         text = to_json(value, *args, **kwargs)
-        return text if self._marks is None else self._marks.around_json(value, text)
+        return text if self._marked is None else self._marked.marks.around_json(value, text)
 
-    def _around_generation(self, text: str) -> str:
-        return text if self._marks is None else self._marks.around_generation(text)
+    def _around_generation(self, text: str, variables: Sequence[Any]) -> str:
+        """Return the text of a block `generation`, with marks that say which message it is of."""
+        if self._marked is None:
+            return text
+        dicts = {id(variable) for variable in variables if type(variable) is dict}
+        found = (index for index, message in enumerate(self._messages) if id(message) in dicts)
+        return self._marked.around_block(text, next(found, NO_MESSAGE))
 
 
 def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
