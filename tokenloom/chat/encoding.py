@@ -22,7 +22,7 @@ from tokenloom.chat.conversation import parse
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marks import NO_SPANS, Marker, any_of, unclear
 from tokenloom.chat.spans import Rendered, read_spans
-from tokenloom.chat.template import ChatTemplate
+from tokenloom.chat.template import TEMPLATE, ChatTemplate
 from tokenloom.chat.turns import read_turns
 from tokenloom.errors import BadConversation, SpecError, TokenizerError
 from tokenloom.storage.formats.arrays import Int64s, UInt8s
@@ -130,6 +130,8 @@ class ChatEncoder:
         """
         conversation = parse(text)
         plain = self._template.render(conversation["messages"], conversation.get("tools"))
+        if not plain:
+            raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
         has_calls = any("tool_calls" in message for message in conversation["messages"])
         try:
             return self._rendered(conversation, plain, mark_names=True)

@@ -167,21 +167,13 @@ def _message_of(painting: _Painting, block: Place, messages: set[int], before: i
 
 @dataclass
 class _Run:
-    """Pieces of one message in a row."""
+    """Pieces of one message in a row, which are at [start, end)."""
 
     message: int
     is_of_assistant: bool
     places: list[Place]
-
-    @property
-    def start(self) -> int:
-        """Where the first begins."""
-        return self.places[0].start
-
-    @property
-    def end(self) -> int:
-        """Where the last ends."""
-        return max(place.end for place in self.places)
+    start: int
+    end: int = 0
 
 
 def _runs(places: Sequence[Place]) -> list[_Run]:
@@ -189,8 +181,9 @@ def _runs(places: Sequence[Place]) -> list[_Run]:
     runs = list[_Run]()
     for place in places:
         if not runs or runs[-1].message != place.piece.message:
-            runs.append(_Run(place.piece.message, place.is_of_assistant, []))
+            runs.append(_Run(place.piece.message, place.is_of_assistant, [], place.start))
         runs[-1].places.append(place)
+        runs[-1].end = max(runs[-1].end, place.end)
     written = [run for run in runs if run.is_of_assistant]
     indices = [place.index for run in written for place in run.places]
     if len({run.message for run in written}) < len(written) or len(set(indices)) < len(indices):
@@ -200,37 +193,32 @@ def _runs(places: Sequence[Place]) -> list[_Run]:
 
 def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> None:
     """Paint the turns of a template without `generation`."""
-    silent = painting.assistants - {run.message for run in runs}
+    end_run = _Run(painting.num_messages, False, [], len(painting.text))
+    silent = set(range(painting.num_messages)) - {run.message for run in runs}
     position, before = 0, -1
-    for run, next_run in pairwise([*runs, None, None]):
-        end, message = (run.start, run.message) if run else (len(painting.text), painting.num_messages)
-        is_turn = run is not None and run.is_of_assistant
-        empty = [one for one in range(before + 1, message) if one in silent]
-        prompts = _prompts(painting.text, turns, position, end) if empty or is_turn else []
-        if empty and prompts and len(prompts) != len(empty) + is_turn:
+    for run, next_run in pairwise([*runs, end_run, end_run]):
+        empty = [one for one in range(before + 1, run.message) if one in silent and one in painting.assistants]
+        wanted = [*empty, *([run.message] if run.is_of_assistant else [])]
+        prompts = (
+            [match.span() for match in turns.prompt.finditer(painting.text, position, run.start)] if wanted else []
+        )
+        if empty and prompts and len(prompts) != len(wanted):
             raise unclear("it has empty messages of the assistant")
-        if run and is_turn:
+        if run.is_of_assistant:
             start = prompts.pop()[1] if prompts else run.start
-            limit = next_run.start if next_run else len(painting.text)
-            _paint_turn(painting, turns, run.message, start, run.places, limit)
-        limits = [start for start, _ in prompts[1:]] + [end]
-        for one, (_, start), limit in zip(empty, prompts, limits, strict=False):
-            _paint_turn(painting, turns, one, start, [], limit)
-        position, before = (run.end if run else end), max(before, message)
+            is_alone = silent.isdisjoint(range(run.message + 1, next_run.message))
+            limit = _next_turn(painting, turns, run.end, next_run.start)
+            has_calls = painting.has_calls(run.message)
+            stop = turns.first_stop(painting.text, run.end, limit, has_calls=has_calls, is_alone=is_alone)
+            painting.paint_turn(start, stop[1] if stop else run.end, run.message, run.places, stop)
+        for message, (_, start) in zip(empty, prompts, strict=False):
+            limit = _next_turn(painting, turns, start, run.start)
+            stop = turns.empty_stop(painting.text, start, limit, has_calls=painting.has_calls(message))
+            painting.paint_turn(start, stop[1] if stop else start, message, [], stop)
+        position, before = run.end, max(before, run.message)
 
 
-def _prompts(text: str, turns: Turns, start: int, end: int) -> list[Span]:
-    """Return where a generation prompt is in a part of a text."""
-    return [match.span() for match in turns.prompt.finditer(text, start, end)]
-
-
-def _paint_turn(
-    painting: _Painting, turns: Turns, message: int, start: int, places: Sequence[Place], limit: int
-) -> None:
-    """Paint a turn that begins at `start`; its stop token ends at `limit` or before."""
-    end = max((place.end for place in places), default=start)
-    following = turns.prompt.search(painting.text, end, limit)
-    limit = following.start() if following else limit
-    find = turns.first_stop if places else turns.empty_stop
-    stop = find(painting.text, end, limit, has_calls=painting.has_calls(message))
-    painting.paint_turn(start, stop[1] if stop else end, message, places, stop)
+def _next_turn(painting: _Painting, turns: Turns, start: int, end: int) -> int:
+    """Return where the next generation prompt begins in [start, end), or else the end."""
+    match = turns.prompt.search(painting.text, start, end)
+    return match.start() if match else end

@@ -39,12 +39,13 @@ class Turns:
     special: re.Pattern[str]
     added: re.Pattern[str]
 
-    def first_stop(self, text: str, start: int, end: int, *, has_calls: bool = False) -> Span | None:
+    def first_stop(self, text: str, start: int, end: int, *, has_calls: bool, is_alone: bool = True) -> Span | None:
         """Return where the stop token of a turn is whose last piece ends at `start`; None if there is none by `end`.
 
         It is the first special token, or else the first added one. The one that ends every plain turn may follow it
         directly (`<|tool_call_end|><|im_end|>`): then it is that one. After calls of functions it is the one that ends
-        such turns, since the text after the last piece may have other special tokens.
+        such turns, since the text after the last piece may have other special tokens. If the text also has messages
+        without pieces, because the turn is not alone in it, only a known stop token counts.
         """
         if self.listed is not None:
             match = self.listed.search(text, start, end)
@@ -55,14 +56,14 @@ class Turns:
         following = match
         while following is not None and following[0] != self.usual_stop:
             following = self.added.match(text, following.end(), end)
-        match = following or match
+        match = following or (match if is_alone else None)
         return match and match.span()
 
     def empty_stop(self, text: str, start: int, end: int, *, has_calls: bool) -> Span | None:
         """Return where the stop token of a turn without pieces is, in all that the template writes of it."""
         stop = self.call_stop if has_calls else self.usual_stop
         if self.listed is not None:
-            return self.first_stop(text, start, end)
+            return self.first_stop(text, start, end, has_calls=has_calls)
         if stop and (place := text.find(stop, start, end)) >= 0:
             return place, place + len(stop)
         return self.last_stop(text, start, end) if end == len(text) else None
@@ -142,5 +143,5 @@ def _written(
 
 
 def _stop(turns: Turns, after: str) -> str:
-    stop = turns.first_stop(after, 0, len(after))
+    stop = turns.first_stop(after, 0, len(after), has_calls=False)
     return after[slice(*stop)] if stop else ""
