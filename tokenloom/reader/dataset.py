@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.reader.shards.batch_format import FIELDS, IGNORED, LABELS, BatchFormat, has_document_fields
+from tokenloom.reader.shards.batch_format import FIELDS, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
-from tokenloom.reader.shards.targets import ignored_labels
-from tokenloom.reader.shards.window import TokenWindow, widen
+from tokenloom.reader.shards.targets import Targets
+from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
@@ -265,12 +265,11 @@ def _arrays(window: TokenWindow) -> Sample:
     shape = (num_rows, form.seq_len)
     # Inputs and labels share no memory: a caller who masks the inputs in place must not change the labels.
     both = np.empty((1, 2, *shape), np.int64)
-    widen(form, window.tokens(0, num_rows), both)
+    classes = window.classes(0, num_rows)
+    Targets(window, 0, num_rows, classes).write(window.tokens(0, num_rows), both)
     batch: Sample = {"input_ids": both[0, 0], "labels": both[0, 1]}
-    classes = window.label_classes(0, num_rows) if form.needs_classes else None
-    batch["labels"].reshape(-1)[ignored_labels(window, 0, num_rows, classes).reshape(-1)] = IGNORED
     if classes is not None and "classes" in form.fields:
-        batch["classes"] = classes.copy()
+        batch["classes"] = form.of_labels(classes).copy()
     for name in form.row_fields:
         field = np.empty(shape, np.int32)
         window.boundaries.write(name, 0, num_rows, field)

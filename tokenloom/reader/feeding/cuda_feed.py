@@ -16,12 +16,12 @@ from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
-from tokenloom.reader.shards.targets import Ignored, ignored_labels, num_targets
+from tokenloom.reader.shards.targets import Targets
 from tokenloom.reader.shards.window import TokenWindow
-from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
+from tokenloom.storage.formats.arrays import AnyArray, Int64s
 
 #: an array that several batches share, and how many of its entries belong to each
-_Shared: TypeAlias = tuple[Tokens | Int32s | Ignored, list[int]]
+_Shared: TypeAlias = tuple[AnyArray, list[int]]
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,20 @@ class CudaFeed:
         end, by_rows = first + num_batches * self._batch_size, [self._batch_size] * num_batches
         with self._times.phase("gather"):
             shared: dict[str, _Shared] = {"tokens": (window.tokens(first, end), by_rows)}
-            classes = window.label_classes(first, end) if self._form.needs_classes else None
+            classes = window.classes(first, end)
         max_seqlens: list[int] = []
         with self._times.phase("pack"):
-            ignored = ignored_labels(window, first, end, classes)
-            counts = num_targets(self._form, ignored, self._batch_size, num_batches)
-            if len(ignored):
-                shared["ignored"] = (
-                    (ignored, by_rows) if ignored.dtype == np.bool_ else self._by_batch(ignored, num_batches)
-                )
+            targets = Targets(window, first, end, classes)
+            counts = targets.count(self._batch_size, num_batches)
+            if (flags := targets.ignored()) is not None:
+                shared["flags"] = (flags, by_rows)
+            elif len(targets.positions):
+                shared["positions"] = self._by_batch(targets.positions, num_batches)
             shared |= self._row_fields(window, first, num_batches)
             if "cu_seqlens" in self._form.fields:
                 shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
         if classes is not None and "classes" in self._form.fields:
-            shared["classes"] = (classes, by_rows)
+            shared["classes"] = (self._form.of_labels(classes), by_rows)
         if "member" in self._form.fields:
             shared["member"] = (window.members(first, end), by_rows)
         with self._times.phase("copy"):
@@ -96,9 +96,9 @@ class CudaFeed:
             fields[name] = (values, [self._batch_size] * num_batches)
         return fields
 
-    def _by_batch(self, ignored: Int64s, num_batches: int) -> _Shared:
+    def _by_batch(self, positions: Int64s, num_batches: int) -> _Shared:
         """Return the positions of ignored labels in each flattened batch."""
-        batch, position = np.divmod(ignored, self._batch_size * self._form.seq_len)
+        batch, position = np.divmod(positions, self._batch_size * self._form.seq_len)
         return position, np.bincount(batch, minlength=num_batches).tolist()
 
     def _cu_seqlens(self, window: TokenWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
@@ -137,11 +137,10 @@ class CudaFeed:
             "labels": labels.to(torch.int64, memory_format=own),
             "num_targets": made.num_targets,
         }
-        if (ignored := arrays.get("ignored")) is not None:
-            if ignored.dtype == torch.bool:
-                batch["labels"].masked_fill_(ignored, IGNORED)
-            else:
-                batch["labels"].view(-1).index_fill_(0, ignored, IGNORED)
+        if "flags" in arrays:
+            batch["labels"].masked_fill_(arrays["flags"], IGNORED)
+        if "positions" in arrays:
+            batch["labels"].view(-1).index_fill_(0, arrays["positions"], IGNORED)
         names = ("classes", *self._form.row_fields, "member")
         batch |= {name: arrays[name].clone() for name in names if name in arrays}
         if made.max_seqlen is not None:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat, has_document_fields
-from tokenloom.reader.shards.targets import Ignored, ignored_labels, num_targets
-from tokenloom.reader.shards.window import TokenWindow, widen
+from tokenloom.reader.shards.batch_format import Batch, BatchFormat, has_document_fields
+from tokenloom.reader.shards.targets import Targets
+from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int32s, Int64s
 
 Number = TypeVar("Number", np.int32, np.int64)
@@ -72,14 +72,13 @@ class HostFeed:
         end = first + num_batches * self._batch_size
         with self._times.phase("gather"):
             tokens = window.tokens(first, end)
-            classes = window.label_classes(first, end) if self._form.needs_classes else None
+            classes = window.classes(first, end)
+        with self._times.phase("pack"):
+            targets = Targets(window, first, end, classes)
+            counts = targets.count(self._batch_size, num_batches)
         with self._times.phase("copy"):
             ids_and_labels = self._pool.take()[:num_batches]
-            widen(self._form, tokens, ids_and_labels)
-        with self._times.phase("pack"):
-            ignored = ignored_labels(window, first, end, classes)
-            _ignore(ignored, ids_and_labels)
-            counts = num_targets(self._form, ignored, self._batch_size, num_batches)
+            targets.write(tokens, ids_and_labels)
         with torch.inference_mode(False):  # the consumer may be in that mode, and use some of the batches outside of it
             tensors = self._tensors(ids_and_labels, 2 * num_batches)
             batches: list[Batch] = [
@@ -87,8 +86,8 @@ class HostFeed:
                 for ids, labels, count in zip(tensors[::2], tensors[1::2], counts, strict=True)
             ]
             if classes is not None and "classes" in self._form.fields:
-                copies = classes.reshape(num_batches, self._batch_size, -1).copy()
-                for batch, tensor in zip(batches, map(torch.from_numpy, copies), strict=True):
+                of_labels = self._form.of_labels(classes).copy().reshape(num_batches, self._batch_size, -1)
+                for batch, tensor in zip(batches, map(torch.from_numpy, of_labels), strict=True):
                     batch["classes"] = tensor
             if has_document_fields(self._form.fields):
                 with self._times.phase("pack"):
@@ -117,13 +116,3 @@ class HostFeed:
     def finish(self, made: Batch) -> Batch:
         """See Feed."""
         return {name: value.to(self._device) if hasattr(value, "to") else value for name, value in made.items()}
-
-
-def _ignore(ignored: Ignored, ids_and_labels: Int64s) -> None:
-    """Write IGNORED to the labels of n batches, (n, 2, B, T), that losses ignore."""
-    labels = ids_and_labels[:, 1]
-    if ignored.dtype == np.bool_:
-        np.copyto(labels, IGNORED, where=ignored.reshape(labels.shape))
-    elif len(ignored):
-        batch, position = np.divmod(ignored, labels[0].size)
-        ids_and_labels.reshape(len(labels), 2, -1)[batch, 1, position] = IGNORED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from tokenloom.storage.formats.arrays import TokenDtype
+from tokenloom.storage.formats.arrays import AnyArray, TokenDtype
 
 IGNORED = -100  # the label that loss functions ignore
 DOCUMENT_FIELDS = ("cu_seqlens", "document_ids", "position_ids")  # they follow from where documents begin
@@ -33,6 +33,15 @@ class BatchFormat(NamedTuple):
     def row_tokens(self) -> int:
         """The number of tokens in a row, T + 1."""
         return self.seq_len + 1
+
+    @property
+    def shift(self) -> int:
+        """How many tokens a label is after its input, in a row."""
+        return int(self.labels == "shifted")
+
+    def of_labels(self, rows: AnyArray) -> AnyArray:
+        """Return what belongs to the labels of (n, T + 1) rows, (n, T)."""
+        return rows[:, self.shift : self.shift + self.seq_len]
 
     @property
     def row_fields(self) -> tuple[str, ...]:

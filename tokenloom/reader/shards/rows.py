@@ -141,7 +141,7 @@ class Boundaries:
 
     def _ignored_labels(self, lengths: Int64s, rows: Int64s, marks: Int64s) -> Int64s:
         """Return the positions, in the flattened rows, of the labels that losses must ignore, ascending."""
-        seq_len, shift = self._form.seq_len, int(self._form.labels == "shifted")
+        seq_len, shift = self._form.seq_len, self._form.shift
         first = np.clip(lengths - shift, 0, seq_len)  # the first label that has no token
         padding = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
         if self._form.learn is not None:

@@ -1,87 +1,111 @@
-"""Which labels of a batch losses ignore, and how many are left: its targets.
+"""Which tokens of rows a model learns: the targets of a batch; the labels of all others are IGNORED.
 
-Without masks, these follow from where documents and padding begin, and are few: they are positions. With masks, they
-follow from the class of each token, and are many: they are a flag for each label.
+Without masks, all are learned but a few, which follow from where documents and padding begin: a list of positions.
+With masks, the class of each token decides: a number for each token.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.window import TokenWindow
-from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.reader.shards.batch_format import IGNORED
+from tokenloom.reader.shards.window import TokenWindow, widen
+from tokenloom.storage.formats.arrays import AnyArray, Int32s, Int64s, Tokens
 from tokenloom.storage.formats.classes import learned_classes
 
-Ignored: TypeAlias = AnyArray
 _NONE = np.zeros(0, np.int64)
 
 
-def ignored_labels(window: TokenWindow, first: int, end: int, classes: NDArray[np.uint8] | None) -> Ignored:
-    """Return which labels of rows [first, end) losses ignore.
+class Targets:
+    """The targets of rows [first, end) of a window.
 
     Args:
         window: the rows.
-        first, end: at most 2**17 tokens at a time are fastest.
-        classes: of the labels' tokens, (end - first, T), if the version has masks.
-
-    Returns:
-        Their positions in the flattened rows, (n,), ascending; with masks, a flag for each label, (end - first, T).
+        first, end: which of them.
+        classes: of their tokens, (end - first, T + 1); None if the batch format needs none.
     """
-    form = window.form
-    if form.learn is None or classes is None:
-        has_any = form.needs_marks or window.has_padding
-        return window.boundaries.ignored_labels(first, end) if has_any else _NONE
-    flags = _not_learned(classes, form.learn)
-    if form.mask_documents:
-        flags.reshape(-1)[window.boundaries.ignored_labels(first, end)] = True
-    return flags
+
+    def __init__(self, window: TokenWindow, first: int, end: int, classes: NDArray[np.uint8] | None) -> None:
+        self._form = form = window.form
+        #: the positions, in the flattened rows, of the labels that losses ignore, whatever their classes
+        self.positions = _NONE
+        if form.needs_marks or window.has_padding:
+            self.positions = window.boundaries.ignored_labels(first, end)
+        #: 1 for tokens that are learned, else 0, (end - first, T + 1); None without masks
+        self.learned: NDArray[np.uint8] | None = None
+        if form.learn is not None and classes is not None:
+            self.learned = _learned(classes, form.learn)
+            rows, labels = np.divmod(self.positions, form.seq_len)
+            self.learned[rows, labels + form.shift] = 0
+            self.learned[:, 0 if form.shift else -1] = 0  # the token of a row that no label stands for
+
+    def count(self, batch_size: int, num_batches: int) -> list[int]:
+        """Return the number of targets in each batch: the labels that losses do not ignore.
+
+        With labels="same", models shift the labels, so that the first one of a row is never a target.
+        """
+        seq_len, shift = self._form.seq_len, self._form.shift
+        if self.learned is not None:
+            learned = self.learned.view(np.bool_).reshape(num_batches, batch_size, seq_len + 1)
+            counts = [int(np.count_nonzero(batch)) for batch in learned]
+            return counts if shift else (counts - learned[:, :, 0].sum(1)).tolist()
+        num_labels = batch_size * (seq_len + shift - 1)
+        if not len(self.positions):
+            return [num_labels] * num_batches
+        positions = self.positions if shift else self.positions[self.positions % seq_len > 0]
+        ends = np.searchsorted(positions, np.arange(num_batches + 1) * (batch_size * seq_len))
+        return [num_labels - num_ignored for num_ignored in np.diff(ends).tolist()]
+
+    def write(self, tokens: Tokens, out: Int64s) -> None:
+        """Write the inputs and labels of n batches to `out`, (n, 2, B, T), from their rows, (n * B, T + 1)."""
+        if self.learned is not None:
+            widen(self._form, tokens, out, _label_ids(tokens, self.learned))
+            return
+        widen(self._form, tokens, out)
+        if len(self.positions):
+            batch, position = np.divmod(self.positions, out[0, 0].size)
+            out.reshape(len(out), 2, -1)[batch, 1, position] = IGNORED
+
+    def ignored(self) -> NDArray[np.bool_] | None:
+        """Return whether losses ignore each label, (end - first, T); None without masks."""
+        return None if self.learned is None else self._form.of_labels(self.learned) == 0
 
 
-def _not_learned(classes: NDArray[np.uint8], learn: str | tuple[str, ...]) -> NDArray[np.bool_]:
-    """Return whether tokens are no targets, by their classes.
+def _learned(classes: NDArray[np.uint8], learn: str | tuple[str, ...]) -> NDArray[np.uint8]:
+    """Return 1 for tokens that are learned, else 0, by their classes.
 
-    A few comparisons of whole arrays take a third of the time of looking up each class in a table.
+    A few operations on whole arrays take a quarter of the time of looking up each class in a table.
     """
-    bits, (value, *values) = _learned_values(learn)
+    bits, runs = _learned_values(learn)
     kept = classes & bits
-    flags: NDArray[np.bool_] = kept != value
-    for value in values:
-        flags &= kept != value
-    return flags
+    # Below the first of a run, the difference wraps around.
+    (learned, *others) = [(kept - first < length).view(np.uint8) for first, length in runs]
+    for other in others:
+        learned |= other
+    return learned
 
 
 @cache
-def _learned_values(learn: str | tuple[str, ...]) -> tuple[np.uint8, list[np.uint8]]:
-    """Return the bits of a class that decide whether it is learned, and the values of these bits that are."""
-    learned = learned_classes(learn)
-    numbers = np.arange(256, dtype=np.uint8)
-    bits = np.uint8(sum(1 << bit for bit in range(8) if (learned != learned[numbers ^ np.uint8(1 << bit)]).any()))
-    return bits, list(np.unique(numbers[learned] & bits))
+def _learned_values(learn: str | tuple[str, ...]) -> tuple[np.uint8, list[tuple[np.uint8, np.uint8]]]:
+    """Return the bits of a class that decide whether it is learned, and the values of these bits that are.
 
-
-def num_targets(form: BatchFormat, ignored: Ignored, num_rows: int, num_batches: int) -> list[int]:
-    """Return the number of targets in each batch of `num_rows` rows.
-
-    These are the labels that losses do not ignore. With labels="same", models shift the labels, so the first label of a
-    row is no target.
-
-    Args:
-        form: what a batch holds.
-        ignored: of the rows of all batches, see ignored_labels.
-        num_rows: B.
-        num_batches: how many batches.
+    The values are runs of neighbours: the first one, and how many.
     """
-    width, has_first = form.seq_len, form.labels == "shifted"
-    num_labels = num_rows * (width - (not has_first))
-    if ignored.dtype == np.bool_:
-        flags = ignored.reshape(num_batches, num_rows, width)
-        return [num_labels - int(np.count_nonzero(each if has_first else each[:, 1:])) for each in flags]
-    positions = ignored if has_first else ignored[ignored % width > 0]
-    ends = np.searchsorted(positions, np.arange(num_batches + 1) * (num_rows * width))
-    counts: list[int] = (num_labels - np.diff(ends)).tolist()
-    return counts
+    learned = learned_classes(learn)
+    numbers = np.arange(256)
+    bits = sum(1 << bit for bit in range(8) if (learned != learned[numbers ^ 1 << bit]).any())
+    values = np.unique(numbers[learned] & bits)
+    runs = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
+    return np.uint8(bits), [(np.uint8(run[0]), np.uint8(len(run))) for run in runs]
+
+
+def _label_ids(tokens: Tokens, learned: NDArray[np.uint8]) -> Int32s:
+    """Return the ids of tokens that are learned, and IGNORED for the others, in the shape of both.
+
+    As an unsigned number, IGNORED is larger than every id. Writing it where a flag says so would take twice as long.
+    """
+    ids: AnyArray = ((learned.view(np.int8) - np.int8(1)) & np.int8(IGNORED)).astype(np.int32).view(np.uint32)
+    return np.maximum(tokens, ids, out=ids).view(np.int32)

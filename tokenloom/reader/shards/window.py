@@ -17,7 +17,7 @@ from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.file_bytes import TokenBytes
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import Boundaries, RowPieces, offsets_of
-from tokenloom.storage.formats.arrays import Int64s, Tokens
+from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 from tokenloom.storage.formats.classes import TEXT_CLASS
 
 if TYPE_CHECKING:
@@ -155,15 +155,15 @@ class TokenWindow:
             self._known_class_pieces = self._pieces(masks, _Padding(bytes(self.form.row_tokens)), 1)
         return self._known_class_pieces.of_rows(first, end)
 
-    def label_classes(self, first: int, end: int) -> NDArray[np.uint8]:
-        """Return the class of the token that each label of rows [first, end) stands for, (end - first, T); padding: 0.
+    def classes(self, first: int, end: int) -> NDArray[np.uint8] | None:
+        """Return the classes of the tokens of rows [first, end), (end - first, T + 1), if the batch format needs them.
 
-        Tokens of a version without masks are plain text.
+        Padding has the class 0. Tokens of a version without masks are plain text.
         """
+        if not self.form.needs_classes:
+            return None
         data = _joined(self._class_pieces, first, end)
-        shift = int(self.form.labels == "shifted")
-        rows = np.frombuffer(data, np.uint8).reshape(end - first, self.form.row_tokens)
-        return rows[:, shift : shift + self.form.seq_len]
+        return np.frombuffer(data, np.uint8).reshape(end - first, self.form.row_tokens)
 
     @property
     def boundaries(self) -> Boundaries:
@@ -246,9 +246,19 @@ class _TextClasses:
         return bytes([TEXT_CLASS]) * (part.stop - part.start)
 
 
-def widen(form: BatchFormat, tokens: Tokens, out: Int64s) -> None:
-    """Write the inputs and labels of n batches to `out`, (n, 2, B, T), from their rows, (n * B, T + 1)."""
+def widen(form: BatchFormat, tokens: Tokens, out: Int64s, labels: Int32s | None = None) -> None:
+    """Write the inputs and labels of n batches to `out`, (n, 2, B, T), from their rows, (n * B, T + 1).
+
+    Args:
+        form: what a batch holds.
+        tokens: of the rows.
+        out: what is written to.
+        labels: in place of the tokens from which labels are made, (n * B, T + 1).
+    """
+    if labels is not None:
+        for place, rows in enumerate((tokens[:, : form.seq_len], form.of_labels(labels))):
+            np.copyto(out[:, place], rows.reshape(len(out), -1, form.seq_len))
+        return
     row, token = tokens.strides
-    shift = token if form.labels == "shifted" else 0
-    strides = (out.shape[2] * row, shift, row, token)
+    strides = (out.shape[2] * row, form.shift * token, row, token)
     np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=strides))  # one call for all of them
