@@ -341,7 +341,7 @@ def test_a_column_that_holds_no_conversations_is_refused(kind: str, tmp_path: Pa
             texts(kind, path, messages=name)
     with pytest.raises(InputError, match=r"no column 'chat'; its columns are: score, words, messages. Set messages:"):
         texts(kind, path, messages="chat")
-    with pytest.raises(BadRow, match="it is an object, not a list of messages; set layout:"):
+    with pytest.raises(BadRow, match="it is an object, not a list of messages, nor has it one; set layout:"):
         texts(kind, path, messages=".")
 
 

@@ -294,7 +294,7 @@ def test_a_layout_that_fits_two_ways_is_to_be_named(values: list[Any], fit: str)
 def test_what_is_damaged_or_empty_says_nothing_of_the_layout() -> None:
     turns = [{"from": "human", "value": "Hi"}]
     assert recognized([None, [], "", "{", 7, [{}], {"conversations": []}, turns]) == "sharegpt"
-    nothing: list[list[Any]] = [[], [None], ["Hi"], [[]], [{"text": "Hi"}]]
+    nothing: list[list[Any]] = [[], [None], ["Hi"], [[]], [{"text": "Hi"}], [[_HI, {"text": "Hi"}]]]
     for none in nothing:
         with pytest.raises(BadConversation, match=r"of none of the layouts .*set messages: to the key"):
             recognized(none)
