@@ -36,6 +36,7 @@ _SURELY_BYTES = 60  # a byte of input takes more on disk only if compressed text
 _SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
 _SHARD_DOCUMENT_BYTES = 8 + sum(field.type.bit_width // 8 for field in SCHEMA)
 _ID_BYTES = 4  # what an id adds to a document in a shard, besides its text
+_CLASSES_BYTES = 8  # what a mask adds to a document, besides the classes of its tokens
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,9 @@ def estimate_build(
                 new.add(by_spill[part.spill_name])
                 seconds += rates.seconds * text
             total.add(by_spill[part.spill_name])
-    width = _token_bytes(plan)
-    in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0)
+    has_masks = plan.chat is not None
+    width = _token_bytes(plan, has_masks)
+    in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0) + _CLASSES_BYTES * has_masks
     return Estimate(
         num_tokens=round(total.tokens),
         num_documents=round(total.documents),
@@ -206,15 +208,17 @@ class _Rates:
 def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> _Amount:
     spills = record.spills if record else []
     amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
-    if plan.inputs[partition.input_index].options.get("id"):
-        rest = amount.num_bytes(_token_bytes(plan), _SPILL_DOCUMENT_BYTES)
+    options = plan.inputs[partition.input_index].options
+    if options.get("id"):
+        token_bytes = _token_bytes(plan, options.get("messages") is not None)
+        rest = amount.num_bytes(token_bytes, _SPILL_DOCUMENT_BYTES)
         amount.id_bytes = sum(spill.bytes for spill in spills) - rest
     return amount
 
 
-def _token_bytes(plan: BuildPlan) -> int:
-    """Return the bytes of a token, with that of its class if there are conversations."""
-    return token_dtype(plan.tokenizer.vocab_size).itemsize + (plan.chat is not None)
+def _token_bytes(plan: BuildPlan, has_class: bool) -> int:
+    """Return the bytes of a token, with that of its class if it has one."""
+    return token_dtype(plan.tokenizer.vocab_size).itemsize + has_class
 
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:

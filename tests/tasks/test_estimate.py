@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.builders.chats import chat_spec, conversation, write_rows
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
 from tests.builders.refusals import NEXT_STEP, assert_nothing_visible
 from tokenloom.cli.main import main
@@ -199,6 +200,19 @@ def test_ids_count_in_the_estimated_disk_space(tmp_path: Path) -> None:
     assert_near(estimate.shard_bytes, written_bytes(spec, "versions"), 0.15)
     cached = estimate_build(dataclasses.replace(plan_directly(spec, 0)[0], published=False), [], 1)
     assert_near(cached.shard_bytes, written_bytes(spec, "versions"), 0.15)
+
+
+def test_classes_count_in_the_estimated_disk_space(tmp_path: Path) -> None:
+    rows = [
+        conversation(f"{i} {text[:40]}", text[40:90], id=f"{i:040d}") for i, text in enumerate(make_texts(2_000_000))
+    ]
+    texts = write_rows(tmp_path / "a.jsonl", [{"text": f"text {i}", "id": f"{i:060d}"} for i in range(20_000)])
+    spec = chat_spec(tmp_path, rows, source={"id": "id"}, tokenizer={"kind": "byte"})
+    source = {"kind": "jsonl", "path": str(texts), "name": "texts", "id": "id"}
+    spec = BuildSpec.model_validate(spec.model_dump() | {"sources": [*spec.model_dump()["sources"], source]})
+    build(spec)
+    cached = estimate_build(dataclasses.replace(plan_directly(spec, 0)[0], published=False), [], 1)
+    assert_near(cached.shard_bytes, written_bytes(spec, "versions"), 0.02)
 
 
 def test_a_file_under_two_names_is_encoded_once_and_counts_twice(tmp_path: Path) -> None:
