@@ -112,6 +112,9 @@ def test_texts_and_conversations_stand_in_one_dataset(tmp_path: Path) -> None:
         "the lazy dog<|endoftext|>",
         "a quick fox<|endoftext|>",
     ]
+    (tmp_path / "chat.jinja").write_text(CHATML + "{# another #}")
+    again = build(both)
+    assert (again.num_encoded, again.num_partitions) == (1, 2)  # a template is nothing to texts
     plain = manifest_json(local_store(alone.store, "data"), build(alone).version)
     assert "chat" not in plain["spec"]
     assert not [name for name in plain["files"] if name.endswith(MASK)]
