@@ -300,6 +300,10 @@ def test_a_spec_file_names_template_and_date_as_people_write_them(tmp_path: Path
     assert (loaded.chat.date, loaded.chat.stop_tokens) == ("2026-11-25", ["<|im_end|>"])
     manifest = manifest_json(local_store(loaded.store, "data"), build(loaded).version)
     assert manifest["spec"]["chat"]["arguments"] == {"a": [1, None]}
+    verify = ["verify", f"{loaded.store}/data", "--deep", "--spec", str(tmp_path / "spec.yaml")]
+    assert main(verify) == 0  # without the layout, which the version has recorded
+    (tmp_path / "spec.yaml").write_text(spec.replace("2026-11-25", "2026-11-26"))
+    assert main(verify) == 2  # it differs in chat
     (tmp_path / "spec.yaml").write_text(spec.replace("2026-11-25", "yesterday"))
     with pytest.raises(SpecError, match=r"spec.yaml:5: chat.date: must be a day as YYYY-MM-DD.*; got 'yesterday'"):
         load_spec(tmp_path / "spec.yaml")
