@@ -27,7 +27,7 @@ class ModelHub:
 
     def publish(self, commit: str, **files: bytes) -> None:
         """Let the branch main be a commit with these files; `tokenizer_json` is tokenizer.json."""
-        self.files[commit] = {f"{name.removesuffix('_json')}.json": data for name, data in files.items()}
+        self.files[commit] = {".".join(name.rsplit("_", 1)): data for name, data in files.items()}
         self.branches[MAIN] = commit
 
     def __enter__(self) -> ModelHub:

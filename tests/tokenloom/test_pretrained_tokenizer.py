@@ -21,9 +21,11 @@ from tests.servers.model_hub import ModelHub
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe, train_wordpiece
 from tests.tokenloom.tokenizer_conformance import EOT, encode_each, refused
 from tokenloom.cli.main import main
+from tokenloom.errors import TokenizerError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tokenizers import Tokenizer, load_tokenizer, pinned_fields
+from tokenloom.tokenizers.chat_files import chat_files
 
 _FIRST, _SECOND = "1" * 40, "2" * 40
 _ON_HUB = {"kind": "huggingface", "name": "org/model"}
@@ -320,3 +322,23 @@ def test_the_commands_say_that_the_end_of_text_comes_from_the_config(
 def _spec(folder: Path, **fields: Any) -> BuildSpec:
     """Return the spec of a small dataset with the tokenizer of the hub."""
     return jsonl_spec(folder, ["lorem ipsum", "dolor"], tokenizer=_ON_HUB | fields)
+
+
+def test_a_model_of_the_hub_brings_its_chat_template(hub: ModelHub) -> None:
+    tokenizer = {"tokenizer_json": train_bpe().encode()}
+    given = config(bos_token="<s>", chat_template="{{ 'of the config' }}")
+    hub.publish(_FIRST, **tokenizer, tokenizer_config_json=given)
+    assert chat_files(pinned(_ON_HUB)) == ("{{ 'of the config' }}", {"bos_token": "<s>"})
+    hub.publish(_SECOND, **tokenizer, tokenizer_config_json=given, chat_template_jinja=b"{{ 'of the file' }}")
+    assert chat_files(pinned(_ON_HUB)).template == "{{ 'of the file' }}"
+    assert chat_files(pinned(_ON_HUB | {"revision": _FIRST})).template == "{{ 'of the config' }}"
+
+
+def test_a_model_whose_config_nobody_asked_for_is_refused_offline(
+    hub: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.publish(_FIRST, tokenizer_json=train_bpe().encode())
+    definition = pinned(_ON_HUB | {"eot": EOT})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json is not in the cache of huggingface_hub"):
+        chat_files(definition)

@@ -58,8 +58,22 @@ def _finder(definition: Mapping[str, Any]) -> Callable[[str], Path | None]:
     if definition["kind"] == "huggingface":
         from tokenloom.tokenizers.hub import fetch_if_there
 
-        return lambda name: fetch_if_there(definition["name"], name, definition["revision"])
+        model, commit = definition["name"], definition["revision"]
+        if fetch_if_there(model, CONFIG, commit) is None:
+            _refuse_unknown(model)
+        return lambda name: fetch_if_there(model, name, commit)
     return lambda _: None
+
+
+def _refuse_unknown(model: str) -> None:
+    """Raise TokenizerError if the hub was not asked whether a model has special tokens: a template would lack them."""
+    from huggingface_hub import is_offline_mode
+
+    if is_offline_mode():
+        raise TokenizerError(
+            f"tokenizer {model}: {CONFIG} is not in the cache of huggingface_hub, and HF_HUB_OFFLINE is set; unset it, "
+            f"or run `hf download {model}` where there is a network"
+        )
 
 
 def _object(path: Path | None) -> dict[str, Any]:
