@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from tests.builders.damaging import Made
+from tests.builders.chats import with_chats
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, open_documents, write_jsonl
-from tests.builders.masks import give_masks
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import BLOCK_BYTES
@@ -29,7 +28,6 @@ from tokenloom.storage.formats.classes import (
     PLAIN_TEXT,
     ROLE_BITS,
     ROLES,
-    TEXT_CLASS,
     TOOL_OUTPUT,
     learned_classes,
 )
@@ -69,13 +67,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A smaller version, whose shards have masks."""
+    """A smaller version, of 30 texts and 20 conversations in two splits."""
     folder = tmp_path_factory.mktemp("masked")
-    source = write_jsonl(folder / "a.jsonl", [f"text {i}" for i in range(50)])
-    spec = make_spec(folder / "store", [{"kind": "jsonl", "path": str(source)}])
-    made = Made(spec, build(spec).version)
-    give_masks(made)
-    return Built(made.store.local(version_path(made.version)), made.store.root, made.manifest)
+    source = write_jsonl(folder / "a.jsonl", [f"text {i}" for i in range(30)])
+    splits = {"train": 0.7, "test": 0.3}
+    spec = with_chats(make_spec(folder / "store", [{"kind": "jsonl", "path": str(source)}], splits=splits), folder, 20)
+    version, store = build(spec).version, local_store(spec.store, spec.dataset)
+    return Built(store.local(version_path(version)), store.root, manifest_json(store, version))
 
 
 def code(name: str) -> Any:
@@ -238,10 +236,16 @@ def test_the_code_on_the_page_reads_a_mask_and_applies_a_policy(masked: Built, t
     assert len(block.splitlines()) <= 20
     assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["numpy"]
     read_mask = code("read_mask")
+    read_shard, texts = code("read_shard"), []
     for entry in masked.shards:
+        _, tokens, offsets = read_shard(masked.folder / entry["name"])
         classes, learned = read_mask((masked.folder / entry["name"]).with_suffix(".mask"))
         assert len(classes) == len(learned) == entry["tokens"]
-        assert set(classes.tolist()) <= {TEXT_CLASS} and learned.all()
+        for part in map(slice, offsets[:-1], offsets[1:]):
+            texts.append(tokens[part][learned[part]].astype(np.uint8).tobytes().decode("latin-1"))
+    said = [text for text in texts if text.startswith("answered")]
+    assert sorted(set(texts) - set(said)) == sorted(f"text {i}\xff" for i in range(30))  # with end of text
+    assert sorted(said) == sorted((f"answered {i} " * (1 + i % 9)).strip() for i in range(20))
     (tmp_path / "a.mask").write_bytes(bytes(range(256)) * 2)
     for roles in (None, ["user"], ["text", "tool_output"], list(ROLES)):
         classes, learned = read_mask(tmp_path / "a.mask", *([] if roles is None else [roles]))

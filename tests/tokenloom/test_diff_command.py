@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from tests.builders.chats import chat_spec, conversation
 from tests.builders.damaging import Made
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
 from tests.builders.masks import give_masks
@@ -240,6 +241,18 @@ def test_documents_with_other_classes_are_counted_and_listed(
     assert (found["remasked"], found["listed"], found["documents"]["kept"]) == (2, 2, 2)
     assert [json.loads(line)["num_tokens"] for line in output.read_text().splitlines()] == [4, 4]
     assert run(capsys, references[0], references[0])["remasked"] == 0
+
+
+def test_a_conversation_with_another_weight_is_kept_and_has_other_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [conversation(f"ask {i}", "say", "more", "so") for i in range(20)]
+    old = build(chat_spec(tmp_path, rows)).reference
+    rows[3]["messages"][1]["weight"] = 0
+    new = build(chat_spec(tmp_path, rows)).reference
+    assert old != new
+    found = run(capsys, old, new)
+    assert (found["documents"], found["remasked"]) == ({"added": 0, "removed": 0, "kept": 20, "moved": 0}, 1)
 
 
 def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
