@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
 from tests.builders.observing import at_step, messages_of_builds
 from tests.counts import count, full_only
@@ -75,7 +76,7 @@ def test_a_build_to_s3_has_the_bytes_of_a_build_to_a_folder(
     tmp_path: Path, s3_proxy: FaultyProxy, num_workers: int
 ) -> None:
     names = write_inputs(tmp_path / "in")
-    local = spec_of(str(tmp_path / "in"), names, str(tmp_path / "store"))
+    local = with_chats(spec_of(str(tmp_path / "in"), names, str(tmp_path / "store")), tmp_path, 40)
     remote = local.model_copy(update={"store": fresh_store()})
     result, expected = build(remote, num_workers), build(local)
     assert result.version == expected.version
