@@ -56,7 +56,7 @@ class ConversationColumns:
             columns: the columns that `names` names, of n rows.
             numbers: (n,) the numbers of the rows.
             url: for messages.
-            bad: rows that are bad already.
+            bad: rows that are bad already, whose texts do not matter.
         """
         named, texts = self._conversations, []
         values = {name: _values(column, numbers, url, bad) for name, column in columns.items()}
@@ -64,7 +64,7 @@ class ConversationColumns:
             parts = dict(zip(values, found, strict=True))
             value = parts if named.key == WHOLE_ROW else parts[named.key]
             try:
-                text = None if row in bad else named.text(f"{url}, row {row}", row, value, parts.get(named.tools))
+                text = named.text(f"{url}, row {row}", row, value, parts.get(named.tools))
             except BadRow as error:
                 text, bad[row] = None, error.changed()
             texts.append(text)
