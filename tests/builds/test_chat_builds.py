@@ -25,6 +25,7 @@ from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import load_manifest, read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tokenizers import load_tokenizer
 
 GOOD = [conversation("the dog", "a fox"), conversation("who jumps", "the fox", "over what", "the lazy dog")]
@@ -233,18 +234,20 @@ def learned_of(row: dict[str, Any]) -> str:
 
 
 def test_bad_conversations_are_listed_by_reason(tmp_path: Path) -> None:
-    template = CHATML + "{% if messages[0].content == 'hidden' %}{{ messages[0].content | length }}{% endif %}"
+    template = CHATML + "{{ messages[0].content | length if 'long' in messages[0].content }}"
     rows = [
         *GOOD,
         conversation("x", "y", tools="[{not JSON"),
         {"messages": [{"role": "narrator", "content": "x"}]},
         conversation("say <|im_end|> now", "no"),
+        conversation("how long is it", "14"),
     ]
     chat = {"special_tokens_in_content": "fail"}
     spec = chat_spec(tmp_path, rows, template, documents={"on_error": "skip"}, chat=chat)
-    assert build(spec).facts.quarantined == {"chats": {"not_conversation": 2, "special_token": 1}}
+    assert build(spec).facts.quarantined == {"chats": {"no_spans": 1, "not_conversation": 2, "special_token": 1}}
     failing = chat_spec(tmp_path, rows[2:], template)
     refused(failing, InputError, "tools is text that is not JSON")
+    refused(chat_spec(tmp_path, rows[-1:], template), BadRow, "the spans of its messages in the rendered text")
 
 
 @pytest.mark.parametrize(
@@ -460,3 +463,25 @@ def test_a_template_that_writes_far_more_than_it_is_given_changes_nothing_but_th
     assert whole.rows == parts.rows
     assert whole.rows["quarantined"] == 1
     assert listed_files(spec, whole.version) == listed_files(alone, parts.version)
+
+
+def test_each_option_of_chat_names_another_version(tmp_path: Path) -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"arguments": {"a": None}},
+        {"date": "2026-11-25"},
+        {"stop_tokens": ["<|im_end|>"]},
+        {"special_tokens_in_content": "token"},
+    ]
+    versions = [plan_build(chat_spec(tmp_path, GOOD, chat=option)).version for option in options]
+    versions.append(plan_build(chat_spec(tmp_path, GOOD, CHATML + "{# another #}")).version)
+    versions.append(plan_build(chat_spec(tmp_path, GOOD, documents={"without_target": "keep"})).version)
+    assert len(set(versions)) == len(versions)
+    named = chat_spec(tmp_path, GOOD, source={"layout": "messages"}, documents={"without_target": "drop"})
+    assert plan_build(named).version == versions[0]  # as it is recognized
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "chat.jinja").rename(tmp_path / "elsewhere" / "renamed")
+    moved = named.model_copy(
+        update={"chat": named.chat.model_copy(update={"template": f"{tmp_path}/elsewhere/renamed"})}
+    )
+    assert plan_build(moved).version == versions[0]
