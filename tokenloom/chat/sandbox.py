@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
@@ -28,6 +29,11 @@ _MAX_BITS = 100_000  # of an integer
 _MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
 _LEFT_OUT = ("random", "wordwrap", "batch", "slice", "urlize", "xmlattr", "pprint", "filesizeformat", "sum")
 _WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
+_OF_DICT = frozenset(dir(dict))
+_OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_LOOP = jinja2.runtime.LoopContext
+_OF_LOOP = frozenset(name for name in dir(_LOOP) if not name.startswith("_"))
+_SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
 _RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
 
 
@@ -144,20 +150,31 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         code = self.compile(tree)
         return self.template_class.from_code(self, code, self.make_globals(None))
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return an attribute, or else an item, as Jinja does, but sooner of the values that templates ask most."""
+        if type(obj) is dict and attribute not in _OF_DICT:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if (type(obj) is str and attribute in _OF_TEXT) or (type(obj) is _LOOP and attribute in _OF_LOOP):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of an operator, if it is not too large."""
         if operator != "+":
             _check_operands(self.budget, operator, left, right)
         result = self.binop_table[operator](left, right)
-        if isinstance(result, str | list | tuple):
+        if isinstance(result, _SIZED) and len(result) > MAX_ITEMS:
             self.budget.check(len(result))
         return result
 
     def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a function, if what it returns is not too large."""
         name, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", None)
-        if isinstance(owner, str | bytes | int):
+        if isinstance(owner, _CHECKED):
             args = _checked_arguments(__self.budget, name, owner, args, kwargs)
+            if type(owner) is str and name in _OF_TEXT and type(__obj) is BuiltinMethodType:
+                kwargs.pop("_loop_vars", None), kwargs.pop("_block_vars", None)  # as the context does
+                return __obj(*args, **kwargs)
         elif hasattr(__obj, "__wrapped__") and name in ("format", "format_map"):
             _check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *kwargs.values()])
         return super().call(__context, __obj, *args, **kwargs)
