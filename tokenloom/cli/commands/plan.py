@@ -147,7 +147,7 @@ def _chat(planned: BuildPlan) -> PlannedChat | None:
         return None
     from tokenloom.cli.classes_shown import class_runs
     from tokenloom.storage.formats.classes import learned_classes
-    from tokenloom.tasks.encoding.first_conversation import first_conversation
+    from tokenloom.tasks.first_conversation import first_conversation
 
     found, given = first_conversation(planned), planned.spec.chat.template
     runs = class_runs(found.tokenizer, found.tokens, found.classes, learned_classes("assistant")) if found else []
