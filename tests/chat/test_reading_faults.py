@@ -198,8 +198,22 @@ def test_a_reader_that_lost_the_mask_is_seen(version: Version, monkeypatch: pyte
     num_learned = int(learned_classes("assistant")[classes].sum())
     assert _num_targets(version.open("document_padded")) == num_learned
     with monkeypatch.context() as patch:
-        patch.setattr(targets, "_not_learned", lambda classes, learn: np.zeros(classes.shape, bool))
+        patch.setattr(targets, "_learned", lambda classes, learn: np.ones(classes.shape, np.uint8))
         assert _num_targets(version.open("document_padded")) > num_learned
+
+
+def test_a_trace_counts_the_roles_and_targets_of_each_document(version: Version) -> None:
+    data = version.open("best_fit", learn="last", fields=["classes"])
+    num_traced = 0
+    for index, batch in enumerate(TokenLoader(data, 1, order="sequential", num_epochs=1, drop_last=False)):
+        (sample,) = data.trace(index)["samples"]
+        for document in sample["documents"]:
+            labels = batch["labels"][0, max(0, document["start"] - 1) : document["end"] - 1]
+            assert document["targets"] == int((labels != _IGNORED).sum()) > 0
+            assert sum(document["roles"].values()) == document["end"] - document["start"]
+            assert {"user", "assistant", "template"} >= set(document["roles"]) >= {"assistant"}
+            num_traced += document["targets"]
+    assert num_traced == sum(batch["num_targets"] for batch in TokenLoader(data, 1, num_epochs=1))
 
 
 def test_a_version_that_lost_its_mask_is_not_read(version: Version, tmp_path: Path) -> None:

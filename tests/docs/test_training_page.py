@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import torch
 import torch.distributed as dist
 
 from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.counts import full_only
+from tests.reader.oracle import make_store
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -101,6 +105,73 @@ def test_packing_and_attention_within_documents(page: Any) -> None:
     names.attend.__globals__["varlen_attn"] = _varlen
     found = names.attend(names.query, names.key, names.value, names.batch)
     assert torch.allclose(found, names.dense, atol=1e-5)
+
+
+def test_what_is_learned_and_the_mean_of_the_loss(page: Any) -> None:
+    names = page("Conversations: what is learned", "The mean of the loss")
+    assert names.batch["classes"].unique().tolist() == [0, 129]
+    assert not names.by_assistant.any()
+    assert names.batch["num_targets"] == int((names.batch["labels"] != -100).sum())
+    assert 0 < float(names.loss) < 8
+
+
+def test_the_mean_of_the_loss_weighs_each_target_the_same(page: Any, tmp_path: Path) -> None:
+    names = page("The mean of the loss")
+    reference = make_store(tmp_path, (400,), has_masks=True)
+    data = names.TokenDataset(reference, seq_len=12, packing="document_padded", learn="last")
+    batches = list(names.EvaluationPass(data, batch_size=2))
+    assert len({batch["num_targets"] for batch in batches}) > 5
+    assert min(batch["num_targets"] for batch in batches) == 0
+    model = torch.nn.Sequential(torch.nn.Embedding(5000, 4), torch.nn.Linear(4, 5000))
+    other = copy.deepcopy(model)
+    found = names.update(model, torch.optim.SGD(model.parameters(), lr=1.0), batches)
+    inputs, labels = (torch.cat([batch[name] for batch in batches]) for name in ("input_ids", "labels"))
+    expected = torch.nn.functional.cross_entropy(other(inputs).flatten(0, 1), labels.flatten())
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.optim.SGD(other.parameters(), lr=1.0).step()
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+_RANK = """
+import json, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from tokenloom import TokenDataset, TokenLoader
+
+rank, world_size, reference, out, code = sys.argv[1:]
+names = {"torch": torch, "nn": nn}
+exec(code.partition("optimizer = ")[0], names)
+torch.set_num_threads(1)
+if world_size != "1":
+    dist.init_process_group("gloo", init_method=f"file://{out}/group", rank=int(rank), world_size=int(world_size))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Embedding(5000, 4), nn.Linear(4, 5000))
+model = DistributedDataParallel(model) if world_size != "1" else model
+optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
+data = TokenDataset(reference, seq_len=12, packing="document_padded", learn="last")
+loader = TokenLoader(data, 12 // int(world_size), rank=int(rank), world_size=int(world_size))
+losses = [float(names["update"](model, optimizer, [next(loader) for _ in range(2)])) for _ in range(3)]
+weights = [float(value.sum()) for value in model.parameters()]
+open(f"{out}/{world_size}-{rank}.json", "w").write(json.dumps([losses, weights]))
+"""
+
+
+@full_only
+def test_the_mean_of_the_loss_does_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
+    reference = make_store(tmp_path / "store", (400, 300), has_masks=True)
+    (code,) = _blocks("The mean of the loss")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", _RANK, str(rank), str(world_size), reference, str(tmp_path), code])
+        for rank, world_size in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
+    alone, *both = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1")]
+    for found in both:
+        np.testing.assert_allclose(found[0], alone[0], rtol=1e-5)
+        np.testing.assert_allclose(found[1], alone[1], rtol=1e-4)
 
 
 def test_mixtures(page: Any) -> None:

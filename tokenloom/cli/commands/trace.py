@@ -165,4 +165,6 @@ def _print(out: Output, samples: list[TracedSample]) -> None:
 def _described(document: TracedDocument) -> str:
     start, end, begin = document["start"], document["end"], document["document_start"]
     part = f"tokens {begin:,} to {begin + end - start:,} of {document['num_tokens']:,}"
+    if "targets" in document:
+        part += f", {document['targets']:,} learned"
     return f"  {start:>6,} to {end:>6,}  {shown_origin(document)}, {part}, content {document['content']}"

@@ -7,7 +7,17 @@ from typing import NotRequired, TypedDict
 DEFAULT_CHARS = 300  # characters of a document's text that are shown
 
 
-class TracedDocument(TypedDict):
+class TracedClasses(TypedDict):
+    """What the mask of a shard says of some tokens; given if the version has conversations.
+
+    `roles` counts the tokens of each role, and `targets` those that the dataset's policy makes targets.
+    """
+
+    roles: NotRequired[dict[str, int]]
+    targets: NotRequired[int]
+
+
+class TracedDocument(TracedClasses):
     """The part of a document that is in a sample.
 
     Tokens [start, end) of the sample are the tokens from `document_start` on of the document, which has `num_tokens`.

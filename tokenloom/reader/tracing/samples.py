@@ -16,8 +16,9 @@ from tokenloom.reader.order.steps import Steps
 from tokenloom.reader.ranks import DataRank
 from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.streams import Stream
-from tokenloom.reader.tracing.records import TracedDocument, TracedSample
+from tokenloom.reader.tracing.records import TracedClasses, TracedDocument, TracedSample
 from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.classes import ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.packing.base import ShardPlan
@@ -161,7 +162,18 @@ class _ShardTracer:
             "num_tokens": num_tokens,
             **found.origin(i, self._inputs),
             "text": self._text(begin, min(stop, first + num_tokens - 1)) if self._chars else None,
+            **self._learned(begin, stop),
         }
+
+    def _learned(self, start: int, end: int) -> TracedClasses:
+        """Return what a mask says of tokens [start, end) of the shard; nothing without one."""
+        learn = self._data.format.learn
+        if learn is None:
+            return {}
+        classes = self._shard.classes(start, end)
+        counts = np.bincount(classes & ROLE_BITS).tolist()
+        roles = {name: count for name, count in zip(ROLES, counts, strict=False) if count}
+        return {"roles": roles, "targets": int(learned_classes(learn)[classes].sum())}
 
     def _text(self, start: int, end: int) -> str:
         """Return the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
