@@ -95,11 +95,11 @@ def test_labels_are_of_the_tokens_that_follow_and_no_others(version: Version, of
     # 1: a mask that is not shifted with the labels, or twice, learns the token before a reply and not its end.
     data = version.open("document_padded", fields=("classes",))
     found = []
-    for sample in data:
+    for sample in data[:]:
         is_learned = np.roll(learned_classes("assistant")[sample["classes"]], offset)
         follows = np.append(sample["input_ids"][1:], _IGNORED)
         found.append(version.shown(sample["input_ids"].tolist(), np.where(is_learned, follows, _IGNORED).tolist()))
-    right = [version.shown(sample["input_ids"].tolist(), sample["labels"].tolist()) for sample in data]
+    right = [version.shown(sample["input_ids"].tolist(), sample["labels"].tolist()) for sample in data[:]]
     expected = sorted(map(_shown, version.conversations))
     assert sorted(right) == expected
     assert (sorted(found) == expected) == (offset == 0)
@@ -143,8 +143,8 @@ def test_a_document_without_a_target_is_left_out_when_a_version_is_built(version
     source = version.spec.sources[0].model_dump() | {"path": str(path)}
     num_documents = {}
     for without_target in ("drop", "keep"):
-        fields = {"store": str(tmp_path / without_target), "sources": [source]}
-        fields["documents"] = {"without_target": without_target}
+        fields: dict[str, Any] = {"store": str(tmp_path / without_target), "sources": [source]}
+        fields |= {"documents": {"without_target": without_target}}
         spec = BuildSpec.model_validate(version.spec.model_dump() | fields)
         num_documents[without_target] = len(stored_documents(spec, build(spec).version))
     assert num_documents == {"drop": 6, "keep": 9}

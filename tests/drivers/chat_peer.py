@@ -8,8 +8,8 @@ text), conversations (the path of normalized ones, a JSON object a line), date (
 
     errors            (num,) the message of the error that refused a conversation; empty if none did
     tokens, mask      of all conversations, one after the other; ends (num,) says where each ends
-    broken            (num,) bool: transformers found no token at the start or the end of a generated text, and then its
-                      mask ends too early; it takes the first token for none at an end, and then its mask ends too late
+    overlapping       of all conversations: the tokens that overlap a generated text, by the offsets of the tokenizer;
+                      `mask` is what transformers makes of them, from the tokens of the first and the last character
     spells            (num,) bool: a string of the conversation spells a special token
     sanitized         ids of those that spell one with sanitize_control_tokens, sanitized_ends (num,) their ends
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import transformers
+from transformers import tokenization_utils_base
 from transformers.utils import chat_template_utils
 
 
@@ -34,16 +35,26 @@ def _strings(value: Any) -> Any:
             yield from _strings(each)
 
 
-def _watch(found: list[int | None]) -> None:
-    """Note in `found` each token that transformers finds at a place: two for each generated text."""
-    find = transformers.BatchEncoding.char_to_token
+def _watch(found: list[tuple[int, int]]) -> None:
+    """Put into `found` where the generated texts of the last conversation are, in characters."""
+    render = tokenization_utils_base.render_jinja_template
 
-    def char_to_token(self: Any, *place: int) -> int | None:
-        token: int | None = find(self, *place)
-        found.append(token)
-        return token
+    def render_jinja_template(*arguments: Any, **options: Any) -> Any:
+        texts, places = render(*arguments, **options)
+        found[:] = places[0] if places else []
+        return texts, places
 
-    transformers.BatchEncoding.char_to_token = char_to_token
+    tokenization_utils_base.render_jinja_template = render_jinja_template
+
+
+def _overlapping(encoded: Any, places: list[tuple[int, int]]) -> list[bool]:
+    """Return whether each token overlaps one of some places."""
+    starts, ends = np.array(encoded.encodings[0].offsets, np.int64).reshape(-1, 2).T
+    found = np.zeros(len(starts), bool)
+    for start, end in places:
+        found |= (starts < end) & (ends > start)
+    flags: list[bool] = found.tolist()
+    return flags
 
 
 def _fix_the_date(date: str) -> None:
@@ -59,10 +70,8 @@ class _Results:
     """What conversations became, as the arrays of the result."""
 
     def __init__(self) -> None:
-        self.each: dict[str, list[Any]] = {
-            name: [] for name in ("errors", "broken", "spells", "ends", "sanitized_ends")
-        }
-        self.joined: dict[str, list[int]] = {name: [] for name in ("tokens", "mask", "sanitized")}
+        self.each: dict[str, list[Any]] = {name: [] for name in ("errors", "spells", "ends", "sanitized_ends")}
+        self.joined: dict[str, list[int]] = {name: [] for name in ("tokens", "mask", "overlapping", "sanitized")}
 
     def add(self, **found: Any) -> None:
         """Add a conversation."""
@@ -76,13 +85,14 @@ class _Results:
         """Write the arrays."""
         arrays = {name: np.array(values) for name, values in self.each.items()}
         arrays |= {name: np.array(values, np.uint32) for name, values in self.joined.items()}
-        np.savez(path, **arrays | {"mask": arrays["mask"].astype(bool)})  # type: ignore[arg-type]  # its last keyword
+        arrays |= {name: arrays[name].astype(bool) for name in ("mask", "overlapping")}
+        np.savez(path, **arrays)  # type: ignore[arg-type]  # its last keyword
 
 
 def main(job: dict[str, Any]) -> None:
     """Write the arrays of a job."""
     _fix_the_date(job["date"])
-    places: list[int | None] = []
+    places: list[tuple[int, int]] = []
     _watch(places)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=job["tokenizer"], **job["names"])
     tokenizer.chat_control_tokens = []  # special tokens alone
@@ -92,14 +102,13 @@ def main(job: dict[str, Any]) -> None:
         conversation = json.loads(line)
         given = {"tools": conversation.get("tools"), "chat_template": job["template"], "return_dict": True}
         spells = any(name in text for text in _strings(conversation) for name in special)
-        found: dict[str, Any] = {"errors": "", "spells": spells, "broken": False}
-        places.clear()
+        found: dict[str, Any] = {"errors": "", "spells": spells}
         try:
             encoded = tokenizer.apply_chat_template(
                 conversation["messages"], return_assistant_tokens_mask=True, **given
             )
             found |= {"tokens": encoded["input_ids"], "mask": encoded["assistant_masks"]}
-            found["broken"] = None in places or 0 in places[1::2]
+            found["overlapping"] = _overlapping(encoded, places)
             if spells:
                 clean = tokenizer.apply_chat_template(conversation["messages"], sanitize_control_tokens=True, **given)
                 found["sanitized"] = clean["input_ids"]
