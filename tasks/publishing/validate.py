@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 
 from tokenloom.errors import CheckError, InputError, StoreError
+from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
@@ -73,6 +74,8 @@ def _validate_shards(plan: BuildPlan, assignment: Assignment, records: Sequence[
                 f"{place}: deleted since it was written; nothing was published; run the same command again"
             )
         _validate_shard(plan, record, num_bytes)
+        if plan.chat is not None:
+            _validate_mask(record, {file.source for file in plan.inputs if file.options.get("messages") is None})
 
 
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:
@@ -100,3 +103,12 @@ def _validate_shard(plan: BuildPlan, record: ShardRecord, num_bytes: int) -> Non
     if record.bad_ends:
         raise CheckError(f"shard {name}: {record.bad_ends} documents do not end with end-of-text; {NEXT_STEP}")
     _require_equal(f"shard {name}: bytes written and in the store", record.bytes, num_bytes)
+
+
+def _validate_mask(record: ShardRecord, text_sources: set[str]) -> None:
+    """Validate that each token has a class, and that just those of texts have the role of text."""
+    counts = {int(number): count for number, count in record.class_counts.items()}
+    _require_equal(f"shard {record.name}: tokens, and classes in its mask", record.tokens, sum(counts.values()))
+    texts = sum(found.tokens for name, found in record.statistics.sources.items() if name in text_sources)
+    plain = sum(count for number, count in counts.items() if number & ROLE_BITS == PLAIN_TEXT)
+    _require_equal(f"shard {record.name}: tokens of texts, and those with this role in its mask", texts, plain)

@@ -232,6 +232,7 @@ def _read_runs(
     start = 0
     for run in runs:
         spill, end = open_spill(store, run.entry), start + run.end - run.start
+        assert has_classes or not spill.has_classes  # else a version would lose its masks in silence
         _fill(tokens[start:end], spill.tokens(run.start, run.end))
         if classes is not None and spill.has_classes:
             _fill(classes[start:end], spill.classes(run.start, run.end))

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from tests.builders.chats import with_chats
 from tests.builders.datasets import build, build_record, lines_spec, local_store, make_spec, write_jsonl, write_parquet
-from tokenloom.errors import CheckError, DistrustedEncoder, EncoderMismatch
+from tokenloom.errors import CheckError, DistrustedEncoder, EncoderMismatch, ReencodingMismatch
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.keys import KEY_SPACE
 from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.work.assignment import CheckedRows
@@ -25,7 +28,7 @@ from tokenloom.storage.work.partition_records import (
     PartitionRecord,
     QuarantineSummary,
 )
-from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillCounts
 from tokenloom.tasks.encoding import encoders
 from tokenloom.tasks.publishing import check
 from tokenloom.tasks.publishing.check import check_partition
@@ -185,6 +188,26 @@ def test_a_missing_changed_or_unchecked_row_stops_the_build(
         build(spec)
     store = local_store(spec.store, spec.dataset)
     assert list(store.names("tags")) == []
+
+
+@pytest.mark.parametrize("found_by", ["check", "validate"])
+def test_a_mask_that_lost_the_classes_of_its_conversations_stops_the_build(
+    found_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_text(self: Spill, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
+        yield np.full(end - start, TEXT_CLASS, np.uint8)
+
+    spec = with_chats(lines_spec(tmp_path, [f"document number {i}" for i in range(20)]), tmp_path, 10)
+    monkeypatch.setattr(Spill, "classes", as_text)
+    message = "encoded again, its ids or classes differ from shard train/000000"
+    if found_by == "validate":
+        monkeypatch.setattr(check, "_compare", lambda *_: None)
+        message = (
+            "shard train/000000: tokens of texts, and those with this role in its mask: [0-9,]+ and [0-9,]+ differ"
+        )
+    with pytest.raises((CheckError, ReencodingMismatch), match=message):
+        build(spec)
+    assert list(local_store(spec.store, spec.dataset).names("tags")) == []
 
 
 # When
