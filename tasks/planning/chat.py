@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.tokenizer_files import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.errors import InputError, SpecError
 from tokenloom.tasks.sources.files.opening import info_of, open_input
-from tokenloom.tokenizers.chat_files import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.tokenizers.pretrained import CONFIG
 from tokenloom.wording import tokenizer_name
 
