@@ -129,7 +129,7 @@ def decode_blocks(data: bytes, place: str) -> ShardBlocks:
         mask, rest = _decode_section(rest, place)
         blocks = replace(blocks, mask=mask)
     if rest or (blocks.mask and blocks.mask.header):
-        raise FormatError(f"{place}: it has more than two sections; the program that wrote it has a bug")
+        raise FormatError(f"{place}: its second section is not that of a mask; the program that wrote it has a bug")
     return blocks
 
 

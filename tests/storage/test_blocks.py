@@ -50,6 +50,7 @@ def test_the_covering_blocks_are_those_that_hold_a_byte_of_the_range(start: int,
 
 def test_every_damage_to_the_file_is_refused() -> None:
     blocks = blocks_of(random.Random(1).randbytes(1000), 128, 100)
+    blocks = replace(blocks, mask=blocks_of(random.Random(2).randbytes(300), 128, 0))
     data = encode_blocks(blocks)
     assert decode_blocks(data, "here") == blocks
     for at in range(len(data)):
@@ -67,6 +68,13 @@ def test_every_damage_to_the_file_is_refused() -> None:
         ({"num_bytes": 99}, "contradicts itself"),
         ({"num_bytes": 2000}, "does not have a checksum for each block"),
         ({"checksums": b""}, "does not have a checksum for each block"),
+        ({"checksums": bytes(16 * 9)}, "does not have a checksum for each block"),
+        ({"mask": blocks_of(bytes(200), 128, 1)}, "its second section is not that of a mask"),
+        ({"mask": replace(blocks_of(bytes(200), 128, 0), num_bytes=2000)}, "does not have a checksum for each block"),
+        (
+            {"mask": replace(blocks_of(bytes(200), 128, 0), checksums=bytes(48))},
+            "its second section is not that of a mask",
+        ),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(change: dict[str, object], match: str) -> None:

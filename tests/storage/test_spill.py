@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,7 +188,9 @@ def read_all(written: Written) -> None:
     spill = written.open()
     tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
     end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
-    tokens_of(spill, 0, end)
+    tokens = tokens_of(spill, 0, end)
+    if spill.has_classes:  # in the tests, those of a token are its id
+        assert np.array_equal(np.concatenate([*spill.classes(0, end)]), tokens)
     for table in tables:
         spill.ids(table)
 
@@ -200,8 +203,10 @@ def change(path: Path, position: int) -> None:
         file.write(bytes([value ^ 0x10]))
 
 
-def test_any_changed_byte_of_a_small_spill_is_detected(tmp_path: Path) -> None:
-    written = write(tmp_path, make_documents(30, 63, 2, np.uint8))
+@pytest.mark.parametrize("has_classes", [False, True])
+def test_any_changed_byte_of_a_small_spill_is_detected(has_classes: bool, tmp_path: Path) -> None:
+    documents = make_documents(30, 63, 2, np.uint8)
+    written = write(tmp_path, replace(documents, classes=documents.tokens) if has_classes else documents)
     path = written.path
     for position in range(path.stat().st_size):
         change(path, position)
