@@ -12,6 +12,7 @@ import tokenizers
 
 from tests.builders.chats import CHATML, SPECIAL
 from tests.builders.datasets import build, listed_files, local_store, make_spec
+from tests.counts import count
 from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.encoding import ChatEncoder
@@ -23,6 +24,7 @@ from tokenloom.storage.versions.published import load_manifest
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tokenizers import load_tokenizer
 
+pytestmark = pytest.mark.slow
 _SOURCES = {
     "alpaca": ("alpaca_en_demo.json", "."),
     "glaive": ("glaive_toolcall_en_demo.json", "conversations"),
@@ -43,6 +45,30 @@ def _rows(path: Path) -> dict[int, Any]:
     return {start: json.loads(line) for start, line in zip(starts, lines, strict=False)}
 
 
+def _conversations(data_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
+    """Return the normalized conversations of each source by row."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for name, (file, key) in _SOURCES.items():
+        rows, layout = _rows(data_dir / "chat" / file), _LAYOUTS[name]
+        found[name] = {
+            i: normalized(row if key == "." else row[key], layout, row.get("tools")) for i, row in rows.items()
+        }
+    return found
+
+
+def _write_more(path: Path, data_dir: Path) -> dict[int, dict[str, Any]]:
+    """Write the conversations several times, each time with another beginning; return them by row."""
+    rows: dict[int, dict[str, Any]] = {}
+    with path.open("wb") as file:
+        for i in range(count(0, 6)):
+            for each in [each for found in _conversations(data_dir).values() for each in found.values()]:
+                first, *others = each["messages"]
+                begun = {**each, "messages": [first | {"content": f"{i}. {first.get('content', '')}"}, *others]}
+                rows[file.tell()] = begun
+                file.write(json.dumps(begun).encode() + b"\n")
+    return rows
+
+
 @pytest.fixture(scope="module")
 def spec(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
     """A build of all conversations, with GPT-NeoX's vocabulary and tokens around messages."""
@@ -58,13 +84,15 @@ def spec(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
         {"kind": "jsonl", "name": name, "path": str(data_dir / "chat" / file), "messages": key}
         for name, (file, key) in _SOURCES.items()
     ]
+    if _write_more(folder / "more.jsonl", data_dir):
+        sources.append({"kind": "jsonl", "name": "more", "path": str(folder / "more.jsonl"), "messages": "messages"})
     tokenizer = {"kind": "huggingface", "path": str(folder / "tokenizer.json"), "eot": "<|endoftext|>"}
     chat = {"template": str(folder / "chat.jinja")}
     return make_spec(folder / "store", sources, tokenizer=tokenizer, chat=chat, shard_tokens=100_000)
 
 
 def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whole_tokens(
-    spec: BuildSpec, data_dir: Path
+    spec: BuildSpec, data_dir: Path, tmp_path: Path
 ) -> None:
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
@@ -77,7 +105,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
     added = {i: len(token.content.encode()) for i, token in library.get_added_tokens_decoder().items()}
     tokens = [library.id_to_token(i) or "" for i in range(tokenizer.vocab_size)]
     num_bytes = np.array([added.get(i, len(token)) for i, token in enumerate(tokens)])  # a letter is a byte there
-    rows = {name: _rows(data_dir / "chat" / file) for name, (file, _) in _SOURCES.items()}
+    conversations = {**_conversations(data_dir), "more": _write_more(tmp_path / "more.jsonl", data_dir)}
     is_learned, num_compared = learned_classes("assistant"), 0
     for entry in manifest.shards:
         shard = StoredShard(store, version, entry)
@@ -85,9 +113,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
             found = [each for batch in table.batches() for each in tables.documents(entry, batch)]
         ids, classes = shard.tokens(0, entry.tokens), shard.classes(0, entry.tokens)
         for each in found:
-            row, key = rows[each["source"]][each["row"]], _SOURCES[each["source"]][1]
-            value = normalized(row if key == "." else row[key], _LAYOUTS[each["source"]], row.get("tools"))
-            rendered = encoder.render(canonical(value))
+            rendered = encoder.render(canonical(conversations[each["source"]][each["row"]]))
             span = slice(each["start"], each["start"] + each["num_tokens"])
             encoding = library.encode(rendered.text, add_special_tokens=False)
             assert encoding.ids == ids[span][:-1].tolist()
@@ -99,7 +125,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
             assert wanted.tolist() == is_learned[classes[span]][:-1].tolist()
             assert classes[span][-1] == 0
             num_compared += 1
-    assert num_compared == manifest.num_documents > 1500
+    assert num_compared == manifest.num_documents > count(1500, 10_000)
 
 
 def test_two_workers_make_the_same_bytes(spec: BuildSpec, tmp_path: Path) -> None:
