@@ -29,9 +29,7 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
 
 _MAX_CHAR_BYTES = 4  # of a character in UTF-8
-_PART_CHARS = (
-    4_000_000  # about how much rendered text is in memory at a time: a template may write far more than it is given
-)
+_PART_CHARS = 4_000_000  # of rendered text in memory at a time, about: a template may write far more than it is given
 
 
 @dataclass(frozen=True)
@@ -109,15 +107,18 @@ class _Conversations:
         for rest in batches:
             is_first = True
             while is_first or len(rest.rows):
-                rendered, found = self._render_some(rest.texts)
+                rendered, found = self._render_some(rest.texts, on_error)
                 part, rest = rest.divided(len(rendered))
                 part = without_bad(part, found, on_error, place_of)
                 part = replace(part, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
                 yield part if without_target == "keep" else self._with_target(part, without_target, place_of)
                 is_first = False
 
-    def _render_some(self, texts: pa.Array) -> tuple[list[Rendered | None], FoundBad]:
-        """Render the first of some conversations, until their texts are large; None for those that are bad."""
+    def _render_some(self, texts: pa.Array, on_error: str) -> tuple[list[Rendered | None], FoundBad]:
+        """Render the first of some conversations, until their texts are large; None for those that are bad.
+
+        It ends with the first bad one unless such are skipped: each may take a second if a template loops.
+        """
         rendered: list[Rendered | None] = []
         found: FoundBad = {}
         num_chars = 0
@@ -127,7 +128,9 @@ class _Conversations:
             except BadConversation as error:
                 rendered.append(None)
                 found[position] = error.reason, str(error)
-                continue
+                if on_error == "skip":
+                    continue
+                break
             rendered.append(one)
             num_chars += len(one.text)
             if _MAX_CHAR_BYTES * len(one.text) > self._tokenizer.max_text_bytes:  # else its bytes need not be counted
