@@ -135,3 +135,14 @@ def test_a_run_accepts_a_spec_with_explicit_nulls(tokenizer: dict[str, Any]) -> 
     for runner in ("process", "dask", "ray"):
         spec = make_spec(Path("store"), sources, tokenizer=tokenizer, runner={"kind": runner})
         assert refused(spec.model_dump(mode="json"), is_of_form=False) == []
+
+
+def test_the_part_of_conversations_may_be_left_as_it_is() -> None:
+    spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": "byte"}
+    sent = spec | {name: _SPEC["properties"][name]["default"] for name in ("chat", "documents")}
+    assert sent["chat"]["template"] == "tokenizer"
+    assert refused(sent) == []
+    assert BuildSpec.model_validate(sent).identity() == BuildSpec.model_validate(spec).identity()
+    chats = sent | {"sources": [{"kind": "jsonl", "path": "a.jsonl", "messages": "messages"}]}
+    assert refused(chats) == []
+    assert BuildSpec.model_validate(chats).has_conversations

@@ -25,6 +25,7 @@ sources:                            # one or more; the documents of all are shuf
   # - {kind: huggingface, name: org/name, config: default, split: train, revision: main}
   # - {kind: text, path: "old/**/*.txt", leave_out: ["drafts/"], encoding: [utf-8, utf-16, cp1252]}
   # - {kind: csv, path: data/*.csv, header: false, columns: [label, title, text]}
+  # - {kind: jsonl, path: chats.jsonl, messages: messages}   # conversations: docs/input.md
   # and arrow (datasets.save_to_disk), arrayrecord: docs/input.md
 
 tokenizer: {kind: tiktoken, name: gpt2}
@@ -32,6 +33,8 @@ tokenizer: {kind: tiktoken, name: gpt2}
 # tokenizer: {kind: huggingface, name: org/model}           # on the hub; or path: tokenizer.json, or its folder
 # tokenizer: {kind: tiktoken, name: llama3, ranks: tokenizer.model}
 # tokenizer: {kind: sentencepiece, path: tokenizer.model}
+
+# chat: {template: tokenizer}                               # renders conversations; or the file of a Jinja template
 
 # All keys below have their default values.
 documents:
@@ -53,6 +56,8 @@ packs: []                           # {packing: best_fit, seq_len: 2048}: count 
 #   max_token_drift: 0.2            # 20 % from the version that latest names; also max_document_drift
 #   max_bytes_per_token_drift: 0.05
 #   max_length_drift: 0.1           # distance of the histograms of document lengths, from 0 to 1
+#   stop_token_learned: true        # of conversations; also no_doubled_bos: true
+#   min_learned_share: 0.05         # also max_documents_without_target
 """
 
 
