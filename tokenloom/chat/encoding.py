@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.chat.conversation import parse
+from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marks import NO_SPANS, Marker, any_of, unclear
 from tokenloom.chat.spans import Rendered, read_spans
@@ -36,8 +36,7 @@ from tokenloom.storage.formats.classes import (
     learned_classes,
 )
 from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.base import special_tokens_hint, text_bytes
-from tokenloom.tokenizers.chat_tokens import ChatTokens
+from tokenloom.tokenizers.base import ChatTokens, special_tokens_hint, text_bytes
 
 SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
 _NO_TOKEN = -1
@@ -129,6 +128,8 @@ class ChatEncoder:
         Raises BadConversation if the template refuses it, or what its parts are is not certain.
         """
         conversation = parse(text)
+        if not conversation["messages"]:
+            raise BadConversation("it has no messages; leave it out", NOT_CONVERSATION)
         plain = self._template.render(conversation["messages"], conversation.get("tools"))
         if not plain:
             raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, fingerprint, text_bytes
-from tokenloom.tokenizers.chat_tokens import ChatTokens
+from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, ChatTokens, Encoded, fingerprint, text_bytes
 
 _EOT = 255
 

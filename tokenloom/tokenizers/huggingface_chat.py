@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models
 
-from tokenloom.tokenizers.chat_tokens import AddedToken, ChatTokens, Located, num_bytes
+from tokenloom.tokenizers.base import AddedToken, ChatTokens, Located, num_bytes
 from tokenloom.tokenizers.long_texts import parts_of
 
 _SPACE_MARK = "\u2581"

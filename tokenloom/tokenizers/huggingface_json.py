@@ -30,6 +30,7 @@ from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
+    ChatTokens,
     Encoded,
     concatenate,
     decode_between,
@@ -39,7 +40,6 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
-from tokenloom.tokenizers.chat_tokens import ChatTokens
 from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
 from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut

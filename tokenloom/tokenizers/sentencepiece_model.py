@@ -24,6 +24,7 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
+    ChatTokens,
     Encoded,
     concatenate,
     decode_between,
@@ -33,7 +34,6 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
-from tokenloom.tokenizers.chat_tokens import ChatTokens
 
 _RUN_BYTES = 250_000
 FILE = "tokenizer.model"

@@ -23,14 +23,16 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
+    AddedToken,
+    ChatTokens,
     Encoded,
     concatenate,
     fingerprint,
+    num_bytes,
     read_path,
     special_tokens_hint,
     text_bytes,
 )
-from tokenloom.tokenizers.chat_tokens import AddedToken, ChatTokens, num_bytes
 from tokenloom.tokenizers.named_encodings import Ranks, load_named
 from tokenloom.tokenizers.tiktoken_files import (
     LLAMA_3,
