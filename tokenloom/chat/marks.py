@@ -45,7 +45,7 @@ _THINK = re.compile("</?think>")
 NO_MESSAGE = -1
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Piece:
     """A part of a string of a conversation, or a block `generation` of its template.
 
@@ -62,7 +62,7 @@ class Piece:
     is_block: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Place:
     """Where a piece is in a text, [start, end) in characters; `index` numbers the pieces of a conversation."""
 

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
@@ -21,6 +20,7 @@ import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
+import jinja2.visitor
 from jinja2 import TemplateError
 
 MAX_ROUNDS = 1_000_000  # of loops and calls of macros, and a thousand more for each message
@@ -28,12 +28,10 @@ MAX_ITEMS = 16_000_000  # of a text or list that a template makes, and in all of
 _MAX_BITS = 100_000  # of an integer
 _MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
 _LEFT_OUT = ("random", "wordwrap", "batch", "slice", "urlize", "xmlattr", "pprint", "filesizeformat", "sum")
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_STR_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
 _WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
-_OF_DICT = frozenset(dir(dict))
-_OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
-_LOOP = jinja2.runtime.LoopContext
-_OF_LOOP = frozenset(name for name in dir(_LOOP) if not name.startswith("_"))
-_SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
 _RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
 
 
@@ -108,7 +106,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         date: YYYY-MM-DD for `strftime_now`; None if a template must not ask.
     """
 
-    intercepted_binops = frozenset(["+", "*", "**", "%"])
+    intercepted_binops = frozenset(["*", "**", "%"])
 
     def __init__(
         self,
@@ -124,11 +122,13 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             finalize=budget.written,
         )
         self.budget, self.around_generation = budget, generation
+        self._are_safe: dict[tuple[type, str], bool] = {}
         for name in _LEFT_OUT:
             del self.filters[name]
         del self.globals["lipsum"]
         self.filters |= {name: self._limited(name, self.filters[name]) for name in _FILTERS}
         self.filters |= {"tojson": to_json, "_round": jinja2.pass_context(lambda _, chars: budget.take_round(chars))}
+        self.filters["_added"] = jinja2.pass_context(lambda _, parts: self._added(parts))
         self.filters["_joined"] = jinja2.pass_context(lambda _, parts: self._joined(parts))
         self.globals |= {"raise_exception": _raise, "strftime_now": _clock(date)}
         self.globals |= {"dict": _Dict(), "namespace": _Namespace}
@@ -145,39 +145,59 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             count = jinja2.nodes.Const(_num_literal_chars(node))
             node.body.insert(0, jinja2.nodes.ExprStmt(_filter(count, "_round")))
         _give_variables(tree, ())
-        _Concatenations().visit(tree)
+        _Sums().visit(tree)
         tree.set_environment(self)
         code = self.compile(tree)
-        return self.template_class.from_code(self, code, self.make_globals(None))
+        return self.template_class.from_code(self, code, dict(self.globals))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return an attribute, or else an item, as Jinja does, but sooner of the values that templates ask most."""
-        if type(obj) is dict and attribute not in _OF_DICT:
+        """Return what Jinja returns, faster for keys of a dictionary and methods of a text."""
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if (type(obj) is str and attribute in _OF_TEXT) or (type(obj) is _LOOP and attribute in _OF_LOOP):
+        if kind is str and attribute in _STR_METHODS:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return what Jinja's sandbox says, which asks only for the type of an object, once for each type."""
+        key = (type(obj), attr)
+        if key not in self._are_safe:
+            self._are_safe[key] = super().is_safe_attribute(obj, attr, value)
+        return self._are_safe[key]
+
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        """Return the result of an operator, if it is not too large."""
-        if operator != "+":
-            _check_operands(self.budget, operator, left, right)
+        """Return the result of *, ** or %, if it is not too large."""
+        _check_operands(self.budget, operator, left, right)
         result = self.binop_table[operator](left, right)
-        if isinstance(result, _SIZED) and len(result) > MAX_ITEMS:
+        if isinstance(result, str | list | tuple):
             self.budget.check(len(result))
         return result
 
     def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a function, if what it returns is not too large."""
-        name, owner = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", None)
-        if isinstance(owner, _CHECKED):
-            args = _checked_arguments(__self.budget, name, owner, args, kwargs)
-            if type(owner) is str and name in _OF_TEXT and type(__obj) is BuiltinMethodType:
-                kwargs.pop("_loop_vars", None), kwargs.pop("_block_vars", None)  # as the context does
-                return __obj(*args, **kwargs)
-        elif hasattr(__obj, "__wrapped__") and name in ("format", "format_map"):
-            _check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *kwargs.values()])
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        given = {key: value for key, value in kwargs.items() if key not in _OF_JINJA}
+        if isinstance(owner, str | bytes | int):
+            args = _checked_arguments(__self.budget, name, owner, args, given)
+            if type(owner) is str and name in _STR_METHODS:
+                return __obj(*args, **given)
+        elif name in ("format", "format_map") and hasattr(__obj, "__wrapped__"):
+            _check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *given.values()])
         return super().call(__context, __obj, *args, **kwargs)
+
+    def _added(self, parts: Sequence[Any]) -> Any:
+        """Return what the operator `+` makes of its operands."""
+        if set(map(type, parts)) == {str}:
+            text = "".join(parts)
+            self.budget.check(len(text))
+            return text
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+            if isinstance(total, str | list | tuple):
+                self.budget.check(len(total))
+        return total
 
     def _joined(self, parts: Iterable[Any]) -> str:
         """Return what the operator `~` makes of its operands."""
@@ -320,12 +340,21 @@ def _all_nodes(node: jinja2.nodes.Node, kind: type[Any]) -> list[Any]:
     return [*([node] if isinstance(node, kind) else []), *node.find_all(kind)]
 
 
-class _Concatenations(jinja2.visitor.NodeTransformer):
-    """Makes `a ~ b` a filter of ours, since an environment can't intercept it."""
+class _Sums(jinja2.visitor.NodeTransformer):
+    """Makes `a + b + c` and `a ~ b` filters of ours, as an environment can't intercept the one, or only slowly."""
+
+    def visit_Add(self, node: jinja2.nodes.Add, *args: Any, **kwargs: Any) -> jinja2.nodes.Node:  # noqa: N802
+        """Return a filter of all operands of a sum."""
+        operands: list[jinja2.nodes.Expr] = []
+        left: jinja2.nodes.Expr = node
+        while isinstance(left, jinja2.nodes.Add):
+            operands.insert(0, left.right)
+            left = left.left
+        return _filter(jinja2.nodes.List([self.visit(one, *args, **kwargs) for one in [left, *operands]]), "_added")
 
     def visit_Concat(self, node: jinja2.nodes.Concat, *args: Any, **kwargs: Any) -> jinja2.nodes.Node:  # noqa: N802
-        """Return the filter."""
-        self.generic_visit(node)
+        """Return a filter of the operands."""
+        self.generic_visit(node, *args, **kwargs)
         return _filter(jinja2.nodes.List(node.nodes), "_joined")
 
 

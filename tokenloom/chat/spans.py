@@ -89,6 +89,7 @@ class _Painting:
         self._last_turn = range(next(users, -1) + 1, last + 1)
         self._classes = bytearray(bytes([TEMPLATE | MAY_LEARN]) * len(text))
         self._stops: dict[int, Span | None] = {}  # of each turn
+        self._ends = {len(text)}  # where a class may end
 
     def has_calls(self, message: int) -> bool:
         """Return whether a message calls functions."""
@@ -121,9 +122,10 @@ class _Painting:
         stops = [(message, stop) for message, stop in self._stops.items() if stop]
         for message, stop in stops:
             self._paint(*stop, ASSISTANT | ENDS_TURN | self._flags(message))
-        classes = np.frombuffer(self._classes, np.uint8)
-        ends = np.append(np.flatnonzero(np.diff(classes)) + 1, len(classes)) if len(classes) else np.empty(0, np.int64)
-        return Rendered(self.text, ends, classes[ends - 1], spellings, len(self._stops), len(stops))
+        classes, ends = self._classes, sorted(self._ends - {0})
+        ends = [one for one, after in pairwise([*ends, 0]) if after == 0 or classes[one - 1] != classes[after - 1]]
+        kinds = np.frombuffer(bytes([classes[end - 1] for end in ends]), np.uint8)
+        return Rendered(self.text, np.array(ends, np.int64), kinds, spellings, len(self._stops), len(stops))
 
     def _flags(self, message: int) -> int:
         may_learn = 0 if self._messages[message].get("train") is False else MAY_LEARN
@@ -133,6 +135,7 @@ class _Painting:
         """Give the characters [start, end) a class; does nothing if there are none."""
         if start < end:
             self._classes[start:end] = bytes([kind]) * (end - start)
+            self._ends |= {start, end}
 
 
 def _paint_blocks(painting: _Painting, places: Sequence[Place], turns: Turns) -> None:
