@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, pairwise
 from typing import Any
 
 import numpy as np
@@ -240,15 +240,11 @@ class ChatEncoder:
 
     def _byte_ranks(self, rendered: Sequence[Rendered]) -> UInt8s:
         """Return the rank of the class of each byte of some texts."""
-        num_chars = np.array([len(one.text) for one in rendered], np.int64)
-        offsets = np.repeat(np.cumsum(num_chars) - num_chars, [len(one.ends) for one in rendered])
-        ends = np.concatenate([one.ends for one in rendered]) + offsets
-        data = np.frombuffer("".join([one.text for one in rendered]).encode(), np.uint8)
-        if len(data) > num_chars.sum():
-            first_bytes = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
-            ends = first_bytes[ends]
+        ends = [one.ends if one.text.isascii() else _byte_ends(one) for one in rendered]
+        num_bytes = np.array([own[-1] for own in ends])
+        offsets = np.repeat(np.cumsum(num_bytes) - num_bytes, list(map(len, ends)))
         ranks = self._ranks[np.concatenate([one.classes for one in rendered])]
-        return np.repeat(ranks, np.diff(ends, prepend=0))
+        return np.repeat(ranks, np.diff(np.concatenate(ends) + offsets, prepend=0))
 
     def _encode_whole(self, rendered: Rendered, dtype: np.dtype[Any]) -> tuple[NDArray[Any], UInt8s]:
         """Return the ids of a conversation that is not cut, and the rank of each, with its end of text."""
@@ -287,6 +283,12 @@ class _Joined:
     num_tokens: Int64s
     ranks: UInt8s
     fits: NDArray[np.bool_]
+
+
+def _byte_ends(rendered: Rendered) -> Int64s:
+    """Return where each segment ends, in bytes of UTF-8."""
+    segments = pairwise([0, *rendered.ends.tolist()])
+    return np.cumsum([len(rendered.text[start:end].encode()) for start, end in segments])
 
 
 def _chosen(rendered: Sequence[Rendered], chosen: NDArray[np.bool_]) -> list[Rendered]:

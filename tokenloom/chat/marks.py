@@ -91,7 +91,7 @@ class _TooFew(Exception):
 
 
 class Marks:
-    """The private-use characters that mark the pieces of one conversation.
+    """The private-use characters that mark the pieces of one conversation: one that opens, its number, one that closes.
 
     Args:
         first: the code point of the first.
@@ -99,24 +99,52 @@ class Marks:
     """
 
     def __init__(self, first: int, last: int) -> None:
-        self.close = chr(first)
-        self._first_piece = first + 1
+        self._opening, self.closing, self._first_piece = chr(first), chr(first + 1), first + 2
         self._limit = last - self._first_piece
-        self.pattern = re.compile(f"[{chr(first)}-{chr(last)}]")
+        self._pattern = re.compile(f"[{chr(first)}-{chr(last)}]")
 
-    def open(self, piece: int) -> str:
+    def are_in(self, text: str) -> bool:
+        """Return whether a text has one of the characters."""
+        return not text.isascii() and self._pattern.search(text) is not None
+
+    def opening(self, piece: int) -> str:
         """Return the mark that opens a piece."""
         if piece > self._limit:
             raise _TooFew
-        return chr(self._first_piece + piece)
+        return self._opening + chr(self._first_piece + piece)
 
     def around_json(self, value: Any, text: str) -> str:
         """Return JSON with marks around it if it is that of a value with a mark."""
-        return f"{value.tokenloom_mark}{text}{self.close}" if isinstance(value, MarkedDict | MarkedList) else text
+        return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MarkedDict | MarkedList) else text
 
-    def piece(self, mark: str) -> int:
-        """Return the piece that a mark opens; -1 if it closes one."""
-        return ord(mark) - self._first_piece
+    def read(self, text: str, pieces: Sequence[Piece]) -> tuple[str, list[Place]]:
+        """Return a text without its marks, and where the pieces are in it, in the order of their starts.
+
+        A piece that holds others comes before them. Raises BadConversation if the marks are not balanced.
+        """
+        first, *rest = text.split(self._opening)
+        parts, places, begun = [first], list[Place](), list[Place]()
+        position = len(first)
+        if self.closing in first:
+            raise unclear("the template cuts its strings")
+        for part in rest:
+            index = ord(part[:1] or "\0") - self._first_piece
+            if not 0 <= index < len(pieces):
+                raise unclear("the template cuts its strings")
+            begun.append(Place(position, 0, index, pieces[index]))
+            places.append(begun[-1])
+            within, *after = part[1:].split(self.closing)
+            parts.append(within)
+            position += len(within)
+            for other in after:
+                if not begun:
+                    raise unclear("the template cuts its strings")
+                begun.pop().end = position
+                parts.append(other)
+                position += len(other)
+        if begun:
+            raise unclear("the template cuts its strings")
+        return "".join(parts), places
 
 
 class MarkedDict(dict[str, Any]):
@@ -143,27 +171,7 @@ class Marked:
     def around_block(self, text: str, message: int) -> str:
         """Return the text of a block `generation` with marks around it."""
         self.pieces.append(Piece(message, ASSISTANT, is_block=True))
-        return f"{self.marks.open(len(self.pieces) - 1)}{text}{self.marks.close}"
-
-    def places(self, text: str) -> list[Place]:
-        """Return where the pieces are in a text with marks, in the order of their starts.
-
-        The places are those in the text without marks. A piece that holds others comes before them. Raises
-        BadConversation if the marks are not balanced.
-        """
-        places, begun = list[Place](), list[Span]()
-        for num_before, match in enumerate(self.marks.pattern.finditer(text)):
-            place, index = match.start() - num_before, self.marks.piece(match[0])
-            if index >= 0:
-                begun.append((place, index))
-            elif begun:
-                start, index = begun.pop()
-                places.append(Place(start, place, index, self.pieces[index]))
-            else:
-                raise unclear("the template cuts its strings")
-        if begun:
-            raise unclear("the template cuts its strings")
-        return sorted(places, key=lambda place: (place.start, -place.end))
+        return f"{self.marks.opening(len(self.pieces) - 1)}{text}{self.marks.closing}"
 
 
 class Marker:
@@ -191,7 +199,7 @@ class Marker:
         """
         for first, last in _PRIVATE:
             marks = _marks(first, last)
-            if text.isascii() or marks.pattern.search(text) is None:
+            if not marks.are_in(text):
                 with suppress(_TooFew):
                     return _Marking(self._special, self._spellings, self._cuts, marks, mark_names).marked(conversation)
         raise BadConversation(
@@ -283,7 +291,7 @@ class _Marking:
 
     def _tag(self, tag: str) -> str:
         """Return a think tag: a special token is text."""
-        return f"{self._open(TEMPLATE, is_spelling=True)}{tag}{self._marks.close}" if tag in self._special else tag
+        return f"{self._open(TEMPLATE, is_spelling=True)}{tag}{self._marks.closing}" if tag in self._special else tag
 
     def _text(self, text: str, kind: int) -> str:
         """Return a string with marks around its pieces."""
@@ -314,8 +322,8 @@ class _Marking:
             return text
         start = text.index(core[0])
         end = start + len(core)
-        return f"{text[:start]}{self._open(kind, is_spelling=is_spelling)}{core}{self._marks.close}{text[end:]}"
+        return f"{text[:start]}{self._open(kind, is_spelling=is_spelling)}{core}{self._marks.closing}{text[end:]}"
 
     def _open(self, kind: int, *, is_spelling: bool = False) -> str:
         self._pieces.append(Piece(self._message, kind | self._flags, is_spelling))
-        return self._marks.open(len(self._pieces) - 1)
+        return self._marks.opening(len(self._pieces) - 1)

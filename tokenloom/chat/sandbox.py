@@ -30,6 +30,7 @@ _MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
 _LEFT_OUT = ("random", "wordwrap", "batch", "slice", "urlize", "xmlattr", "pprint", "filesizeformat", "sum")
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _STR_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_PLAIN = frozenset([bool, int, str])
 _OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
 _WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
 _RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
@@ -151,12 +152,16 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return self.template_class.from_code(self, code, dict(self.globals))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return what Jinja returns, faster for keys of a dictionary and methods of a text."""
+        """Return what Jinja returns, faster for keys of a dictionary, methods of a text and values of loops."""
         kind = type(obj)
         if kind is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind is str and attribute in _STR_METHODS:
             return getattr(obj, attribute)
+        if (kind is jinja2.runtime.LoopContext or kind is _Namespace) and not attribute.startswith("_"):
+            value = getattr(obj, attribute, None)
+            if type(value) in _PLAIN:
+                return value
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:

@@ -60,9 +60,9 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
 
     Raises BadConversation if it is not certain.
     """
-    if marked.marks.pattern.sub("", marked_text) != text:
+    without_marks, places = marked.marks.read(marked_text, marked.pieces)
+    if without_marks != text:
         raise unclear("the template changes, compares or cuts its strings")
-    places = marked.places(marked_text)
     painting = _Painting(text, marked.messages)
     painting.paint_pieces([place for place in places if not (place.is_of_assistant or place.piece.is_block)])
     if has_generation:
@@ -168,7 +168,7 @@ def _message_of(painting: _Painting, block: Place, messages: set[int], before: i
     return next(iter(found))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Run:
     """Pieces of one message in a row, which are at [start, end)."""
 
@@ -197,31 +197,30 @@ def _runs(places: Sequence[Place]) -> list[_Run]:
 def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> None:
     """Paint the turns of a template without `generation`."""
     end_run = _Run(painting.num_messages, False, [], len(painting.text))
-    silent = set(range(painting.num_messages)) - {run.message for run in runs}
+    silent = set(range(painting.num_messages)).difference([run.message for run in runs])
     position, before = 0, -1
     for run, next_run in pairwise([*runs, end_run, end_run]):
         empty = [one for one in range(before + 1, run.message) if one in silent and one in painting.assistants]
-        wanted = [*empty, *([run.message] if run.is_of_assistant else [])]
-        prompts = (
-            [match.span() for match in turns.prompt.finditer(painting.text, position, run.start)] if wanted else []
-        )
-        if empty and prompts and len(prompts) != len(wanted):
-            raise unclear("it has empty messages of the assistant")
-        if run.is_of_assistant:
-            start = prompts.pop()[1] if prompts else run.start
-            is_alone = silent.isdisjoint(range(run.message + 1, next_run.message))
-            limit = _next_turn(painting, turns, run.end, next_run.start)
-            has_calls = painting.has_calls(run.message)
-            stop = turns.first_stop(painting.text, run.end, limit, has_calls=has_calls, is_alone=is_alone)
-            painting.paint_turn(start, stop[1] if stop else run.end, run.message, run.places, stop)
-        for message, (_, start) in zip(empty, prompts, strict=False):
-            limit = _next_turn(painting, turns, start, run.start)
-            stop = turns.empty_stop(painting.text, start, limit, has_calls=painting.has_calls(message))
-            painting.paint_turn(start, stop[1] if stop else start, message, [], stop)
+        if run.is_of_assistant or empty:
+            prompts = [match.span() for match in turns.prompt.finditer(painting.text, position, run.start)]
+            if empty and prompts and len(prompts) != len(empty) + run.is_of_assistant:
+                raise unclear("it has empty messages of the assistant")
+            if run.is_of_assistant:
+                start = prompts.pop()[1] if prompts else run.start
+                is_alone = silent.isdisjoint(range(run.message + 1, next_run.message))
+                _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
+            for message, (_, start) in zip(empty, prompts, strict=False):
+                _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
         position, before = run.end, max(before, run.message)
 
 
-def _next_turn(painting: _Painting, turns: Turns, start: int, end: int) -> int:
-    """Return where the next generation prompt begins in [start, end), or else the end."""
-    match = turns.prompt.search(painting.text, start, end)
-    return match.start() if match else end
+def _paint_turn(painting: _Painting, turns: Turns, run: _Run, start: int, limit: int, *, is_alone: bool) -> None:
+    """Paint a turn that begins at `start` and ends by `limit`, or where the next prompt is."""
+    following = turns.prompt.search(painting.text, run.end, limit)
+    limit = following.start() if following else limit
+    has_calls = painting.has_calls(run.message)
+    if run.places:
+        stop = turns.first_stop(painting.text, run.end, limit, has_calls=has_calls, is_alone=is_alone)
+    else:
+        stop = turns.empty_stop(painting.text, run.end, limit, has_calls=has_calls)
+    painting.paint_turn(start, stop[1] if stop else run.end, run.message, run.places, stop)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -64,13 +63,24 @@ class ChatTemplate:
     def _rendered(self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
         self._messages = messages
         self._budget.start(len(messages), _num_chars(messages))
-        with _refusing():
-            return self._template.render(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                **{"add_generation_prompt": add_generation_prompt, **self._given},
-            )
+        context = self._template.new_context(
+            {
+                "messages": messages,
+                "tools": tools,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+                **self._given,
+            }
+        )
+        try:
+            return "".join(self._template.root_render_func(context))
+        except DateError as error:
+            raise SpecError(f"chat.template: {message_of(error)}; {_DATE_ADVICE}") from error
+        except Exception as error:  # a template can make Python raise anything
+            problem = message_of(error)
+            raise BadConversation(
+                f"the template does not render it ({problem}); repair the row, or give another chat.template", TEMPLATE
+            ) from error
 
     def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
         """Return JSON, with the marks of a value that has some."""
@@ -89,7 +99,8 @@ class ChatTemplate:
 
 def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as templates get it: without its weight, and with the name that gpt-oss has for reasoning."""
-    given = {name: value for name, value in message.items() if name != "train"}
+    given = dict(message)
+    given.pop("train", None)
     if "reasoning_content" in given:
         given["thinking"] = given["reasoning_content"]
     return given
@@ -97,18 +108,4 @@ def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _num_chars(messages: Sequence[Mapping[str, Any]]) -> int:
     """Return the characters of the longest parts of messages."""
-    return sum(len(message.get(name) or "") for message in messages for name in ("content", "reasoning_content"))
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Translate whatever a template raises to BadConversation."""
-    try:
-        yield
-    except DateError as error:
-        raise SpecError(f"chat.template: {message_of(error)}; {_DATE_ADVICE}") from error
-    except Exception as error:  # a template can make Python raise anything
-        problem = message_of(error)
-        raise BadConversation(
-            f"the template does not render it ({problem}); repair the row, or give another chat.template", TEMPLATE
-        ) from error
+    return sum([len(message.get("content", "")) + len(message.get("reasoning_content", "")) for message in messages])

@@ -136,10 +136,9 @@ def _written(
 ) -> tuple[str, list[Place], list[Place]]:
     """Return the text of a conversation, the pieces of one message in it, and those of the others."""
     marked = marker.mark({"messages": messages}, "")
-    text = template.render_marked(marked, **options)
-    places = [place for place in marked.places(text) if not place.piece.is_block]
-    own = [place for place in places if place.piece.message == index]
-    return marked.marks.pattern.sub("", text), own, [place for place in places if place.piece.message != index]
+    text, places = marked.marks.read(template.render_marked(marked, **options), marked.pieces)
+    own = [place for place in places if place.piece.message == index and not place.piece.is_block]
+    return text, own, [place for place in places if place.piece.message != index and not place.piece.is_block]
 
 
 def _stop(turns: Turns, after: str) -> str:
