@@ -1,14 +1,12 @@
 """The environment in which a chat template runs: what transformers gives it, and limits on what it can take.
 
-The limits are counts, not times, so that whether a row can be rendered depends on the row alone. A template has so many
-rounds of loops and calls of macros, and makes texts and lists of so many items. What is left out of Jinja: filters that
-no known template uses and that could exceed these limits, and those that are random.
+What is left out of Jinja: filters that no known template uses and that could exceed the limits, and those that are
+random.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,77 +21,29 @@ import jinja2.utils
 import jinja2.visitor
 from jinja2 import TemplateError
 
-MAX_ROUNDS = 1_000_000  # of loops and calls of macros, and a thousand more for each message
-MAX_ITEMS = 16_000_000  # of a text or list that a template makes, and in all of what it writes
-_MAX_BITS = 100_000  # of an integer
-_MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
+from tokenloom.chat.limits import (
+    CHECKED_FILTERS,
+    WIDE_FIELD,
+    Budget,
+    LimitError,
+    check_fields,
+    check_operands,
+    checked_arguments,
+)
+
 _LEFT_OUT = ("random", "wordwrap", "batch", "slice", "urlize", "xmlattr", "pprint", "filesizeformat", "sum")
-_DICT_ATTRIBUTES = frozenset(dir(dict))
-_STR_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_OF_DICT = frozenset(dir(dict))
+_OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_LOOP = jinja2.runtime.LoopContext
+_OF_LOOP = frozenset(name for name in dir(_LOOP) if not name.startswith("_"))
+_SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
+_MAX_KNOWN = 10_000
 _PLAIN = frozenset([bool, int, str])
 _OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
-_WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
-_RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
-
-
-class LimitError(TemplateError):
-    """A template exceeds a limit."""
 
 
 class DateError(TemplateError):
     """A template asks for the present day."""
-
-
-class Budget:
-    """What a rendering may still take.
-
-    Attributes:
-        rounds: of loops, and calls of macros.
-        items: characters that it writes.
-        num_literal_chars: the characters that the template itself has.
-    """
-
-    rounds = items = num_literal_chars = 0
-
-    def start(self, num_messages: int, num_chars: int) -> None:
-        """Begin the rendering of a conversation of so many messages and characters."""
-        self.rounds = MAX_ROUNDS + 1000 * num_messages
-        self.items = MAX_ITEMS + 4 * num_chars + 4 * num_messages * self.num_literal_chars
-
-    def take_round(self, num_chars: int) -> None:
-        """Count a round of a loop that writes at least so many characters."""
-        self.rounds -= 1
-        self.items -= num_chars
-        if self.rounds < 0 or self.items < 0:
-            raise LimitError(f"it takes more than {MAX_ROUNDS:,} rounds of loops or writes too much")
-
-    def check(self, num_items: int) -> None:
-        """Raise LimitError if a text or list would have too many items."""
-        if num_items > MAX_ITEMS and num_items > self.items:
-            raise LimitError(f"it makes a text or a list of {num_items:,} items; the limit is {MAX_ITEMS:,}")
-
-    def written(self, value: Any) -> Any:
-        """Return a value that is written, counted."""
-        self.items -= len(value) if type(value) is str else _size(value, self.items)
-        if self.items < 0:
-            raise LimitError(f"it writes more than {MAX_ITEMS:,} characters")
-        return value
-
-
-def _size(value: Any, limit: int) -> int:
-    """Return about how many characters a value has as text; it may stop above `limit`."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        value = [part for pair in value.items() for part in pair]
-    if not isinstance(value, list | tuple):
-        return 1
-    total = 0
-    for part in value:
-        total += 2 + _size(part, limit - total)
-        if total > limit:
-            break
-    return total
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -127,7 +77,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for name in _LEFT_OUT:
             del self.filters[name]
         del self.globals["lipsum"]
-        self.filters |= {name: self._limited(name, self.filters[name]) for name in _FILTERS}
+        self.filters |= {name: self._limited(name, self.filters[name]) for name in CHECKED_FILTERS}
         self.filters |= {"tojson": to_json, "_round": jinja2.pass_context(lambda _, chars: budget.take_round(chars))}
         self.filters["_added"] = jinja2.pass_context(lambda _, parts: self._added(parts))
         self.filters["_joined"] = jinja2.pass_context(lambda _, parts: self._joined(parts))
@@ -152,13 +102,13 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return self.template_class.from_code(self, code, dict(self.globals))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return what Jinja returns, faster for keys of a dictionary, methods of a text and values of loops."""
+        """Return what Jinja returns, faster for keys of a dictionary, methods of a text and attributes of loops."""
         kind = type(obj)
-        if kind is dict and attribute not in _DICT_ATTRIBUTES:
+        if kind is dict and attribute not in _OF_DICT:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind is str and attribute in _STR_METHODS:
+        if (kind is str and attribute in _OF_TEXT) or (kind is _LOOP and attribute in _OF_LOOP):
             return getattr(obj, attribute)
-        if (kind is jinja2.runtime.LoopContext or kind is _Namespace) and not attribute.startswith("_"):
+        if kind is _Namespace and not attribute.startswith("_"):
             value = getattr(obj, attribute, None)
             if type(value) in _PLAIN:
                 return value
@@ -168,14 +118,16 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Return what Jinja's sandbox says, which asks only for the type of an object, once for each type."""
         key = (type(obj), attr)
         if key not in self._are_safe:
+            if len(self._are_safe) > _MAX_KNOWN:  # a template may look for what a row says
+                self._are_safe.clear()
             self._are_safe[key] = super().is_safe_attribute(obj, attr, value)
         return self._are_safe[key]
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of *, ** or %, if it is not too large."""
-        _check_operands(self.budget, operator, left, right)
+        check_operands(self.budget, operator, left, right)
         result = self.binop_table[operator](left, right)
-        if isinstance(result, str | list | tuple):
+        if isinstance(result, _SIZED):
             self.budget.check(len(result))
         return result
 
@@ -183,12 +135,12 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Call a function, if what it returns is not too large."""
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         given = {key: value for key, value in kwargs.items() if key not in _OF_JINJA}
-        if isinstance(owner, str | bytes | int):
-            args = _checked_arguments(__self.budget, name, owner, args, given)
-            if type(owner) is str and name in _STR_METHODS:
+        if isinstance(owner, _CHECKED):
+            args = checked_arguments(__self.budget, name, owner, args, given)
+            if type(owner) is str and name in _OF_TEXT:
                 return __obj(*args, **given)
         elif name in ("format", "format_map") and hasattr(__obj, "__wrapped__"):
-            _check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *given.values()])
+            check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *given.values()])
         return super().call(__context, __obj, *args, **kwargs)
 
     def _added(self, parts: Sequence[Any]) -> Any:
@@ -200,7 +152,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         total = parts[0]
         for part in parts[1:]:
             total = total + part
-            if isinstance(total, str | list | tuple):
+            if isinstance(total, _SIZED):
                 self.budget.check(len(total))
         return total
 
@@ -213,103 +165,14 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Return a filter that checks its arguments first."""
 
         def limited(first: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            arguments = _FILTERS[name](self.budget, value, *args, **kwargs)
+            arguments = CHECKED_FILTERS[name](self.budget, value, *args, **kwargs)
             return function(first, *arguments) if takes_first else function(*arguments)
 
         takes_first = hasattr(function, "jinja_pass_arg")
         if not takes_first:
-            return lambda value, *args, **kwargs: function(*_FILTERS[name](self.budget, value, *args, **kwargs))
+            return lambda value, *args, **kwargs: function(*CHECKED_FILTERS[name](self.budget, value, *args, **kwargs))
         limited.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
         return limited
-
-
-def _check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    """Raise LimitError if the result of *, ** or % would be too large."""
-    if operator == "%":
-        if isinstance(left, str | bytes):
-            values = right.values() if isinstance(right, dict) else right if isinstance(right, tuple) else (right,)
-            _check_fields(budget, left, values)
-        return
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length() * max(0, right) if operator == "**" else left.bit_length() + right.bit_length()
-        if bits > _MAX_BITS:
-            raise LimitError("it makes an integer that is too large")
-    sequence, times = (right, left) if isinstance(left, int) else (left, right)
-    if isinstance(sequence, str | bytes | list | tuple) and isinstance(times, int):
-        budget.check(len(sequence) * times)
-
-
-def _check_fields(budget: Budget, pattern: str | bytes, values: Iterable[Any]) -> None:
-    """Raise LimitError if a formatted text could be too large."""
-    text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
-    if _WIDE_FIELD.search(text):
-        raise LimitError("it formats with a width of five digits or more, or one that is an argument")
-    longest = max((_size(value, MAX_ITEMS) for value in values), default=0)
-    budget.check(len(text) + _MAX_WIDTH + (text.count("%") + text.count("{")) * longest)
-
-
-def _checked_arguments(
-    budget: Budget, name: str, owner: str | bytes | int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
-    """Return the arguments of a method; raise LimitError if what it returns would be too large."""
-    given = [*args, *kwargs.values()]
-    if name in _RESIZING:
-        for size in given:
-            if isinstance(size, int) and size > _MAX_WIDTH:
-                raise LimitError(f"{name}({size}) is above {_MAX_WIDTH:,}")
-    elif name == "replace" and len(given) > 1:
-        budget.check(len(owner) + owner.count(given[0]) * len(given[1]))  # type: ignore[arg-type, union-attr]
-    elif name == "join" and args:
-        args = (list(args[0]),)
-        budget.check(_size(args[0], budget.items) + len(owner) * len(args[0]))  # type: ignore[arg-type]
-    elif name == "translate" and isinstance(args[0], dict):
-        longest = max((_size(value, MAX_ITEMS) for value in args[0].values()), default=0)
-        budget.check(len(owner) * longest)  # type: ignore[arg-type]
-    return args
-
-
-def _join(budget: Budget, value: Any, d: Any = "", attribute: Any = None) -> tuple[Any, ...]:
-    items = list(value)
-    budget.check(_size(items, budget.items) + len(str(d)) * len(items))
-    return items, d, attribute
-
-
-def _replace(budget: Budget, s: Any, old: Any, new: Any, count: Any = None) -> tuple[Any, ...]:
-    text = str(s)
-    budget.check(len(text) + text.count(str(old)) * len(str(new)))
-    return s, old, new, count
-
-
-def _indent(budget: Budget, s: Any, width: Any = 4, first: bool = False, blank: bool = False) -> tuple[Any, ...]:
-    size = width if isinstance(width, int) else len(width)
-    budget.check(len(str(s)) + (str(s).count("\n") + 1) * size)
-    return s, width, first, blank
-
-
-def _center(budget: Budget, value: Any, width: int = 80) -> tuple[Any, ...]:
-    budget.check(width)
-    return value, width
-
-
-def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    _check_fields(budget, str(value), [*args, *kwargs.values()])
-    return (value, *args)
-
-
-def _rounded(budget: Budget, value: Any, precision: int = 0, method: str = "common") -> tuple[Any, ...]:
-    if abs(precision) > 300:
-        raise LimitError("it rounds to more than 300 digits")
-    return value, precision, method
-
-
-_FILTERS: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "join": _join,
-    "replace": _replace,
-    "indent": _indent,
-    "center": _center,
-    "format": _format,
-    "round": _rounded,
-}
 
 
 class _Generation(jinja2.ext.Extension):
@@ -426,7 +289,7 @@ def _clock(date: str | None) -> Callable[[str], str]:
     def strftime_now(pattern: str) -> str:
         if date is None:
             raise DateError("it asks for the present day (strftime_now)")
-        if _WIDE_FIELD.search(pattern):
+        if WIDE_FIELD.search(pattern):
             raise LimitError("strftime_now has a width of five digits or more")
         return datetime.fromisoformat(date).strftime(pattern)
 

@@ -9,8 +9,9 @@ from typing import Any
 import jinja2
 
 from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.limits import Budget
 from tokenloom.chat.marks import NO_MESSAGE, Marked
-from tokenloom.chat.sandbox import Budget, DateError, Sandbox, to_json
+from tokenloom.chat.sandbox import DateError, Sandbox, to_json
 from tokenloom.errors import BadConversation, SpecError, message_of
 
 TEMPLATE = "template"  # the reason of a row that its template does not render

@@ -1,0 +1,164 @@
+"""What a chat template can take: rounds of loops, characters, and what its operators, methods and filters make.
+
+These are counts, not times, so that whether a row can be rendered depends on the row alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jinja2 import TemplateError
+
+MAX_ROUNDS = 1_000_000  # of loops and calls of macros, and a thousand more for each message
+MAX_ITEMS = 16_000_000  # of a text or list that a template makes, and in all of what it writes
+_MAX_BITS = 100_000  # of an integer
+_MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
+WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
+_RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
+
+
+class LimitError(TemplateError):
+    """A template exceeds a limit."""
+
+
+class Budget:
+    """What a rendering may still take.
+
+    Attributes:
+        rounds: of loops, and calls of macros.
+        items: characters that it writes.
+        num_literal_chars: the characters that the template itself has.
+    """
+
+    rounds = items = num_literal_chars = 0
+
+    def start(self, num_messages: int, num_chars: int) -> None:
+        """Begin the rendering of a conversation of so many messages and characters."""
+        self.rounds = MAX_ROUNDS + 1000 * num_messages
+        self.items = MAX_ITEMS + 4 * num_chars + 4 * num_messages * self.num_literal_chars
+
+    def take_round(self, num_chars: int) -> None:
+        """Count a round of a loop that writes at least so many characters."""
+        self.rounds -= 1
+        self.items -= num_chars
+        if self.rounds < 0 or self.items < 0:
+            raise LimitError(f"it takes more than {MAX_ROUNDS:,} rounds of loops or writes too much")
+
+    def check(self, num_items: int) -> None:
+        """Raise LimitError if a text or list would have too many items."""
+        if num_items > MAX_ITEMS and num_items > self.items:
+            raise LimitError(f"it makes a text or a list of {num_items:,} items; the limit is {MAX_ITEMS:,}")
+
+    def written(self, value: Any) -> Any:
+        """Return a value that is written, counted."""
+        self.items -= len(value) if type(value) is str else _size(value, self.items)
+        if self.items < 0:
+            raise LimitError(f"it writes more than {MAX_ITEMS:,} characters")
+        return value
+
+
+def _size(value: Any, limit: int) -> int:
+    """Return about how many characters a value has as text; it may stop above `limit`."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        value = [part for pair in value.items() for part in pair]
+    if not isinstance(value, list | tuple):
+        return 1
+    total = 0
+    for part in value:
+        total += 2 + _size(part, limit - total)
+        if total > limit:
+            break
+    return total
+
+
+def check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None:
+    """Raise LimitError if the result of *, ** or % would be too large."""
+    if operator == "%":
+        if isinstance(left, str | bytes):
+            values = right.values() if isinstance(right, dict) else right if isinstance(right, tuple) else (right,)
+            check_fields(budget, left, values)
+        return
+    if isinstance(left, int) and isinstance(right, int):
+        bits = left.bit_length() * max(0, right) if operator == "**" else left.bit_length() + right.bit_length()
+        if bits > _MAX_BITS:
+            raise LimitError("it makes an integer that is too large")
+    sequence, times = (right, left) if isinstance(left, int) else (left, right)
+    if isinstance(sequence, str | bytes | list | tuple) and isinstance(times, int):
+        budget.check(len(sequence) * times)
+
+
+def check_fields(budget: Budget, pattern: str | bytes, values: Iterable[Any]) -> None:
+    """Raise LimitError if a formatted text could be too large."""
+    text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
+    if WIDE_FIELD.search(text):
+        raise LimitError("it formats with a width of five digits or more, or one that is an argument")
+    longest = max((_size(value, MAX_ITEMS) for value in values), default=0)
+    budget.check(len(text) + _MAX_WIDTH + (text.count("%") + text.count("{")) * longest)
+
+
+def checked_arguments(
+    budget: Budget, name: str, owner: str | bytes | int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Return the arguments of a method; raise LimitError if what it returns would be too large."""
+    given = [*args, *kwargs.values()]
+    if name in _RESIZING:
+        for size in given:
+            if isinstance(size, int) and size > _MAX_WIDTH:
+                raise LimitError(f"{name}({size}) is above {_MAX_WIDTH:,}")
+    elif name == "replace" and len(given) > 1:
+        budget.check(len(owner) + owner.count(given[0]) * len(given[1]))  # type: ignore[arg-type, union-attr]
+    elif name == "join" and args:
+        args = (list(args[0]),)
+        budget.check(_size(args[0], budget.items) + len(owner) * len(args[0]))  # type: ignore[arg-type]
+    elif name == "translate" and isinstance(args[0], dict):
+        longest = max((_size(value, MAX_ITEMS) for value in args[0].values()), default=0)
+        budget.check(len(owner) * longest)  # type: ignore[arg-type]
+    return args
+
+
+def _join(budget: Budget, value: Any, d: Any = "", attribute: Any = None) -> tuple[Any, ...]:
+    items = list(value)
+    budget.check(_size(items, budget.items) + len(str(d)) * len(items))
+    return items, d, attribute
+
+
+def _replace(budget: Budget, s: Any, old: Any, new: Any, count: Any = None) -> tuple[Any, ...]:
+    text = str(s)
+    budget.check(len(text) + text.count(str(old)) * len(str(new)))
+    return s, old, new, count
+
+
+def _indent(budget: Budget, s: Any, width: Any = 4, first: bool = False, blank: bool = False) -> tuple[Any, ...]:
+    size = width if isinstance(width, int) else len(width)
+    budget.check(len(str(s)) + (str(s).count("\n") + 1) * size)
+    return s, width, first, blank
+
+
+def _center(budget: Budget, value: Any, width: int = 80) -> tuple[Any, ...]:
+    budget.check(width)
+    return value, width
+
+
+def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    check_fields(budget, str(value), [*args, *kwargs.values()])
+    return (value, *args)
+
+
+def _rounded(budget: Budget, value: Any, precision: int = 0, method: str = "common") -> tuple[Any, ...]:
+    if abs(precision) > 300:
+        raise LimitError("it rounds to more than 300 digits")
+    return value, precision, method
+
+
+CHECKED_FILTERS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "join": _join,
+    "replace": _replace,
+    "indent": _indent,
+    "center": _center,
+    "format": _format,
+    "round": _rounded,
+}
