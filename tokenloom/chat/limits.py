@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-MAX_ROUNDS = 1_000_000  # of loops and calls of macros, and a thousand more for each message
+MAX_ROUNDS = 200_000  # of loops and calls of macros, and a thousand more for each message
 MAX_ITEMS = 16_000_000  # of a text or list that a template makes, and in all of what it writes
 _MAX_BITS = 100_000  # of an integer
 _MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
