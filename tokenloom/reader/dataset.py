@@ -266,7 +266,7 @@ def _arrays(window: TokenWindow) -> Sample:
     # Inputs and labels share no memory: a caller who masks the inputs in place must not change the labels.
     both = np.empty((1, 2, *shape), np.int64)
     classes = window.classes(0, num_rows)
-    Targets(window, 0, num_rows, classes).write(window.tokens(0, num_rows), both)
+    Targets(window, 0, num_rows, max(1, num_rows), classes).write(window.tokens(0, num_rows), both)
     batch: Sample = {"input_ids": both[0, 0], "labels": both[0, 1]}
     if classes is not None and "classes" in form.fields:
         batch["classes"] = form.of_labels(classes).copy()

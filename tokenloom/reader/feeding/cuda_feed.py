@@ -18,7 +18,7 @@ from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import IGNORED, Batch, BatchFormat
 from tokenloom.reader.shards.targets import Targets
 from tokenloom.reader.shards.window import TokenWindow
-from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.storage.formats.arrays import AnyArray
 
 #: an array that several batches share, and how many of its entries belong to each
 _Shared: TypeAlias = tuple[AnyArray, list[int]]
@@ -62,12 +62,12 @@ class CudaFeed:
             classes = window.classes(first, end)
         max_seqlens: list[int] = []
         with self._times.phase("pack"):
-            targets = Targets(window, first, end, classes)
-            counts = targets.count(self._batch_size, num_batches)
+            targets = Targets(window, first, end, self._batch_size, classes)
+            counts = targets.counts()
             if (flags := targets.ignored()) is not None:
                 shared["flags"] = (flags, by_rows)
             elif len(targets.positions):
-                shared["positions"] = self._by_batch(targets.positions, num_batches)
+                shared["positions"] = (targets.positions, np.bincount(targets.batches, minlength=num_batches).tolist())
             shared |= self._row_fields(window, first, num_batches)
             if "cu_seqlens" in self._form.fields:
                 shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
@@ -95,11 +95,6 @@ class CudaFeed:
             window.boundaries.write(name, first, first + num_rows, values)
             fields[name] = (values, [self._batch_size] * num_batches)
         return fields
-
-    def _by_batch(self, positions: Int64s, num_batches: int) -> _Shared:
-        """Return the positions of ignored labels in each flattened batch."""
-        batch, position = np.divmod(positions, self._batch_size * self._form.seq_len)
-        return position, np.bincount(batch, minlength=num_batches).tolist()
 
     def _cu_seqlens(self, window: TokenWindow, first: int, num_batches: int) -> tuple[_Shared, list[int]]:
         starts = range(first, first + num_batches * self._batch_size, self._batch_size)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.batch_format import Batch, BatchFormat, has_document_fields
+from tokenloom.reader.shards.batch_format import Batch, BatchFormat
 from tokenloom.reader.shards.targets import Targets
-from tokenloom.reader.shards.window import TokenWindow
+from tokenloom.reader.shards.window import TokenWindow, widen
 from tokenloom.storage.formats.arrays import Int32s, Int64s
 
 Number = TypeVar("Number", np.int32, np.int64)
@@ -65,6 +65,7 @@ class HostFeed:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
         self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
         shape = (chunk_batches * batch_size, form.seq_len)
+        self._needs_targets, self._num_labels = form.needs_targets, batch_size * (form.seq_len + form.shift - 1)
         self._field_pools = {name: ArrayPool(shape, np.int32, num_chunks) for name in form.row_fields}
 
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Batch]:
@@ -73,35 +74,39 @@ class HostFeed:
         with self._times.phase("gather"):
             tokens = window.tokens(first, end)
             classes = window.classes(first, end)
-        with self._times.phase("pack"):
-            targets = Targets(window, first, end, classes)
-            counts = targets.count(self._batch_size, num_batches)
-        with self._times.phase("copy"):
-            ids_and_labels = self._pool.take()[:num_batches]
-            targets.write(tokens, ids_and_labels)
+        counts = [self._num_labels] * num_batches
+        if not (self._needs_targets or window.has_padding):
+            with self._times.phase("copy"):
+                ids_and_labels = self._pool.take()[:num_batches]
+                widen(self._form, tokens, ids_and_labels)
+        else:
+            with self._times.phase("pack"):
+                targets = Targets(window, first, end, self._batch_size, classes)
+                counts = targets.counts()
+            with self._times.phase("copy"):
+                ids_and_labels = self._pool.take()[:num_batches]
+                targets.write(tokens, ids_and_labels)
         with torch.inference_mode(False):  # the consumer may be in that mode, and use some of the batches outside of it
             tensors = self._tensors(ids_and_labels, 2 * num_batches)
             batches: list[Batch] = [
                 {"input_ids": ids, "labels": labels, "num_targets": count}
                 for ids, labels, count in zip(tensors[::2], tensors[1::2], counts, strict=True)
             ]
-            if classes is not None and "classes" in self._form.fields:
-                of_labels = self._form.of_labels(classes).copy().reshape(num_batches, self._batch_size, -1)
-                for batch, tensor in zip(batches, map(torch.from_numpy, of_labels), strict=True):
-                    batch["classes"] = tensor
-            if has_document_fields(self._form.fields):
+            if self._form.fields:
                 with self._times.phase("pack"):
-                    self._add_fields(window, first, end, batches)
-            if "member" in self._form.fields:
-                members = window.members(first, end).reshape(num_batches, self._batch_size)
-                for batch, of_batch in zip(batches, members, strict=True):
-                    batch["member"] = torch.from_numpy(of_batch)
+                    self._add_fields(window, first, end, batches, classes)
         return batches
 
     def _tensors(self, array: Int32s | Int64s, count: int) -> list[Tensor]:
         return list(map(torch.from_numpy, array.reshape(count, self._batch_size, self._form.seq_len)))
 
-    def _add_fields(self, window: TokenWindow, first: int, end: int, batches: list[Batch]) -> None:
+    def _add_fields(
+        self, window: TokenWindow, first: int, end: int, batches: list[Batch], classes: NDArray[np.uint8] | None
+    ) -> None:
+        if classes is not None and "classes" in self._form.fields:
+            of_labels = self._form.of_labels(classes).copy().reshape(len(batches), self._batch_size, -1)
+            for batch, tensor in zip(batches, map(torch.from_numpy, of_labels), strict=True):
+                batch["classes"] = tensor
         for name, pool in self._field_pools.items():
             field = pool.take()[: end - first]
             window.boundaries.write(name, first, end, field)
@@ -112,6 +117,10 @@ class HostFeed:
                 start = first + index * self._batch_size
                 cu_seqlens, batch["max_seqlen"] = window.boundaries.sequences(start, start + self._batch_size)
                 batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
+        if "member" in self._form.fields:
+            members = window.members(first, end).reshape(len(batches), self._batch_size)
+            for batch, of_batch in zip(batches, members, strict=True):
+                batch["member"] = torch.from_numpy(of_batch)
 
     def finish(self, made: Batch) -> Batch:
         """See Feed."""

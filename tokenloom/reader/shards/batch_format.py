@@ -54,6 +54,11 @@ class BatchFormat(NamedTuple):
         return self.learn is not None or "classes" in self.fields
 
     @property
+    def needs_targets(self) -> bool:
+        """Whether a label may be ignored in a row without padding."""
+        return self.learn is not None or self.needs_marks
+
+    @property
     def needs_marks(self) -> bool:
         """Whether a batch depends on where documents begin in its rows."""
         return has_document_fields(self.fields) or self.mask_documents or self.short_rows

@@ -7,6 +7,7 @@ With masks, the class of each token decides: a number for each token.
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,58 +21,59 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Targets:
-    """The targets of rows [first, end) of a window.
+    """The targets of n batches, which are rows [first, end) of a window.
 
     Args:
         window: the rows.
         first, end: which of them.
-        classes: of their tokens, (end - first, T + 1); None if the batch format needs none.
+        batch_size: B, the rows of a batch.
+        classes: of their tokens, (n * B, T + 1); None if the batch format needs none.
     """
 
-    def __init__(self, window: TokenWindow, first: int, end: int, classes: NDArray[np.uint8] | None) -> None:
+    def __init__(
+        self, window: TokenWindow, first: int, end: int, batch_size: int, classes: NDArray[np.uint8] | None
+    ) -> None:
         self._form = form = window.form
-        #: the positions, in the flattened rows, of the labels that losses ignore, whatever their classes
-        self.positions = _NONE
+        self._batch_size, self._num_batches = batch_size, (end - first) // batch_size
+        #: 1 for tokens that are learned, else 0, (n * B, T + 1); None without masks
+        self._learned: NDArray[np.uint8] | None = None
+        #: of the labels that losses ignore, whatever their classes: the batch, and the position in the flattened batch
+        self.batches = self.positions = _NONE
         if form.needs_marks or window.has_padding:
-            self.positions = window.boundaries.ignored_labels(first, end)
-        #: 1 for tokens that are learned, else 0, (end - first, T + 1); None without masks
-        self.learned: NDArray[np.uint8] | None = None
+            flat = window.boundaries.ignored_labels(first, end)
+            self.batches, self.positions = np.divmod(flat, batch_size * form.seq_len)
         if form.learn is not None and classes is not None:
-            self.learned = _learned(classes, form.learn)
+            self._learned = _learned(classes, form.learn)
+            self._learned[:, 0 if form.shift else -1] = 0  # the token of a row that no label stands for
             rows, labels = np.divmod(self.positions, form.seq_len)
-            self.learned[rows, labels + form.shift] = 0
-            self.learned[:, 0 if form.shift else -1] = 0  # the token of a row that no label stands for
+            self._learned[self.batches * batch_size + rows, labels + form.shift] = 0
 
-    def count(self, batch_size: int, num_batches: int) -> list[int]:
+    def counts(self) -> list[int]:
         """Return the number of targets in each batch: the labels that losses do not ignore.
 
         With labels="same", models shift the labels, so that the first one of a row is never a target.
         """
         seq_len, shift = self._form.seq_len, self._form.shift
-        if self.learned is not None:
-            learned = self.learned.view(np.bool_).reshape(num_batches, batch_size, seq_len + 1)
-            counts = [int(np.count_nonzero(batch)) for batch in learned]
-            return counts if shift else (counts - learned[:, :, 0].sum(1)).tolist()
-        num_labels = batch_size * (seq_len + shift - 1)
-        if not len(self.positions):
-            return [num_labels] * num_batches
-        positions = self.positions if shift else self.positions[self.positions % seq_len > 0]
-        ends = np.searchsorted(positions, np.arange(num_batches + 1) * (batch_size * seq_len))
-        return [num_labels - num_ignored for num_ignored in np.diff(ends).tolist()]
+        if self._learned is not None:
+            learned = self._learned.view(np.bool_).reshape(self._num_batches, self._batch_size, seq_len + 1)
+            counts: list[int] = [int(np.count_nonzero(batch)) for batch in learned]
+            return counts if shift else np.subtract(counts, learned[:, :, 0].sum(1)).tolist()
+        num_labels = self._batch_size * (seq_len + shift - 1)
+        batches = self.batches if shift else self.batches[self.positions % seq_len > 0]
+        ends = np.searchsorted(batches, np.arange(self._num_batches + 1)).tolist()  # they ascend
+        return [num_labels - (end - first) for first, end in pairwise(ends)]
 
     def write(self, tokens: Tokens, out: Int64s) -> None:
-        """Write the inputs and labels of n batches to `out`, (n, 2, B, T), from their rows, (n * B, T + 1)."""
-        if self.learned is not None:
-            widen(self._form, tokens, out, _label_ids(tokens, self.learned))
+        """Write the inputs and labels of the batches to `out`, (n, 2, B, T), from their tokens, (n * B, T + 1)."""
+        if self._learned is not None:
+            widen(self._form, tokens, out, _label_ids(tokens, self._learned))
             return
         widen(self._form, tokens, out)
-        if len(self.positions):
-            batch, position = np.divmod(self.positions, out[0, 0].size)
-            out.reshape(len(out), 2, -1)[batch, 1, position] = IGNORED
+        out.reshape(len(out), 2, -1)[self.batches, 1, self.positions] = IGNORED
 
     def ignored(self) -> NDArray[np.bool_] | None:
-        """Return whether losses ignore each label, (end - first, T); None without masks."""
-        return None if self.learned is None else self._form.of_labels(self.learned) == 0
+        """Return whether losses ignore each label, (n * B, T); None without masks."""
+        return None if self._learned is None else self._form.of_labels(self._learned) == 0
 
 
 def _learned(classes: NDArray[np.uint8], learn: str | tuple[str, ...]) -> NDArray[np.uint8]:
