@@ -159,15 +159,7 @@ class _Conversations:
     def encode(self, rows: Rows) -> EncodedDocuments:
         assert rows.rendered is not None
         encoded = self._chats.encode(rows.rendered, self._dtype)
-        found = encoded.counts()
-        counts = ChatCounts(
-            conversations=len(rows.rows),
-            turns=found.turns,
-            ended_turns=found.ended_turns,
-            without_target=found.without_target,
-            doubled_bos=found.doubled_bos,
-        )
-        return EncodedDocuments(encoded.tokens, encoded.num_tokens, encoded.classes, counts)
+        return EncodedDocuments(encoded.tokens, encoded.num_tokens, encoded.classes, encoded.counts)
 
 
 @lru_cache(maxsize=8)

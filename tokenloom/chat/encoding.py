@@ -35,6 +35,7 @@ from tokenloom.storage.formats.classes import (
     TOOL_CALL,
     learned_classes,
 )
+from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import ChatTokens, special_tokens_hint, text_bytes
 
@@ -44,44 +45,16 @@ _TARGETS = learned_classes("assistant")
 
 
 @dataclass(frozen=True)
-class ChatCounts:
-    """What gates ask of conversations: numbers of turns, of turns with a stop token, and of conversations."""
-
-    turns: int
-    ended_turns: int
-    without_target: int
-    doubled_bos: int
-
-
-@dataclass(frozen=True)
 class EncodedChats:
     """The ids of n conversations in order, each followed by its end-of-text id, and the class of each token.
 
-    Shapes: tokens (sum of num_tokens,); num_tokens (n,) uint32; classes as tokens, uint8; the others (n,).
-
-    Attributes:
-        num_targets: how many tokens of each conversation the policy "assistant" learns.
-        num_turns: the messages of the assistant.
-        num_ended: those of them that end with a stop token.
-        doubles_bos: whether it begins with two tokens for the beginning of a text.
+    Shapes: tokens (sum of num_tokens,); num_tokens (n,) uint32; classes as tokens, uint8. `counts` is of all of them.
     """
 
     tokens: NDArray[Any]
     num_tokens: NDArray[np.uint32]
     classes: NDArray[np.uint8]
-    num_targets: NDArray[np.int64]
-    num_turns: NDArray[np.int64]
-    num_ended: NDArray[np.int64]
-    doubles_bos: NDArray[np.bool_]
-
-    def counts(self) -> ChatCounts:
-        """Return the numbers of all of them."""
-        return ChatCounts(
-            turns=int(self.num_turns.sum()),
-            ended_turns=int(self.num_ended.sum()),
-            without_target=int((self.num_targets == 0).sum()),
-            doubled_bos=int(self.doubles_bos.sum()),
-        )
+    counts: ChatCounts
 
 
 class ChatEncoder:
@@ -262,17 +235,16 @@ class ChatEncoder:
         classes = self._class_of_rank[joined.ranks]
         classes[starts] |= BEGINS
         classes[ends - 1] = 0
-        targets = _TARGETS[classes].astype(np.int64)
+        has_target = np.logical_or.reduceat(_TARGETS[classes], starts) if len(starts) else np.empty(0, bool)
         second = joined.tokens[np.minimum(starts + 1, ends - 1)]
-        return EncodedChats(
-            tokens=joined.tokens,
-            num_tokens=joined.num_tokens.astype(np.uint32),
-            classes=classes,
-            num_targets=np.add.reduceat(targets, starts) if len(starts) else starts,
-            num_turns=np.array([one.num_turns for one in rendered], np.int64),
-            num_ended=np.array([one.num_ended for one in rendered], np.int64),
-            doubles_bos=(joined.tokens[starts] == self._bos) & (second == self._bos),
+        counts = ChatCounts(
+            conversations=len(rendered),
+            turns=sum(one.num_turns for one in rendered),
+            ended_turns=sum(one.num_ended for one in rendered),
+            without_target=int(np.count_nonzero(~has_target)),
+            doubled_bos=int(np.count_nonzero((joined.tokens[starts] == self._bos) & (second == self._bos))),
         )
+        return EncodedChats(joined.tokens, joined.num_tokens.astype(np.uint32), classes, counts)
 
 
 @dataclass(frozen=True)
