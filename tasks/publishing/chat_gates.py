@@ -11,8 +11,9 @@ from fractions import Fraction
 import numpy as np
 
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
-from tokenloom.storage.formats.statistics import ChatCounts, add_chats, add_classes
+from tokenloom.storage.formats.statistics import ChatCounts, add_chats
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.tasks.publishing.class_figures import sum_by_class
 from tokenloom.wording import counted
 
 
@@ -24,10 +25,8 @@ def _without_target(name: str, limit: float, build: BuildRecord) -> GateResult:
 
 
 def _learned_share(name: str, limit: float, build: BuildRecord) -> GateResult:
-    counts = add_classes([split.classes for split in build.statistics.values()])
-    classes = np.arange(256)
-    by_class = np.array([counts.get(str(number), 0) for number in range(256)], np.int64)
-    of_chats = by_class * (classes & ROLE_BITS != PLAIN_TEXT)
+    by_class = sum_by_class(split.classes for split in build.statistics.values())
+    of_chats = by_class * (np.arange(256) & ROLE_BITS != PLAIN_TEXT)
     learned, total = int(of_chats[learned_classes("assistant")].sum()), int(of_chats.sum())
     share = Fraction(learned, max(1, total))
     shown = f"{float(share):.4g} ({learned:,} of {counted(total, 'token')} of conversations)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, ROLE_BITS, ROLES, learned_classes
 
 
@@ -29,10 +30,15 @@ class ClassFigures:
         return self.learned / max(1, sum(self.tokens.values()))
 
 
+def sum_by_class(counts: Iterable[Mapping[str, int]]) -> Int64s:
+    """Return the tokens of each class, (256,), from several counts by the number of the class."""
+    parts = list(counts)
+    return np.array([sum(part.get(str(number), 0) for part in parts) for number in range(256)], np.int64)
+
+
 def class_figures(counts: Iterable[Mapping[str, int]]) -> ClassFigures:
-    """Return the figures of tokens that are counted by class, whose number is the key: the sum of several counts."""
-    classes, parts = np.arange(256), list(counts)
-    by_class = np.array([sum(part.get(str(number), 0) for part in parts) for number in range(256)], np.int64)
+    """Return the figures of tokens, from several counts by the number of the class."""
+    classes, by_class = np.arange(256), sum_by_class(counts)
     by_role = np.bincount(classes & ROLE_BITS, by_class, minlength=len(ROLES)).astype(np.int64)[: len(ROLES)].tolist()
     return ClassFigures(
         conversations=int(by_class[classes & BEGINS > 0].sum()),
