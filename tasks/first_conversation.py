@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -48,22 +48,20 @@ def first_conversation(plan: BuildPlan) -> FirstConversation | None:
         return None
     tokenizer = load_for_measuring(job.definition, job.tokenizer_fingerprint, job.encoding)
     with naming_source(job.file.source):
-        return next(_encoded(job, tokenizer), None)
+        return _first_of(job, tokenizer)
 
 
-def _encoded(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[FirstConversation]:
-    """Yield at most one document of the first rows of a partition."""
+def _first_of(job: TokenizeJob, tokenizer: Tokenizer) -> FirstConversation | None:
+    """Return the first document among the first rows of a partition."""
     encoder, rules = document_encoder(tokenizer, job.chat), replace(job.rules, on_error="skip")
     reader = make_reader({**job.file.options, "on_error": "skip"})
     place_of = partial(reader.place, job.file.url)
-    for rows in each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], job.file.url):
+    batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], job.file.url)
+    for rows in islice(batches, 1):
         first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
         for part in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):
-            documents = part.head(1)
-            if not len(documents.rows):
-                continue
-            encoded = encoder.encode(documents)
-            assert encoded.classes is not None
-            yield FirstConversation(place_of(int(documents.rows[0])), encoded.tokens, encoded.classes, tokenizer)
-            break
-        return
+            if len(part.rows):
+                encoded = encoder.encode(part.head(1))
+                assert encoded.classes is not None
+                return FirstConversation(place_of(int(part.rows[0])), encoded.tokens, encoded.classes, tokenizer)
+    return None
