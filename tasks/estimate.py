@@ -208,9 +208,9 @@ class _Rates:
 def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> _Amount:
     spills = record.spills if record else []
     amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
-    options = plan.inputs[partition.input_index].options
-    if options.get("id"):
-        token_bytes = _token_bytes(plan, options.get("messages") is not None)
+    file = plan.inputs[partition.input_index]
+    if file.options.get("id"):
+        token_bytes = _token_bytes(plan, file.holds_conversations)
         rest = amount.num_bytes(token_bytes, _SPILL_DOCUMENT_BYTES)
         amount.id_bytes = sum(spill.bytes for spill in spills) - rest
     return amount

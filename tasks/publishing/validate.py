@@ -75,7 +75,7 @@ def _validate_shards(plan: BuildPlan, assignment: Assignment, records: Sequence[
             )
         _validate_shard(plan, record, num_bytes)
         if plan.chat is not None:
-            _validate_mask(record, {file.source for file in plan.inputs if file.options.get("messages") is None})
+            _validate_mask(record, {file.source for file in plan.inputs if not file.holds_conversations})
 
 
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:
