@@ -186,10 +186,11 @@ def why_not_rendered(tables: VersionTables, text: str | None, form: DocumentForm
     )
     rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
     encoder = document_encoder(tokenizer, chat)
-    (rows,) = encoder.prepared(iter([rows]), "skip", tables.rules.without_target, lambda _: "it")
+    rule = tables.rules.without_target
+    (rows,) = encoder.prepared(iter([rows]), "skip", "keep" if rule == "keep" else "drop", lambda _: "it")
     if rows.bad:
         return str(rows.bad[0])
-    return "nothing of it is learned, and documents.without_target is drop" if rows.num_without_target else ""
+    return f"nothing of it is learned, and documents.without_target is {rule}" if rows.num_without_target else ""
 
 
 def scan(
