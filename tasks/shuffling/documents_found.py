@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tokenloom.errors import InputError, naming_source
 from tokenloom.spec.row_filter import columns_of, parse_filter
+from tokenloom.storage.formats.statistics import add_chats
 from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
 from tokenloom.wording import counted
@@ -68,6 +69,8 @@ def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
     num_read, num_filtered = sum(record.read for record in records), sum(record.filtered for record in records)
     num_bad = sum(record.quarantine.rows for record in records)
     num_pruned = sum(record.not_read for record in records)
+    chat = add_chats(record.chat for record in records)
+    dropped = f", or without a target ({chat.dropped:,})" if chat and chat.dropped else ""
     pruned = (
         f" ({num_pruned:,} by their paths or the statistics of their row groups, without being read)"
         if num_pruned
@@ -76,6 +79,6 @@ def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
     return (
         f"{plan.inputs[0].url}: no document in {counted(len(plan.inputs), 'file')}: {counted(num_read, 'row')} read, "
         f"{num_filtered:,} of them left out by a filter{pruned}, or empty, or shorter than "
-        f"documents.min_chars ({plan.spec.documents.min_chars:,}), and {num_bad:,} skipped as bad rows; "
+        f"documents.min_chars ({plan.spec.documents.min_chars:,}){dropped}, and {num_bad:,} skipped as bad rows; "
         "check the source and the rules"
     )
