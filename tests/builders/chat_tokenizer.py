@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 EOT = "<|endoftext|>"
 SPECIAL = (EOT, "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<bos>")
-PLAIN = ("<think>", "</think>")
+PLAIN = ("<think>", "</think>", "<|bot|>")
 #: Words of the vocabulary, from left to right of its merges; some join white space that a template wrote to a content.
 WORDS = ("\n\n", " y", " n", "as", "us", "er", "user", " a")
 

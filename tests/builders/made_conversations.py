@@ -34,7 +34,7 @@ SCRIPTS = [
     "١٢٣ १२३ ⅷ ½ x² 12345678901234567890 3.14e-10",
     "\u200bzero\u200dwidth\ufeff \u202eltr\u202c \u00adsoft",
     "\x01\x07\x1b[0m\x7f\x85",
-    "\ue000\uf8ff\U000f0000\U000f0001\U0010fffd",
+    "\ue000\uf8ff\U000f0002\U0010fffd",
 ]
 #: What stands at the borders of a content.
 BORDERS = [

@@ -91,6 +91,9 @@ class ChatEncoder:
         self._turns = read_turns(
             self._template, self._marker, definition, any_of(special), any_of([*special, *ordinary])
         )
+        # A message may spell the generation prompt: its tokens get marks too.
+        outside = [token for token in [*ordinary, *as_token] if re.escape(token) not in self._turns.prompt.pattern]
+        self._marker = Marker([] if as_token else special, outside)
 
     def render(self, text: str) -> Rendered:
         """Return a conversation as its template writes it, and what each part of it is.

@@ -37,7 +37,7 @@ CLASS_OF_ROLE = {
     "tool": TOOL_OUTPUT,
 }
 Span = tuple[int, int]  # [start, end) in characters
-_OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
+OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
 # Ranges of private-use characters: those of three planes, then parts for texts that have some of each plane.
 _PLANES = [(0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
 _PRIVATE = _PLANES + [(first, first + 0xFFF) for _, last in _PLANES[1:] for first in range(last - 0xFFFD, last, 0x1000)]
@@ -62,6 +62,15 @@ class Piece:
     is_block: bool = False
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a function whose name has no marks: its message, its name, and the indices of its arguments' pieces."""
+
+    message: int
+    name: str
+    pieces: range
+
+
 @dataclass(slots=True)
 class Place:
     """Where a piece is in a text, [start, end) in characters; `index` numbers the pieces of a conversation."""
@@ -74,7 +83,7 @@ class Place:
     @property
     def is_of_assistant(self) -> bool:
         """Whether it is of what the assistant wrote."""
-        return self.piece.kind & ROLE_BITS in _OF_ASSISTANT and not self.piece.is_block
+        return self.piece.kind & ROLE_BITS in OF_ASSISTANT and not self.piece.is_block
 
 
 def unclear(why: str) -> BadConversation:
@@ -161,12 +170,13 @@ class MarkedList(list[Any]):
 
 @dataclass(frozen=True)
 class Marked:
-    """A conversation with marks in its strings."""
+    """A conversation with marks in its strings; `nameless` are the calls whose names have none."""
 
     messages: list[dict[str, Any]]
     tools: Any
     pieces: list[Piece]
     marks: Marks
+    nameless: list[Call]
 
     def around_block(self, text: str, message: int) -> str:
         """Return the text of a block `generation` with marks around it."""
@@ -228,6 +238,7 @@ class _Marking:
         self._special, self._spellings, self._cuts = special, spellings, cuts
         self._marks, self._mark_names = marks, mark_names
         self._pieces: list[Piece] = []
+        self._nameless: list[Call] = []
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
 
     def marked(self, conversation: dict[str, Any]) -> Marked:
@@ -238,7 +249,7 @@ class _Marking:
             messages.append({name: self._field(message, name) for name in message})
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
         tools = self._spelled(conversation.get("tools"))
-        return Marked(messages, tools, self._pieces, self._marks)
+        return Marked(messages, tools, self._pieces, self._marks, self._nameless)
 
     def _field(self, message: dict[str, Any], name: str) -> Any:
         value = message[name]
@@ -255,11 +266,10 @@ class _Marking:
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
         mark_name = self._text if self._mark_names else self._spelled
-        marked = {
-            **function,
-            "name": mark_name(function["name"], TOOL_CALL),
-            "arguments": self._value(function["arguments"]),
-        }
+        name, first = mark_name(function["name"], TOOL_CALL), len(self._pieces)
+        marked = {**function, "name": name, "arguments": self._value(function["arguments"])}
+        if not self._mark_names:
+            self._nameless.append(Call(self._message, function["name"], range(first, len(self._pieces))))
         return {name: marked if name == "function" else self._spelled(value, TOOL_CALL) for name, value in call.items()}
 
     def _value(self, value: Any) -> Any:

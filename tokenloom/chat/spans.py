@@ -7,6 +7,7 @@ is not clear (a piece that appears twice, marks of two messages mixed) is an err
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.chat.marks import Marked, Place, Span, unclear
+from tokenloom.chat.marks import OF_ASSISTANT, Call, Marked, Place, Span, unclear
 from tokenloom.chat.turns import Turns
-from tokenloom.storage.formats.classes import (
-    ASSISTANT,
-    ENDS_TURN,
-    LAST_TURN,
-    MAY_LEARN,
-    TEMPLATE,
-)
+from tokenloom.storage.formats.classes import ASSISTANT, ENDS_TURN, LAST_TURN, MAY_LEARN, ROLE_BITS, TEMPLATE, TOOL_CALL
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,7 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
         _paint_blocks(painting, places, turns)
     else:
         _paint_turns(painting, _runs(places), turns)
+        _check_calls(painting, places, marked.nameless)
     return painting.rendered([(place.start, place.end) for place in places if place.piece.is_spelling])
 
 
@@ -94,6 +90,11 @@ class _Painting:
     def has_calls(self, message: int) -> bool:
         """Return whether a message calls functions."""
         return bool(self._messages[message].get("tool_calls"))
+
+    def turns_with(self, name: str, start: int, end: int) -> list[int] | None:
+        """Return the places of a name in [start, end) that are in a turn; None if it has no place there at all."""
+        found = [match.start() for match in re.compile(re.escape(name)).finditer(self.text, start, end)]
+        return [place for place in found if self._classes[place] & ROLE_BITS in OF_ASSISTANT] if found else None
 
     def paint_pieces(self, places: Sequence[Place], flags: int = 0) -> None:
         """Give pieces their classes, also what is between two of one message that have the same."""
@@ -178,6 +179,11 @@ class _Run:
     start: int
     end: int = 0
 
+    def speaks_after_calls(self) -> bool:
+        """Return whether a template writes a content after the calls of its message, perhaps after their outputs."""
+        kinds = [place.piece.kind & ROLE_BITS for place in self.places]
+        return TOOL_CALL in kinds and kinds[-1] != TOOL_CALL
+
 
 def _runs(places: Sequence[Place]) -> list[_Run]:
     """Return the pieces of messages in runs."""
@@ -208,6 +214,8 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
             if run.is_of_assistant:
                 start = prompts.pop()[1] if prompts else run.start
                 is_alone = silent.isdisjoint(range(run.message + 1, next_run.message))
+                if not is_alone and run.speaks_after_calls():
+                    raise unclear("an empty output of a tool may be inside a message of the assistant")
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
             for message, (_, start) in zip(empty, prompts, strict=False):
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
@@ -224,3 +232,17 @@ def _paint_turn(painting: _Painting, turns: Turns, run: _Run, start: int, limit:
     else:
         stop = turns.empty_stop(painting.text, run.end, limit, has_calls=has_calls)
     painting.paint_turn(start, stop[1] if stop else run.end, run.message, run.places, stop)
+
+
+def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[Call]) -> None:
+    """Raise BadConversation if a call without pieces is in the text, but not in a turn."""
+    written = {place.index for place in places}
+    for call in calls:
+        if written.isdisjoint(call.pieces):
+            start = max((place.end for place in places if place.piece.message < call.message), default=0)
+            others = (place.start for place in places if place.piece.message > call.message)
+            found = painting.turns_with(call.name, start, min(others, default=len(painting.text)))
+            own = [at for at in found or () if not any(one.start <= at < one.end for one in places)]
+            num_alike = sum((other.message, other.name) == (call.message, call.name) for other in calls)
+            if found is not None and len(own) < num_alike:
+                raise unclear(f"a call of {call.name} has no text among its arguments that shows where it is")

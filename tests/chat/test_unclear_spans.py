@@ -1,0 +1,78 @@
+"""Templates without marks that make it hard to see what an assistant wrote: it is right, or the row is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders.chat_tokenizer import write_chat_tokenizer
+from tokenloom.chat.conversation import canonical
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.encoding import ChatEncoder
+from tokenloom.errors import BadConversation
+from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.tokenizers import Tokenizer, load_tokenizer
+
+_ASKED = {"role": "user", "content": "q"}
+#: A turn begins with <|bot|>, but not after the output of a tool. Its calls and their outputs come before its content.
+_TEMPLATE = """
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {{- message.content }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|bot|>' if messages[loop.index0 - 1].role == 'user' }}
+        {%- for call in message.tool_calls or [] %}
+            {{- ('ask' if call.function.name == 'ask' else 'tell') + '(' }}
+            {%- for value in call.function.arguments.values() %}{{ value }}{% endfor %}
+            {{- ')<|im_end|>' }}
+        {%- endfor %}
+        {%- if message.content and message.tool_calls %}
+            {{- '(' + messages[loop.index].content + ')' }}
+        {%- endif %}
+        {%- if message.content %}{{ message.content + '<|im_end|>' }}{% endif %}
+    {%- elif messages[loop.index0 - 1].role != 'assistant' %}
+        {{- '(' + message.content + ')' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|bot|>{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The small tokenizer."""
+    return load_tokenizer(write_chat_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"))
+
+
+def _shown(tokenizer: Tokenizer, *messages: dict[str, Any]) -> str:
+    """Return the text of a conversation with brackets around what is learned."""
+    rendered = ChatEncoder(ChatDefinition(_TEMPLATE), tokenizer).render(canonical({"messages": [*messages]}))
+    parts, start = [], 0
+    for end, number in zip(rendered.ends.tolist(), rendered.classes.tolist(), strict=True):
+        text = rendered.text[start:end]
+        parts.append(f"[{text}]" if learned_classes("assistant")[number] else text)
+        start = end
+    return "".join(parts).replace("][", "")
+
+
+def _calling(*arguments: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    calls = [{"type": "function", "function": {"name": "ask", "arguments": each}} for each in arguments]
+    return {"role": "assistant", "tool_calls": calls, **fields}
+
+
+def test_a_message_that_spells_the_prompt_begins_no_turn(tokenizer: Tokenizer) -> None:
+    messages = [_ASKED, {"role": "tool", "content": "<|bot|>"}, {"role": "assistant", "content": "yes"}]
+    assert _shown(tokenizer, *messages) == "q(<|bot|>)[yes<|im_end|>]"
+
+
+def test_a_call_that_is_nowhere_to_be_found_is_refused(tokenizer: Tokenizer) -> None:
+    assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": "y"})) == "q<|bot|>[ask(x)<|im_end|>ask(y)<|im_end|>]"
+    with pytest.raises(BadConversation, match="a call of ask has no text among its arguments"):
+        _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": 1}))
+
+
+@pytest.mark.parametrize("output", ["", "x"])
+def test_an_output_inside_a_message_of_the_assistant_is_refused(tokenizer: Tokenizer, output: str) -> None:
+    messages = [_ASKED, _calling({"n": "x"}, content="done"), {"role": "tool", "content": output}]
+    with pytest.raises(BadConversation, match=r"inside a message of the assistant|in several places"):
+        _shown(tokenizer, *messages)
