@@ -69,7 +69,7 @@ class ChatEncoder:
     """
 
     def __init__(self, definition: ChatDefinition, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.definition, self._tokenizer = definition, tokenizer
         reference: Any = getattr(tokenizer, "reference", tokenizer)
         self._tokens: ChatTokens = reference.chat_tokens()
         self._template = ChatTemplate(definition)

@@ -31,7 +31,7 @@ class Rendered:
         ends: where each segment ends, in characters; the first starts at 0, the last ends with the text.
         classes: the class of each segment, see storage.formats.classes.
         spellings: [start, end) of the spellings of special tokens in messages, which are text, in order.
-        num_turns: messages of the assistant in the text.
+        num_turns: messages of the assistant that may be learned.
         num_ended: those of them that end with a stop token.
     """
 
@@ -126,7 +126,9 @@ class _Painting:
         classes, ends = self._classes, sorted(self._ends - {0})
         ends = [one for one, after in pairwise([*ends, 0]) if after == 0 or classes[one - 1] != classes[after - 1]]
         kinds = np.frombuffer(bytes([classes[end - 1] for end in ends]), np.uint8)
-        return Rendered(self.text, np.array(ends, np.int64), kinds, spellings, len(self._stops), len(stops))
+        learned = [stop for message, stop in self._stops.items() if self._flags(message) & MAY_LEARN]
+        num_ended = sum(stop is not None for stop in learned)
+        return Rendered(self.text, np.array(ends, np.int64), kinds, spellings, len(learned), num_ended)
 
     def _flags(self, message: int) -> int:
         may_learn = 0 if self._messages[message].get("train") is False else MAY_LEARN

@@ -107,10 +107,20 @@ def _part(library: tokenizers.Tokenizer, text: str, start: int, end: int) -> tup
 
 def _ordinary(library: tokenizers.Tokenizer, text: str, start: int, end: int) -> tuple[Any, Any]:
     """Return the ids of a part in which no added token is found; each is as long as the part."""
-    part = text[start:end] if library.normalizer is None else library.normalizer.normalize_str(text[start:end])
-    words = [part] if library.pre_tokenizer is None else [w for w, _ in library.pre_tokenizer.pre_tokenize_str(part)]
-    ids = [token.id for word in words for token in library.model.tokenize(word)]
+    newline = library.encode("\n", add_special_tokens=False).ids
+    ids = _ids_of_words(library, "\n" + text[start:end])
+    follows = ids[: len(newline)] == newline
+    ids = ids[len(newline) :] if follows else _ids_of_words(library, text[start:end])
     return _arrays(ids, [(0, end - start)] * len(ids), start)
+
+
+def _ids_of_words(library: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Return the ids of a text in which no added token is found."""
+    normal = text if library.normalizer is None else library.normalizer.normalize_str(text)
+    words = (
+        [normal] if library.pre_tokenizer is None else [w for w, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
+    )
+    return [token.id for word in words for token in library.model.tokenize(word)]
 
 
 def _arrays(ids: Sequence[int], offsets: Sequence[tuple[int, int]], start: int) -> tuple[Any, Any]:
