@@ -66,6 +66,7 @@ def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
+@pytest.mark.timeout(1800)  # the full run kills hundreds of builds, which share a machine with other tests
 def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(with_chats(small_spec(tmp_path), tmp_path, 9).model_dump_json())
     time.sleep(_REMEMBERED_SECONDS)
