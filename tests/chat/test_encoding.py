@@ -73,7 +73,7 @@ def small_tokenizer(kind: str = "plain") -> ReferenceTokenizer:
 
 
 @lru_cache
-def _encoder(style: str, generation: bool = False, kind: str = "plain", in_content: str = "text") -> ChatEncoder:
+def encoder_of(style: str, generation: bool = False, kind: str = "plain", in_content: str = "text") -> ChatEncoder:
     definition = ChatDefinition(
         template(style, generation=generation), special_tokens=NAMES, special_tokens_in_content=in_content
     )
@@ -105,7 +105,7 @@ def _rendered_or_none(encoder: ChatEncoder, messages: Sequence[dict[str, Any]]) 
 def test_ids_are_those_of_transformers(kind: str, conversation: tuple[str, bool, list[dict[str, Any]]]) -> None:
     style, generation, messages = conversation
     for in_content in ("token", "text"):
-        encoder = _encoder(style, generation, kind, in_content)
+        encoder = encoder_of(style, generation, kind, in_content)
         rendered = _rendered_or_none(encoder, messages)
         if rendered is None:
             continue
@@ -129,7 +129,7 @@ def test_texts_cut_at_added_tokens_and_whole_texts_have_the_same_ids_and_classes
     conversations: list[tuple[str, bool, list[dict[str, Any]]]],
 ) -> None:
     style, generation, _ = conversations[0]
-    encoder = _encoder(style, generation)
+    encoder = encoder_of(style, generation)
     found = [_rendered_or_none(encoder, messages) for _, _, messages in conversations]
     rendered = [one for one in found if one is not None]
     whole = ChatEncoder(encoder.definition, small_tokenizer())
@@ -150,12 +150,12 @@ def _fast() -> FastTokenizer:
 
 def _one_by_one(encoder: ChatEncoder, rendered: Sequence[Any]) -> EncodedChats:
     parts = [encoder.encode([one], _UINT32) for one in rendered] or [encoder.encode([], _UINT32)]
-    arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS]
-    return EncodedChats(*arrays, sum((part.counts for part in parts), ChatCounts()))
+    tokens, num_tokens, classes = (np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS)
+    return EncodedChats(tokens, num_tokens, classes, sum((part.counts for part in parts), ChatCounts()))
 
 
 def test_a_token_that_overlaps_what_is_learned_is_learned() -> None:
-    encoder = _encoder("instruct")
+    encoder = encoder_of("instruct")
     encoded = _encode(encoder, ("user", "hello"), ("assistant", "hello to a user"))
     learned = learned_classes("assistant")[encoded.classes]
     assert small_tokenizer().decode(encoded.tokens[learned]).strip() == "hello to a user<|endoftext|>"
@@ -168,7 +168,7 @@ def _encode(encoder: ChatEncoder, *messages: tuple[str, str], **more: Any) -> En
 
 
 def test_a_conversation_ends_with_one_end_of_text_that_is_never_learned_and_begins_with_a_mark() -> None:
-    encoded = _encode(_encoder("headers"), ("user", "a"), ("assistant", "b"))
+    encoded = _encode(encoder_of("headers"), ("user", "a"), ("assistant", "b"))
     assert encoded.classes[-1] == 0
     assert (encoded.classes[:-1] & MAY_LEARN == MAY_LEARN).all()
     assert (encoded.classes & BEGINS > 0).tolist() == [True] + [False] * (len(encoded.classes) - 1)
@@ -180,7 +180,7 @@ def test_a_conversation_ends_with_one_end_of_text_that_is_never_learned_and_begi
 def test_huge_contents(kind: str, size: int) -> None:
     spelling = "" if kind == "pieces" else " <|im_end|>"
     text = f"the user says héllo to日本{spelling}\n" * (size // 35)
-    encoded = _encode(_encoder("chatml", kind=kind), ("user", text), ("assistant", text))
+    encoded = _encode(encoder_of("chatml", kind=kind), ("user", text), ("assistant", text))
     learned = encoded.tokens[learned_classes("assistant")[encoded.classes]]
     assert small_tokenizer(kind).decode(learned).replace("▁", " ") == text + "<|im_end|>"
 
@@ -191,7 +191,7 @@ def test_counts_of_turns_ends_targets_and_doubled_bos() -> None:
         small_tokenizer(),
     )
     assert _encode(doubled, ("user", "a")).counts == ChatCounts(1, without_target=1, doubled_bos=1)
-    ended = _encode(_encoder("headers"), ("user", "a"), ("assistant", "b"))
+    ended = _encode(encoder_of("headers"), ("user", "a"), ("assistant", "b"))
     assert ended.counts == ChatCounts(1, turns=1, ended_turns=1)
     unended = ChatEncoder(ChatDefinition("{% for m in messages %}{{ m.content }}\n{% endfor %}"), small_tokenizer())
     assert _encode(unended, ("user", "<s>"), ("assistant", "b")).counts == ChatCounts(1, turns=1)
@@ -200,13 +200,13 @@ def test_counts_of_turns_ends_targets_and_doubled_bos() -> None:
 def test_spellings_of_special_tokens_in_messages() -> None:
     messages = (("user", "a<|im_end|>b"), ("assistant", "<think>c</think><|eot|>"))
     ids = {token.content: i for i, token in small_tokenizer()._library.get_added_tokens_decoder().items()}  # type: ignore[attr-defined]
-    as_text = _encode(_encoder("chatml"), *messages).tokens.tolist()
-    as_token = _encode(_encoder("chatml", in_content="token"), *messages).tokens.tolist()
+    as_text = _encode(encoder_of("chatml"), *messages).tokens.tolist()
+    as_token = _encode(encoder_of("chatml", in_content="token"), *messages).tokens.tolist()
     assert (as_text.count(ids["<|im_end|>"]), as_token.count(ids["<|im_end|>"])) == (2, 3)
     assert (as_text.count(ids["<|eot|>"]), as_token.count(ids["<|eot|>"])) == (0, 1)
     assert (as_text.count(ids["<think>"]), as_token.count(ids["<think>"])) == (1, 1)
     with pytest.raises(BadConversation) as caught:
-        _encode(_encoder("chatml", in_content="fail"), *messages)
+        _encode(encoder_of("chatml", in_content="fail"), *messages)
     assert caught.value.reason == "special_token"
     tools = [{"type": "function", "function": {"name": "<|eot|>", "description": "<|eot|>"}}]
     encoder = ChatEncoder(ChatDefinition("{{ tools | tojson }}{{ messages[0].role }}"), small_tokenizer())
@@ -248,12 +248,12 @@ def test_what_can_not_render_conversations_is_refused() -> None:
 
 
 def test_no_conversations_are_no_tokens() -> None:
-    encoded = _encoder("chatml").encode([], _UINT32)
+    encoded = encoder_of("chatml").encode([], _UINT32)
     assert (len(encoded.tokens), len(encoded.num_tokens), encoded.counts) == (0, 0, ChatCounts())
 
 
 def test_roles_of_text_are_not_of_conversations() -> None:
-    encoded = _encode(_encoder("thinking"), ("system", "s"), ("user", "a"), ("assistant", "<think>r</think>b"))
+    encoded = _encode(encoder_of("thinking"), ("system", "s"), ("user", "a"), ("assistant", "<think>r</think>b"))
     assert set((encoded.classes & ROLE_BITS).tolist()) == {0, 2, 4, 5, 6}
 
 

@@ -1,0 +1,243 @@
+"""What each part of a rendered conversation is: with blocks of `generation`, and from marks alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.builders.chat_styles import NAMES, template
+from tests.chat.test_encoding import CONVERSATIONS, encoder_of, small_tokenizer
+from tests.counts import count
+from tokenloom.chat.conversation import canonical
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.encoding import ChatEncoder
+from tokenloom.chat.spans import Rendered
+from tokenloom.errors import BadConversation
+from tokenloom.storage.formats.classes import (
+    ENDS_TURN,
+    LAST_TURN,
+    MAY_LEARN,
+    ROLE_BITS,
+    ROLES,
+    TEMPLATE,
+    learned_classes,
+)
+
+USER: dict[str, Any] = {"role": "user", "content": "hi"}
+ASSISTANT: dict[str, Any] = {"role": "assistant", "content": "hello"}
+
+
+def _encoder(text: str, **fields: Any) -> ChatEncoder:
+    return ChatEncoder(ChatDefinition(text, **{"special_tokens": NAMES} | fields), small_tokenizer())
+
+
+def _render(text: str, messages: list[dict[str, Any]], tools: Any = None, **fields: Any) -> Rendered:
+    conversation = {"messages": messages} | ({"tools": tools} if tools else {})
+    return _encoder(text, **fields).render(canonical(conversation))
+
+
+def _segments(rendered: Rendered) -> list[tuple[str, int]]:
+    places = pairwise([0, *rendered.ends.tolist()])
+    return [(rendered.text[start:end], int(kind)) for (start, end), kind in zip(places, rendered.classes, strict=True)]
+
+
+def _shown(rendered: Rendered) -> list[tuple[str, str]]:
+    """Return the segments and their roles, with ! after that of a stop token."""
+    return [(text, ROLES[kind & ROLE_BITS] + "!" * (kind & ENDS_TURN > 0)) for text, kind in _segments(rendered)]
+
+
+def _learned(rendered: Rendered, learn: str = "assistant") -> list[str]:
+    """Return the learned texts, neighbours joined."""
+    table, texts, follows = learned_classes(learn), [""], False
+    for text, kind in _segments(rendered):
+        if table[kind]:
+            texts = [*texts[:-1], texts[-1] + text] if follows else [*texts, text]
+        follows = bool(table[kind])
+    return texts[1:]
+
+
+@settings(max_examples=count(150, 5000), deadline=None, suppress_health_check=list(HealthCheck))
+@given(CONVERSATIONS)
+def test_marks_alone_show_what_blocks_of_generation_say(conversation: tuple[str, bool, list[dict[str, Any]]]) -> None:
+    style, _, messages = conversation
+    text = canonical({"messages": messages})
+    try:
+        marked, said = (encoder_of(style, generation).render(text) for generation in (False, True))
+    except BadConversation:
+        return
+    assert marked.text == said.text
+    mine, theirs = _learned_places(marked), _learned_places(said)
+    assert mine <= theirs  # nothing else is learned
+    written = [message.get(name, "a") for message in messages for name in ("content", "reasoning_content")]
+    if all(map(str.strip, written)) and style != "instruct":  # which has no generation prompt: white space is left out
+        assert {place for place in theirs - mine if not said.text[place].isspace()} == set()
+
+
+def _learned_places(rendered: Rendered) -> set[int]:
+    table = learned_classes("assistant")
+    places = zip(pairwise([0, *rendered.ends.tolist()]), rendered.classes, strict=True)
+    return {place for (start, end), kind in places if table[kind] for place in range(start, end)}
+
+
+@pytest.mark.parametrize("generation", [False, True])
+@pytest.mark.parametrize(
+    ("style", "learned"),
+    [
+        ("chatml", ["hello<|im_end|>", "bye<|im_end|>"]),
+        ("headers", ["hello<|eot|>", "bye<|eot|>"]),
+        ("next", ["\nhello<|user|>", "\nbye"]),
+        ("instruct", ["hello</s>", "bye</s>"]),
+        ("thinking", ["hello<|im_end|>", "bye<|im_end|>"]),
+        ("channels", ["<|channel|>final<|message|>hello<|end|>", "<|channel|>final<|message|>bye<|ret|>"]),
+    ],
+)
+def test_each_style_of_template(style: str, learned: list[str], generation: bool) -> None:
+    messages = [USER, ASSISTANT, {**USER, "content": "well"}, {**ASSISTANT, "content": "bye"}]
+    rendered = _render(template(style, generation=generation), messages)
+    assert _learned(rendered) == learned
+    assert _learned(rendered, "last") == learned[1:]
+    assert rendered.num_turns == 2
+    assert rendered.num_ended == sum(text.endswith(">") for text in learned)
+
+
+@pytest.mark.parametrize("generation", [False, True])
+def test_calls_reasoning_and_outputs_have_roles_of_their_own(generation: bool) -> None:
+    call = {"type": "function", "function": {"name": "get", "arguments": {"a": "x", "n": 5}}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "reasoning_content": "so", "tool_calls": [call]},
+        {"role": "tool", "content": "out"},
+        ASSISTANT,
+    ]
+    thinking = _shown(_render(template("thinking", generation=generation), messages))
+    assert thinking[3:11] == [
+        ("<think>\n", "assistant"),
+        ("so", "reasoning"),
+        ('\n</think>\n\n\n<tool_call>\n{"name": "', "assistant"),
+        ('get", "arguments": {"a": "x", "n": 5}', "tool_call"),
+        ("}\n</tool_call>", "assistant"),
+        ("<|im_end|>", "assistant!"),
+        ("\n<|im_start|>user\n<tool_response>\n", "template"),
+        ("out", "tool_output"),
+    ]
+    channels = _shown(_render(template("channels", generation=generation), messages))
+    assert ("<|call|>", "assistant!") in channels
+    assert [text for text, role in channels if role == "tool_output"] == ["out"]
+    assert [text for text, role in channels if role == "reasoning"] == ["so"]
+    assert not any(
+        "get to=assistant" in text for text in _learned(_render(template("channels", generation=generation), messages))
+    )
+
+
+def test_reasoning_between_think_tags() -> None:
+    messages = [USER, {"role": "assistant", "content": "<think>\nso\n</think>\n\nhello"}]
+    for text in (template("thinking", generation=False), template("chatml", generation=False)):
+        shown = _shown(_render(text, messages))
+        assert ("so", "reasoning") in shown
+        assert ("\n</think>\n\nhello", "assistant") in shown
+
+
+@pytest.mark.parametrize("generation", [False, True])
+@pytest.mark.parametrize("style", ["chatml", "headers", "thinking"])
+def test_an_empty_message_of_the_assistant_ends_its_turn(style: str, generation: bool) -> None:
+    messages = [USER, {"role": "assistant", "content": ""}, USER, {"role": "assistant", "content": " "}]
+    rendered = _render(template(style, generation=generation), messages)
+    assert [text.strip()[:2] for text in _learned(rendered)] == ["<|", "<|"]
+    assert (rendered.num_turns, rendered.num_ended) == (2, 2)
+
+
+@pytest.mark.parametrize("generation", [False, True])
+def test_what_is_kept_out_of_the_loss_may_not_be_learned_nor_its_stop_token(generation: bool) -> None:
+    messages = [USER, {**ASSISTANT, "train": False}, {**USER, "train": False}, {**ASSISTANT, "content": "bye"}]
+    rendered = _render(template("chatml", generation=generation), messages)
+    assert _learned(rendered) == ["bye<|im_end|>"]
+    assert _learned(rendered, "all")[1] == "\n<|im_start|>user\n"
+    kept_out = [text for text, kind in _segments(rendered) if not kind & MAY_LEARN]
+    assert "".join(kept_out) == "hello<|im_end|>hi"
+    assert (rendered.num_turns, rendered.num_ended) == (1, 1)
+
+
+def test_a_loop_of_tools_is_one_last_turn() -> None:
+    call = {"type": "function", "function": {"name": "get", "arguments": {}}}
+    messages = [USER, ASSISTANT, USER, {"role": "assistant", "content": "a", "tool_calls": [call]}]
+    messages += [{"role": "tool", "content": "b"}, {"role": "assistant", "content": "c"}, USER]
+    rendered = _render(template("thinking", generation=False), messages)
+    last = "".join(text for text, kind in _segments(rendered) if kind & LAST_TURN)
+    assert last == 'a\n<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call><|im_end|>c<|im_end|>'
+
+
+def test_the_stop_tokens_of_the_spec_end_a_turn() -> None:
+    text = "{% for m in messages %}{{ m.role }}: {{ m.content }} END\n{% endfor %}"
+    assert _learned(_render(text, [USER, ASSISTANT])) == ["hello"]
+    rendered = _render(text, [USER, ASSISTANT], stop_tokens=("END",))
+    assert _learned(rendered) == ["hello END"]
+    assert rendered.num_ended == 1
+
+
+def test_a_template_may_move_repeat_and_leave_out_what_others_say() -> None:
+    text = (
+        "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+        "{% for m in messages if m.role != 'system' %}<|head|>{{ m.role }}<|/head|>{{ m.content }}<|eot|>{% endfor %}"
+        "{{ messages[0].content }}"
+    )
+    messages = [USER, {"role": "system", "content": "be"}, ASSISTANT, {"role": "tool", "content": "out"}]
+    rendered = _render(text, messages)
+    assert _learned(rendered) == ["hello<|eot|>"]
+    assert [role for _, role in _shown(rendered)][:3] == ["system", "template", "user"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for m in messages %}{{ m.content | upper | replace('H', 'x') }}{{ m.content[0] }}{% endfor %}",
+        "{% for m in messages %}{{ m.content[1:] }}{% endfor %}",
+        "{% for m in messages %}{{ m.content | length }}{% endfor %}",
+        "{% for m in messages %}{{ m.content | reverse }}{% endfor %}",
+        "{% for m in messages %}{{ m.content == 'héllo' }}{% endfor %}",
+        "{% for m in messages %}{{ m.content.split('l')[0] }}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}{{ messages[1].content }}",
+        "{{ messages[1].content }}<|eot|>{{ messages[0].content }}<|eot|>{{ messages[1].content }}",
+        "{% for m in messages %}{{ m.content | tojson(ensure_ascii=true) }}{% endfor %}",
+        "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}",
+    ],
+)
+def test_what_is_not_certain_is_refused(text: str) -> None:
+    messages = [{**USER, "content": "hi é"}, {**ASSISTANT, "content": "héllo"}, {**ASSISTANT, "content": "l"}]
+    with pytest.raises(BadConversation) as caught:
+        _render(text, messages)
+    assert caught.value.reason == "no_spans"
+    assert "are not certain" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "private",
+    ["\ue000", "\ue000\U000f0001", "\ue000\uf8ff\U000f0000\U0010fffd", "".join(map(chr, range(0xE000, 0xE100)))],
+)
+def test_private_use_characters_of_a_message_are_left_alone(private: str) -> None:
+    messages = [{**USER, "content": private}, {**ASSISTANT, "content": f"{private}<think>{private}"}]
+    rendered = _render(template("chatml", generation=False), messages)
+    assert _learned(rendered) == [f"{private}<think>{private}<|im_end|>"]
+
+
+def test_a_message_with_more_pieces_than_a_plane_has_characters() -> None:
+    messages = [USER, {**ASSISTANT, "content": "a<think>" * 7000}]
+    assert _learned(_render(template("chatml", generation=False), messages)) == ["a<think>" * 7000 + "<|im_end|>"]
+    with pytest.raises(BadConversation, match="more strings than there are private-use characters"):
+        _render(template("chatml", generation=False), [USER, {**ASSISTANT, "content": "a<think>" * 70_000}])
+
+
+def test_white_space_around_what_the_assistant_says_belongs_to_its_turn() -> None:
+    messages = [USER, {**ASSISTANT, "content": " \n hello\u3000\n"}]
+    assert _learned(_render(template("chatml", generation=False), messages)) == [" \n hello\u3000\n<|im_end|>"]
+
+
+def test_tools_are_of_the_template() -> None:
+    text = "{{ tools | tojson }}<|eot|>{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}"
+    rendered = _render(text, [USER, ASSISTANT], tools=[{"type": "function", "function": {"name": "<|eot|>"}}])
+    first, kind = _segments(rendered)[0]
+    assert (first.count("<|eot|>"), kind & ROLE_BITS) == (2, TEMPLATE)
+    assert rendered.spellings == [(first.index("<|eot|>"), first.index("<|eot|>") + 7)]
+    assert _learned(rendered) == ["hello<|eot|>"]
