@@ -94,7 +94,7 @@ class BestFitDrop(BestFit):
     """The same without the documents of more than T + 1 tokens."""
 
     name = "best_fit_drop"
-    if_empty = "use a larger seq_len, because documents of more than seq_len + 1 tokens are left out"
+    if_empty = "use a larger seq_len, or another overlong"
 
     def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
         return np.where(lengths > seq_len + 1, 0, lengths)

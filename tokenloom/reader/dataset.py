@@ -224,6 +224,8 @@ def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tup
     policy = learn if isinstance(learn, str) else tuple(sorted(set(learn)))
     table = learned_classes(policy)
     if files.has_masks:
+        if files.manifest.tokenizer.vocab_size > 2**31:
+            raise ValueError("a vocabulary of more than 2**31 ids is not supported with conversations")
         return policy
     if not table[TEXT_CLASS]:
         raise ValueError(f"learn={learn!r} leaves out text, and this version holds nothing else: omit it")

@@ -157,6 +157,7 @@ class DatasetStream(Stream):
             f"{counted(data.num_tokens, 'token')} {data.format.dtype.name}, {way}",
             f"packing   {data.packing}: {counted(len(data), 'sample')} of {counted(data.seq_len, 'token')} per epoch",
             f"order     {order.name}{lanes}, seed {order.seed}",
+            *([] if data.format.learn is None else [f"learn     {_described(data.format.learn)}, by masks"]),
         ]
 
     def fingerprint(self) -> DatasetFingerprint:
@@ -198,6 +199,10 @@ class DatasetStream(Stream):
         near = positions[positions < positions[:1].sum() + len(self.dataset)]  # later epochs have the same shards
         shards, first = np.unique(self.dataset.shards_of(self.order.samples(near)), return_index=True)
         yield self.dataset, shards[np.argsort(first)].tolist()
+
+
+def _described(learn: str | tuple[str, ...]) -> str:
+    return learn if isinstance(learn, str) else ", ".join(learn)
 
 
 class MixtureStream(Stream):

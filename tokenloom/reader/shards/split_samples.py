@@ -17,7 +17,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.formats.shard_entries import MASK
 from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.packings import PACKINGS, PackingShares, plan_shard, sample_key, shares_of
+from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, PackingShares, plan_shard, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.wording import counted
 
@@ -91,9 +91,11 @@ class SplitSamples:
         packing = PACKINGS[self.packing]
         needed = 2 if packing.has_padding else self.seq_len + 1
         what = "document" if packing.follows_documents else "shard"
+        why = f"a sample takes at least {needed:,} tokens of one {what}, and no {what} has that many"
+        if self.packing == OVERLONG["drop"]:
+            why = f"documents of more than {self.seq_len + 1:,} tokens are left out, and there are no others"
         return (
-            f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} a sample takes at least "
-            f"{needed:,} tokens of one {what}, and no {what} has that many; {packing.if_empty}"
+            f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} {why}; {packing.if_empty}"
         )
 
     def shards_of(self, indices: Int64s) -> Int64s:
