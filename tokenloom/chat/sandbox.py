@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -37,8 +38,8 @@ _OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "for
 _LOOP = jinja2.runtime.LoopContext
 _OF_LOOP = frozenset(name for name in dir(_LOOP) if not name.startswith("_"))
 _SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
-_MAX_KNOWN = 10_000
-_PLAIN = frozenset([bool, int, str])
+_PLAIN = frozenset([bool, int, str])  # types of values that the sandbox need not look at
+_MAX_KNOWN = 10_000  # answers of the sandbox that are remembered
 _OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
 
 
@@ -163,14 +164,13 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a filter that checks its arguments first."""
+        checked = partial(CHECKED_FILTERS[name], self.budget)
+        if not hasattr(function, "jinja_pass_arg"):
+            return lambda *args, **kwargs: function(*checked(*args, **kwargs))
 
-        def limited(first: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            arguments = CHECKED_FILTERS[name](self.budget, value, *args, **kwargs)
-            return function(first, *arguments) if takes_first else function(*arguments)
+        def limited(first: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(first, *checked(*args, **kwargs))
 
-        takes_first = hasattr(function, "jinja_pass_arg")
-        if not takes_first:
-            return lambda value, *args, **kwargs: function(*CHECKED_FILTERS[name](self.budget, value, *args, **kwargs))
         limited.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
         return limited
 
