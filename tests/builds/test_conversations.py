@@ -14,12 +14,12 @@ import pytest
 
 from tests.builders.datasets import build
 from tests.builders.learned_texts import MadeConversations, digest, learned_in_shards
-from tests.counts import FULL, SUMMARY, count, full_only
+from tests.counts import SUMMARY, count, full_only
 from tests.drivers.kill_driver import find_incomplete
 from tokenloom.spec.build_spec import BuildSpec
 
 _ROOT = Path(__file__).parents[2]
-_KILLED_AT = ("tokenize", "tokenize", "assign", "shuffle", "shuffle", "validate", "publish") if FULL else ("shuffle",)
+_KILLED_AT = ("tokenize", "tokenize", "assign", "shuffle", "shuffle", "validate", "publish")
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,7 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=_ROOT, start_new_session=True)
 
 
+@full_only  # in the reduced run, test_kills.py kills builds of conversations and compares their bytes
 def test_shards_say_what_was_rendered_after_kills(made: MadeConversations, tmp_path: Path) -> None:
     spec = _elsewhere(made, tmp_path)
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
