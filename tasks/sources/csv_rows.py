@@ -13,11 +13,12 @@ from itertools import chain
 from typing import IO, Any
 
 from tokenloom.errors import BadRow, InputError, message_of
+from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.csv_dialect import Dialect
 from tokenloom.tasks.sources.files.compressed import open_decompressed
-from tokenloom.tasks.sources.rows.fields import WHOLE_ROW, Fields
+from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.shown_names import column_error
 from tokenloom.tasks.sources.rows.text_files import TextFileReader

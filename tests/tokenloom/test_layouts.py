@@ -13,19 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenloom.chat.conversation import canonical, content_hashes, num_chars, parse
-from tokenloom.chat.layouts import LAYOUTS, normalized, recognized
+from tokenloom.chat.layouts import normalized, recognized
 from tokenloom.errors import BadConversation
-from tokenloom.spec import sources
 
 _HI = {"content": "Hi", "role": "user"}
 _HELLO = {"content": "Hello!", "role": "assistant"}
 _CALL = {"type": "function", "function": {"name": "add", "arguments": {"b": 2, "a": 1}}}
 _TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 _ARGUMENTS = [{"b": 2, "a": 1}, '{"b": 2, "a": 1}', {"b": 2, "c": None, "a": 1}, '{"b": 2, "a": 1, "c": null}']
-
-
-def test_the_spec_and_the_readers_know_the_same_layouts() -> None:
-    assert sources.LAYOUTS == LAYOUTS
 
 
 def messages_of(*messages: Any, layout: str = "messages") -> list[dict[str, Any]]:

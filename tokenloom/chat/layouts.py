@@ -19,8 +19,8 @@ from typing import Any
 
 from tokenloom.chat.calls import Message, bad, calls_of, kind_of, parsed, text_of, tools_of
 from tokenloom.errors import BadConversation
+from tokenloom.spec.layouts import LAYOUTS
 
-LAYOUTS = ("messages", "sharegpt", "alpaca", "prompt_completion")  # spec/sources.py has them too
 #: keys of a row that is a conversation itself; the columns that are read of it
 ROW_KEYS = ("messages", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion")
 PAIR_KEYS = ("chosen", "rejected")

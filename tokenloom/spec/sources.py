@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from tokenloom.spec.base import Glob, Location, Name, SpecModel, kind_field
 from tokenloom.spec.form import as_any_of
+from tokenloom.spec.layouts import LAYOUTS, WHOLE_ROW
 from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import columns_of, parse_filter
 
@@ -64,10 +65,6 @@ def _encoding_field() -> Any:
         title="Encoding",
         description="As Python names it: utf-16, cp1252; of several, the first that decodes the file. Empty: utf-8",
     )
-
-
-LAYOUTS = ("messages", "sharegpt", "alpaca", "prompt_completion")  # which chat/layouts.py reads
-WHOLE_ROW = "."  # the `messages` of a source each of whose rows is a conversation
 
 
 def _known_layout(name: str) -> str:

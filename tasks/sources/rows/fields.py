@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow, message_of
+from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.conversations import ROLES, Conversations, instead_of_text
@@ -14,7 +15,6 @@ from tokenloom.tasks.sources.rows.path_columns import OPTION
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
 _MISSING = object()
-WHOLE_ROW = "."  # the `text` or `messages` of a source whose rows are texts or conversations themselves
 
 
 def is_conversation(value: object) -> bool:
