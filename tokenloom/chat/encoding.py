@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marks import NO_SPANS, Marker, any_of, unclear
+from tokenloom.chat.marker import Marker, any_of
+from tokenloom.chat.marks import NO_SPANS, unclear
 from tokenloom.chat.spans import Rendered, read_spans
 from tokenloom.chat.template import TEMPLATE, ChatTemplate
 from tokenloom.chat.turns import read_turns
