@@ -99,7 +99,7 @@ class _Conversations:
     def __init__(self, tokenizer: Tokenizer, chat: ChatDefinition) -> None:
         self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
         self._chats = _chat_encoder(canonical_json(chat), tokenizer, get_ident())  # type: ignore[arg-type]  # has a hash
-        self._is_learned = learned_classes("assistant")
+        self._is_learned = learned_classes("assistant").tobytes()
 
     def prepared(
         self, batches: Iterator[Rows], on_error: str, without_target: str, place_of: PlaceOf
@@ -154,7 +154,7 @@ class _Conversations:
         return replace(without_filtered(rows, has_target), num_without_target=num_dropped)
 
     def _has_target(self, rendered: Rendered) -> bool:
-        return bool((self._is_learned[rendered.classes] & (np.diff(rendered.ends, prepend=0) > 0)).any())
+        return b"\1" in rendered.classes.tobytes().translate(self._is_learned)
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         assert rows.rendered is not None

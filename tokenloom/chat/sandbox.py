@@ -140,6 +140,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             args = checked_arguments(__self.budget, name, owner, args, given)
             if type(owner) is str and name in _OF_TEXT:
                 return __obj(*args, **given)
+        elif type(owner) is _Generation:
+            return __obj(*args, **given)
         elif name in ("format", "format_map") and hasattr(__obj, "__wrapped__"):
             check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *given.values()])
         return super().call(__context, __obj, *args, **kwargs)

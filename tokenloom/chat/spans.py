@@ -81,11 +81,16 @@ class _Painting:
         self.num_messages = len(messages)
         self.assistants = {index for index, message in enumerate(messages) if message["role"] == "assistant"}
         last = max(self.assistants, default=-1)
-        users = (index for index in range(last, -1, -1) if messages[index]["role"] == "user")
-        self._last_turn = range(next(users, -1) + 1, last + 1)
+        begin = last
+        while begin >= 0 and messages[begin]["role"] != "user":
+            begin -= 1
+        self._flags = {
+            index: (0 if messages[index].get("train") is False else MAY_LEARN) | (LAST_TURN if index > begin else 0)
+            for index in self.assistants
+        }
         self._classes = bytearray(bytes([TEMPLATE | MAY_LEARN]) * len(text))
+        self._ends = {0, len(text)}  # where a class may end
         self._stops: dict[int, Span | None] = {}  # of each turn
-        self._ends = {len(text)}  # where a class may end
 
     def has_calls(self, message: int) -> bool:
         """Return whether a message calls functions."""
@@ -114,31 +119,36 @@ class _Painting:
             places: its pieces, in order.
             stop: its stop token.
         """
-        self._paint(start, end, ASSISTANT | self._flags(message))
-        self.paint_pieces(places, self._flags(message))
+        self._paint(start, end, ASSISTANT | self._flags[message])
+        self.paint_pieces(places, self._flags[message])
         self._stops[message] = stop or self._stops.get(message)
 
     def rendered(self, spellings: list[Span]) -> Rendered:
         """Return the text in segments of one class."""
-        stops = [(message, stop) for message, stop in self._stops.items() if stop]
-        for message, stop in stops:
-            self._paint(*stop, ASSISTANT | ENDS_TURN | self._flags(message))
-        classes, ends = self._classes, sorted(self._ends - {0})
-        ends = [one for one, after in pairwise([*ends, 0]) if after == 0 or classes[one - 1] != classes[after - 1]]
-        kinds = np.frombuffer(bytes([classes[end - 1] for end in ends]), np.uint8)
-        learned = [stop for message, stop in self._stops.items() if self._flags(message) & MAY_LEARN]
-        num_ended = sum(stop is not None for stop in learned)
-        return Rendered(self.text, np.array(ends, np.int64), kinds, spellings, len(learned), num_ended)
-
-    def _flags(self, message: int) -> int:
-        may_learn = 0 if self._messages[message].get("train") is False else MAY_LEARN
-        return may_learn | (LAST_TURN if message in self._last_turn else 0)
+        num_turns = num_ended = 0
+        for message, stop in self._stops.items():
+            flags = self._flags[message]
+            if stop:
+                self._paint(*stop, ASSISTANT | ENDS_TURN | flags)
+            if flags & MAY_LEARN:
+                num_turns += 1
+                num_ended += stop is not None
+        ends, kinds = list[int](), bytearray()
+        for end in sorted(self._ends)[1:]:
+            if kinds and kinds[-1] == self._classes[end - 1]:
+                ends[-1] = end
+            else:
+                ends.append(end)
+                kinds.append(self._classes[end - 1])
+        classes = np.frombuffer(kinds, np.uint8)
+        return Rendered(self.text, np.array(ends, np.int64), classes, spellings, num_turns, num_ended)
 
     def _paint(self, start: int, end: int, kind: int) -> None:
         """Give the characters [start, end) a class; does nothing if there are none."""
         if start < end:
             self._classes[start:end] = bytes([kind]) * (end - start)
-            self._ends |= {start, end}
+            self._ends.add(start)
+            self._ends.add(end)
 
 
 def _paint_blocks(painting: _Painting, places: Sequence[Place], turns: Turns) -> None:
