@@ -40,6 +40,15 @@ def test_read_measures_everything_it_names(
 
 
 @full_only
+def test_read_masks_compares_each_packing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))  # the program counts the samples of made stores
+    output = tmp_path / "masks.json"
+    _run(monkeypatch, "read_masks.py", "--tiny", "--rounds", "1", "--output", str(output))
+    figures = json.loads(output.read_text())["figures"]
+    assert [figure["unit"] for figure in figures] == ["M tokens/s", "of without"] * 3
+
+
+@full_only
 def test_gpu_feed_measures_each_way_and_step_on_any_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
