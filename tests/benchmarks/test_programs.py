@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.chat_families import Family, tokenizer_json
 from tests.counts import full_only
 
 _FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
@@ -71,3 +72,24 @@ def test_build_scale_compares_the_sizes(
     assert figures["time per token: largest / smallest"] == large / small
     assert list(tmp_path.iterdir()) == [output]
     assert len(capsys.readouterr().out.splitlines()) == len(figures) + 1
+
+
+@full_only
+def test_chat_compares_equal_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, data_dir: Path
+) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    tokens = Family(("<|im_start|>", "<|im_end|>"))
+    made = tokenizer_json(data_dir / "tokenizers/gpt-neox-20b/tokenizer.json", tokens, in_pieces=True)
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    output = tmp_path / "chat.json"
+    sizes = ["--conversations", "150", "--rounds", "1", "--batches", "4"]
+    given = ["--data", str(data_dir / "chat"), "--tokenizer", str(folder)]
+    _run(monkeypatch, "chat.py", *given, *sizes, "--json", str(output))
+    figures = {figure["name"]: figure["values"][0] for figure in json.loads(output.read_text())["figures"]}
+    rates = figures["ChatML: tokenloom"] / figures["ChatML: datasets.map"]
+    assert figures["ChatML: tokenloom / datasets.map"] == pytest.approx(rates)
+    assert figures["reading, best_fit: with masks"] > 0
+    assert capsys.readouterr().out.startswith("left out: the template that TRL trains Qwen 3 with")
