@@ -241,3 +241,8 @@ def test_tools_are_of_the_template() -> None:
     assert (first.count("<|eot|>"), kind & ROLE_BITS) == (2, TEMPLATE)
     assert rendered.spellings == [(first.index("<|eot|>"), first.index("<|eot|>") + 7)]
     assert _learned(rendered) == ["hello<|eot|>"]
+
+
+def test_a_comment_that_mentions_generation_is_no_block() -> None:
+    text = "{#- Adds {% generation %} and {% endgeneration %} -#}" + template("chatml", generation=False)
+    assert _learned(_render(text, [USER, ASSISTANT])) == ["hello<|im_end|>"]

@@ -58,6 +58,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         date: YYYY-MM-DD for `strftime_now`; None if a template must not ask.
     """
 
+    has_generation = False  # of the template that was compiled
     intercepted_binops = frozenset(["*", "**", "%"])
 
     def __init__(
@@ -86,7 +87,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals |= {"dict": _Dict(), "namespace": _Namespace}
 
     def compiled(self, source: str) -> jinja2.Template:
-        """Return a template, whose loops, macros and joined texts are counted.
+        """Return a template, whose loops, macros and joined texts are counted; one for each sandbox.
 
         Raises jinja2.TemplateSyntaxError if it is not valid.
         """
@@ -96,6 +97,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for node in tree.find_all(counted):
             count = jinja2.nodes.Const(_num_literal_chars(node))
             node.body.insert(0, jinja2.nodes.ExprStmt(_filter(count, "_round")))
+        self.has_generation = any(map(_is_generation, tree.find_all(jinja2.nodes.CallBlock)))
         _give_variables(tree, ())
         _Sums().visit(tree)
         tree.set_environment(self)
@@ -199,10 +201,14 @@ def _give_variables(node: jinja2.nodes.Node, names: tuple[str, ...]) -> None:
         names += tuple(name.name for name in _all_nodes(node.target, jinja2.nodes.Name))
     elif isinstance(node, jinja2.nodes.Macro):
         names += tuple(name.name for name in node.args)
-    elif isinstance(node, jinja2.nodes.CallBlock) and isinstance(node.call.node, jinja2.nodes.ExtensionAttribute):
+    elif isinstance(node, jinja2.nodes.CallBlock) and _is_generation(node):
         node.call.args = [jinja2.nodes.Name(name, "load") for name in names]
     for child in node.iter_child_nodes():
         _give_variables(child, names)
+
+
+def _is_generation(block: jinja2.nodes.CallBlock) -> bool:
+    return isinstance(block.call.node, jinja2.nodes.ExtensionAttribute)
 
 
 def _all_nodes(node: jinja2.nodes.Node, kind: type[Any]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from tokenloom.chat.sandbox import DateError, Sandbox, to_json
 from tokenloom.errors import BadConversation, SpecError, message_of
 
 TEMPLATE = "template"  # the reason of a row that its template does not render
-_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 _DATE_ADVICE = "give chat.date, such as 2026-11-25, so that a row has the same ids every day"
 
 
@@ -32,7 +30,6 @@ class ChatTemplate:
     """
 
     def __init__(self, definition: ChatDefinition) -> None:
-        self.has_generation = _GENERATION.search(definition.template) is not None
         self._budget = Budget()
         self._marked: Marked | None = None
         self._messages: list[dict[str, Any]] = []
@@ -44,6 +41,7 @@ class ChatTemplate:
             raise SpecError(
                 f"chat.template is not a template of Jinja: {message_of(error)}{line}; repair it, or give another"
             ) from error
+        self.has_generation = sandbox.has_generation
         self._given = {**definition.special_tokens, **definition.arguments}
 
     def render(
