@@ -33,18 +33,20 @@ class Budget:
     """
 
     rounds = items = num_literal_chars = 0
+    _max_rounds = _max_items = 0
 
     def start(self, num_messages: int, num_chars: int) -> None:
         """Begin the rendering of a conversation of so many messages and characters."""
-        self.rounds = MAX_ROUNDS + 1000 * num_messages
-        self.items = MAX_ITEMS + 4 * num_chars + 4 * num_messages * self.num_literal_chars
+        self.rounds = self._max_rounds = MAX_ROUNDS + 1000 * num_messages
+        self.items = self._max_items = MAX_ITEMS + 4 * num_chars + 4 * num_messages * self.num_literal_chars
 
     def take_round(self, num_chars: int) -> None:
         """Count a round of a loop that writes at least so many characters."""
         self.rounds -= 1
         self.items -= num_chars
-        if self.rounds < 0 or self.items < 0:
-            raise LimitError(f"it takes more than {MAX_ROUNDS:,} rounds of loops or writes too much")
+        if self.rounds < 0:
+            raise LimitError(f"it takes more than {self._max_rounds:,} rounds of loops")
+        self._check_written()
 
     def check(self, num_items: int) -> None:
         """Raise LimitError if a text or list would have too many items."""
@@ -55,8 +57,12 @@ class Budget:
         """Return a value that is written, counted."""
         self.items -= len(value) if type(value) is str else _size(value, self.items)
         if self.items < 0:
-            raise LimitError(f"it writes more than {MAX_ITEMS:,} characters")
+            self._check_written()
         return value
+
+    def _check_written(self) -> None:
+        if self.items < 0:
+            raise LimitError(f"it writes more than {self._max_items:,} characters")
 
 
 def _size(value: Any, limit: int) -> int:

@@ -32,7 +32,7 @@ class ChatTemplate:
     def __init__(self, definition: ChatDefinition) -> None:
         self._budget = Budget()
         self._marked: Marked | None = None
-        self._messages: list[dict[str, Any]] = []
+        self._indices: dict[int, int] = {}  # of the messages that are rendered with marks, by their identity
         sandbox = Sandbox(self._budget, self._to_json, self._around_generation, definition.date)
         try:
             self._template = sandbox.compiled(definition.template)
@@ -57,10 +57,11 @@ class ChatTemplate:
     def render_marked(self, marked: Marked, *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation with its marks, and marks around the text of `generation`."""
         self._marked = marked
-        return self._rendered([_aliased(message) for message in marked.messages], marked.tools, add_generation_prompt)
+        messages = [_aliased(message) for message in marked.messages]
+        self._indices = {id(message): index for index, message in enumerate(messages)}
+        return self._rendered(messages, marked.tools, add_generation_prompt)
 
     def _rendered(self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
-        self._messages = messages
         self._budget.start(len(messages), _num_chars(messages))
         context = self._template.new_context(
             {
@@ -91,9 +92,8 @@ class ChatTemplate:
         """Return the text of a block `generation`, with marks that say which message it is of."""
         if self._marked is None:
             return text
-        dicts = {id(variable) for variable in variables if type(variable) is dict}
-        found = (index for index, message in enumerate(self._messages) if id(message) in dicts)
-        return self._marked.around_block(text, next(found, NO_MESSAGE))
+        found = [self._indices[id(variable)] for variable in variables if id(variable) in self._indices]
+        return self._marked.around_block(text, found[-1] if found else NO_MESSAGE)
 
 
 def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
