@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 EOT = "<|endoftext|>"
 SPECIAL = (EOT, "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<bos>")
@@ -69,8 +69,8 @@ OBSERVING = """
 {%- endif %}"""
 
 
-def write_chat_tokenizer(path: Path) -> dict[str, Any]:
-    """Write the tokenizer.json; return the definition of the tokenizer."""
+def write_chat_tokenizer(path: Path, *, composes: bool = False) -> dict[str, Any]:
+    """Write the tokenizer.json, which brings texts to NFC if it `composes`; return the definition of the tokenizer."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelled = ["".join(piece for piece, _ in byte_level.pre_tokenize_str(word)) for word in WORDS]
@@ -82,6 +82,8 @@ def write_chat_tokenizer(path: Path) -> dict[str, Any]:
                 merges.append((word[: end - 1], word[end - 1]))
                 vocabulary[word[:end]] = len(vocabulary)
     library = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+    if composes:
+        library.normalizer = normalizers.NFC()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens([tokenizers.AddedToken(token, normalized=False) for token in SPECIAL])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.builders.chat_tokenizer import write_chat_tokenizer
@@ -11,7 +13,7 @@ from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.errors import BadConversation
-from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.classes import ASSISTANT, MAY_LEARN, learned_classes
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 
 _ASKED = {"role": "user", "content": "q"}
@@ -76,3 +78,16 @@ def test_an_output_inside_a_message_of_the_assistant_is_refused(tokenizer: Token
     messages = [_ASKED, _calling({"n": "x"}, content="done"), {"role": "tool", "content": output}]
     with pytest.raises(BadConversation, match=r"inside a message of the assistant|in several places"):
         _shown(tokenizer, *messages)
+
+
+def test_what_follows_a_composed_letter_is_not_learned(tmp_path: Path) -> None:
+    # The library says that the letter's tokens end before the mark that NFC composed with it.
+    tokenizer = load_tokenizer(write_chat_tokenizer(tmp_path / "tokenizer.json", composes=True))
+    template = (
+        "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}<|user|>{% endfor %}"
+    )
+    encoder = ChatEncoder(ChatDefinition(template), tokenizer)
+    rendered = encoder.render(canonical({"messages": [{"role": "assistant", "content": "a\u0338e\u0301"}]}))
+    encoded = encoder.encode([rendered], np.dtype(np.uint32))
+    learned = encoded.classes & MAY_LEARN + ASSISTANT == MAY_LEARN + ASSISTANT
+    assert tokenizer.decode(encoded.tokens[learned]) == "a\u0338\u00e9"

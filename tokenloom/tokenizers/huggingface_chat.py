@@ -22,6 +22,7 @@ from tokenloom.tokenizers.long_texts import parts_of
 
 _SPACE_MARK = "\u2581"
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+_SPACES = [code for code in range(0x3001) if chr(code).isspace()]
 _LOCAL_STEPS = {"Split", "ByteLevel", "Digits"}
 
 
@@ -86,9 +87,28 @@ def _located(library: tokenizers.Tokenizer, text: str, ordinary: Sequence[tuple[
     parts.append(_part(library, text, position, len(text)))
     ids, offsets = zip(*parts, strict=True)
     places = np.concatenate(offsets)
-    # Some libraries leave white space out of their offsets: it belongs to the token that follows.
-    starts = np.minimum(places[:, 0], np.maximum.accumulate(np.concatenate([[0], places[:-1, 1]])))
-    return Located(np.concatenate(ids), starts, np.maximum(places[:, 1], starts + 1))
+    _close_gaps(text, places)
+    return Located(np.concatenate(ids), places[:, 0], np.maximum(places[:, 1], places[:, 0] + 1))
+
+
+def _close_gaps(text: str, places: Any) -> None:
+    """Give the characters that are in no place, (n, 2) [start, end), to a token.
+
+    Some libraries leave out white space, which belongs to the token that follows, and the marks that a normalizer
+    composes with a letter, which belong to the letter's tokens.
+    """
+    starts, ends = places.T
+    reached = np.maximum.accumulate(np.concatenate([[0], ends[:-1]]))
+    gaps = starts > reached
+    if gaps.any():
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        num_others = np.concatenate([[0], np.cumsum(~np.isin(codes, _SPACES))])  # characters that are no white space
+        has_others = gaps & (num_others[starts] > num_others[reached])
+        gap_starts, gap_ends = reached[has_others], starts[has_others]
+        starts[gaps & ~has_others] = reached[gaps & ~has_others]
+        found = np.searchsorted(gap_starts, ends)
+        is_before = np.append(gap_starts, -1)[found] == ends
+        ends[is_before] = gap_ends[found[is_before]]
 
 
 def _part(library: tokenizers.Tokenizer, text: str, start: int, end: int) -> tuple[Any, Any]:
