@@ -34,6 +34,11 @@ Location = Annotated[str, Field(min_length=1), AfterValidator(_checked)]  # a lo
 Glob = Annotated[Location, AfterValidator(check_ranges)]  # wildcards in it are a pattern
 
 
+def as_list(value: Any) -> Any:
+    """Return a list of a text, and any other value as it is: an option of a list may be one item."""
+    return [value] if isinstance(value, str) else value
+
+
 def kind_field(kind: str) -> Any:
     """Return the field that distinguishes the kinds of a choice."""
     return Field(kind, title="Kind", description="Set by the tab chosen above")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -17,6 +17,7 @@ from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path
 from tokenloom.spec.chat import ChatRules
 from tokenloom.spec.checks import Checks
+from tokenloom.spec.documents import DocumentRules
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
@@ -33,66 +34,6 @@ else:
     PackingName = Literal[tuple(PACKINGS)]
     Overlong = Literal[tuple(OVERLONG)]
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-
-
-class Transform(SpecModel):
-    """Your own function, applied to each text before the rules: (str) -> str, or None to leave the text out.
-
-    Of a conversation, it gets and returns the normalized object.
-    """
-
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        title="Function", description="package.module:function, importable where workers run"
-    )
-    version: Annotated[str, Field(min_length=1)] = Field(
-        title="Version", description="Part of the identity: change it whenever you change the function"
-    )
-
-
-class DocumentRules(SpecModel):
-    """Which rows become documents."""
-
-    path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
-    min_chars: int = Field(1, ge=0, title="Minimum characters", description="Shorter texts are counted but not kept")
-    max_chars: int | None = Field(
-        None, ge=1, title="Maximum characters", description="Longer texts are counted but not kept"
-    )
-    deduplicate: bool = Field(True, title="Drop duplicates", description="Keep only the first of identical texts")
-    exclude: Location | None = Field(
-        None,
-        title="Exclude",
-        description="File of content hashes or texts, one per line; documents with these are not kept",
-    )
-    on_error: Literal["fail", "skip"] = Field(
-        "fail", title="On a bad row", description="skip: leave it out, count it and list it in quarantine.jsonl"
-    )
-    encoding_errors: Literal["fail", "replace"] = Field(
-        "fail", title="On invalid UTF-8", description="replace: put U+FFFD in place of invalid bytes"
-    )
-    max_bytes: int = Field(
-        268_435_456,
-        ge=1,
-        le=2**31 - 1,
-        title="Largest document",
-        description="In bytes of UTF-8; a larger one is a bad row",
-    )
-    transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
-    without_target: Literal["drop", "keep", "fail"] = Field(
-        "drop",
-        title="Without a target",
-        description="Conversations of which nothing is learned; drop: count as filtered",
-    )
-
-    @model_validator(mode="after")
-    def _lengths(self) -> DocumentRules:
-        if self.max_chars is not None and self.max_chars < self.min_chars:
-            raise ValueError(f"max_chars ({self.max_chars}) is less than min_chars ({self.min_chars})")
-        return self
-
-    def identity(self) -> dict[str, Any]:
-        """See SpecModel.identity; the default of `without_target` is absent, as in specs without conversations."""
-        options = super().identity()
-        return {key: value for key, value in options.items() if (key, value) != ("without_target", "drop")}
 
 
 class Pack(SpecModel):

@@ -1,4 +1,4 @@
-"""How conversations are rendered: the `chat` block of a spec."""
+"""Conversations in a spec: the options of sources that have them, and the block `chat`, which renders them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,43 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tokenloom.spec.base import Location, SpecModel
+from tokenloom.spec.base import Location, SpecModel, as_list
+from tokenloom.spec.layouts import LAYOUTS
 from tokenloom.storage.formats.canonical import canonical_json
 
 OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
+
+
+def _known_layout(name: str) -> str:
+    if name not in LAYOUTS:
+        raise ValueError(f"must be one of {', '.join(LAYOUTS)}")
+    return name
+
+
+Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
+
+
+def messages_field() -> Any:
+    """Return the option `messages` of a source."""
+    return Field(
+        None,
+        title="Messages",
+        description="In place of text: column or key with a conversation, or its JSON; . if each row is one",
+    )
+
+
+def tools_field() -> Any:
+    """Return the option `tools` of a source."""
+    return Field(
+        None,
+        title="Tools",
+        description="Column or key with the tools of a conversation, or their JSON; default: tools, where rows have it",
+    )
+
+
+def layout_field() -> Any:
+    """Return the option `layout` of a source."""
+    return Field(None, title="Layout", description=f"{', '.join(LAYOUTS)}; empty: recognized from the first rows")
 
 
 def _json_values(value: dict[str, Any]) -> dict[str, Any]:
@@ -35,10 +68,6 @@ def _day(value: str) -> str:
         raise ValueError("must be a day as YYYY-MM-DD, such as 2026-11-25") from error
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 class ChatRules(SpecModel):
     """How conversations become text: a chat template, and what it is given."""
 
@@ -54,7 +83,7 @@ class ChatRules(SpecModel):
     date: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_day)] | None = Field(
         None, title="Date", description="YYYY-MM-DD; required by templates that ask for the present day"
     )
-    stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list)] = Field(
+    stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(
         [],
         title="Stop tokens",
         description="That end a turn of the assistant, such as <|im_end|>; empty: the first added token after it",

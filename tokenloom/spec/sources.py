@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.spec.base import Glob, Location, Name, SpecModel, kind_field
+from tokenloom.spec.base import Glob, Location, Name, SpecModel, as_list, kind_field
+from tokenloom.spec.chat import Layout, layout_field, messages_field, tools_field
 from tokenloom.spec.form import as_any_of
-from tokenloom.spec.layouts import LAYOUTS, WHOLE_ROW
+from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import columns_of, parse_filter
 
@@ -33,10 +34,6 @@ def _canonical_encoding(name: str) -> str:
     return codec.name
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _without_default(value: list[str]) -> list[str]:
     return [] if value == ["utf-8"] else value
 
@@ -54,7 +51,7 @@ _Field = Annotated[str, BeforeValidator(_position_as_name)]
 _Filter = Annotated[str, AfterValidator(_check_filter)]
 _Encodings = Annotated[
     list[Annotated[str, AfterValidator(_canonical_encoding)]],
-    BeforeValidator(_as_list),
+    BeforeValidator(as_list),
     AfterValidator(_without_default),
 ]
 
@@ -65,35 +62,6 @@ def _encoding_field() -> Any:
         title="Encoding",
         description="As Python names it: utf-16, cp1252; of several, the first that decodes the file. Empty: utf-8",
     )
-
-
-def _known_layout(name: str) -> str:
-    if name not in LAYOUTS:
-        raise ValueError(f"must be one of {', '.join(LAYOUTS)}")
-    return name
-
-
-_Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
-
-
-def _messages_field() -> Any:
-    return Field(
-        None,
-        title="Messages",
-        description="In place of text: column or key with a conversation, or its JSON; . if each row is one",
-    )
-
-
-def _tools_field() -> Any:
-    return Field(
-        None,
-        title="Tools",
-        description="Column or key with the tools of a conversation, or their JSON; default: tools, where rows have it",
-    )
-
-
-def _layout_field() -> Any:
-    return Field(None, title="Layout", description=f"{', '.join(LAYOUTS)}; empty: recognized from the first rows")
 
 
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
@@ -149,7 +117,7 @@ class _FileSource(_Source):
     name: Name | None = Field(
         None, title="Name", description="Shown in the inputs of a version; default: kind and position"
     )
-    leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(_as_list)] = Field(
+    leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(as_list)] = Field(
         [], title="Leave out", description="Files to skip although the path matches, as in .gitignore: *.tmp"
     )
 
@@ -160,9 +128,9 @@ class _FileSource(_Source):
 
 class _ColumnSource(_FileSource):
     text: str | None = Field("text", title="Text", description="Column or key with the text; may be dotted: meta.body")
-    messages: _ColumnName | None = _messages_field()
-    tools: _ColumnName | None = _tools_field()
-    layout: _Layout | None = _layout_field()
+    messages: _ColumnName | None = messages_field()
+    tools: _ColumnName | None = tools_field()
+    layout: Layout | None = layout_field()
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
     id: _ColumnName | None = Field(None, title="Id", description="Column or key to copy to the document table")
 
@@ -190,8 +158,8 @@ class CsvSource(_ColumnSource):
     text: _Field | None = Field(
         "text", title="Text", description="Column with the text; without header and columns its position, from 0"
     )
-    messages: _Field | None = _messages_field()
-    tools: _Field | None = _tools_field()
+    messages: _Field | None = messages_field()
+    tools: _Field | None = tools_field()
     id: _Field | None = Field(
         None, title="Id", description="Column to copy to the document table, or its position, as for the text"
     )
@@ -307,9 +275,9 @@ class HuggingFaceSource(_Source):
         None, title="Take", description="Number of rows to read, from the first on, as one stream"
     )
     text: str | None = Field("text", title="Text", description="Column with the text; may be dotted: meta.body")
-    messages: _ColumnName | None = _messages_field()
-    tools: _ColumnName | None = _tools_field()
-    layout: _Layout | None = _layout_field()
+    messages: _ColumnName | None = messages_field()
+    tools: _ColumnName | None = tools_field()
+    layout: Layout | None = layout_field()
     filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
     id: _ColumnName | None = Field(None, title="Id", description="Column to copy to the document table")
 
