@@ -149,6 +149,16 @@ def test_an_empty_message_of_the_assistant_ends_its_turn(style: str, generation:
     assert (rendered.num_turns, rendered.num_ended) == (2, 2)
 
 
+@pytest.mark.parametrize("end", ["", "{{ '<|eot|>' }}"])
+def test_a_turn_whose_calls_the_template_leaves_out_ends_as_one_without_content(end: str) -> None:
+    text = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    text += end + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    messages = [USER, ASSISTANT | {"content": "", "tool_calls": [call]}, {"role": "tool", "content": "1"}, ASSISTANT]
+    assert _learned(_render(text, messages)) == ["<|im_end|>", "hello<|im_end|>"]
+    assert _learned(_render(text, messages[:2])) == ["<|im_end|>"]
+
+
 @pytest.mark.parametrize("generation", [False, True])
 def test_what_is_kept_out_of_the_loss_may_not_be_learned_nor_its_stop_token(generation: bool) -> None:
     messages = [USER, {**ASSISTANT, "train": False}, {**USER, "train": False}, {**ASSISTANT, "content": "bye"}]
@@ -232,6 +242,11 @@ def test_a_message_with_more_pieces_than_a_plane_has_characters() -> None:
 def test_white_space_around_what_the_assistant_says_belongs_to_its_turn() -> None:
     messages = [USER, {**ASSISTANT, "content": " \n hello\u3000\n"}]
     assert _learned(_render(template("chatml", generation=False), messages)) == [" \n hello\u3000\n<|im_end|>"]
+
+
+def test_a_template_that_writes_a_lone_surrogate_is_refused() -> None:
+    with pytest.raises(BadConversation, match=r"the template writes a lone surrogate, which no token has; repair it"):
+        _render("{{ '\\ud800' }}", [USER])
 
 
 def test_tools_are_of_the_template() -> None:

@@ -110,6 +110,8 @@ class ChatEncoder:
         plain = self._template.render(conversation["messages"], conversation.get("tools"))
         if not plain:
             raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
+        if not _is_utf8(plain):
+            raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
         has_calls = any("tool_calls" in message for message in conversation["messages"])
         try:
             return self._rendered(conversation, plain, mark_names=True)
@@ -265,6 +267,13 @@ def _byte_ends(rendered: Rendered) -> Int64s:
     """Return where each segment ends, in bytes of UTF-8."""
     segments = pairwise([0, *rendered.ends.tolist()])
     return np.cumsum([len(rendered.text[start:end].encode()) for start, end in segments])
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _chosen(rendered: Sequence[Rendered], chosen: NDArray[np.bool_]) -> list[Rendered]:

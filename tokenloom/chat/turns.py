@@ -62,7 +62,7 @@ class Turns:
 
     def empty_stop(self, text: str, start: int, end: int, *, has_calls: bool) -> Span | None:
         """Return where the stop token of a turn without pieces is, in all that the template writes of it."""
-        stop = self.call_stop if has_calls else self.usual_stop
+        stop = (self.call_stop if has_calls else "") or self.usual_stop  # of calls that the template leaves out
         if self.listed is not None:
             return self.first_stop(text, start, end, has_calls=has_calls)
         if stop and (place := text.find(stop, start, end)) >= 0:
