@@ -60,6 +60,7 @@ def _run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> No
 
 _NAMES = ["train_small", "train_ddp", "train_lightning", "train_accelerate", "train_trainer"]
 _LONG_RUNS = [(name, data) for name in _NAMES[1:] for data in ("stdlib", "long")]
+_LONG_RUNS += [("train_chat", data) for data in ("stdlib", "news", "long")]  # texts are learned whole
 
 
 @pytest.mark.parametrize(
