@@ -1,7 +1,7 @@
-"""Build, plan and verify without a Prefect server: for notebooks, tests and small builds.
+"""Build, plan, verify and export without a Prefect server: for notebooks, tests and small builds.
 
-The steps are those of build_steps.py and verify_steps.py. Threads of this process run them in a pool of workers and
-retry transient failures.
+The steps are those of build_steps.py, verify_steps.py and export_steps.py. Threads of this process run them in a pool
+of workers and retry transient failures.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.exporting.export import ExportResult
+    from tokenloom.tasks.exporting.formats.base import ExportOptions
     from tokenloom.tasks.planning.plan import BuildPlan
     from tokenloom.tasks.publishing.publish import BuildResult
 
@@ -123,6 +125,16 @@ def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_work
     """Verify a version in this process and its children; see run_verification for arguments and errors."""
     with _open_workers(num_workers) as run_each:
         return dict(run_verification(reference, deep, spec, num_workers, run_one_directly, run_each))
+
+
+def export_directly(
+    reference: str, name: str, destination: str, options: ExportOptions, num_workers: int
+) -> ExportResult:
+    """Export a version in this process and its children; see run_export for arguments and errors."""
+    from tokenloom.flows.export_steps import run_export
+
+    with _open_workers(num_workers) as run_each:
+        return run_export(reference, name, destination, options, num_workers, run_one_directly, run_each)
 
 
 @contextmanager

@@ -64,6 +64,7 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
         "gc": [reference, "--keep-last", "1", "--dry-run"],
         "verify": [reference, "--workers", "0"],
         "pack": [reference, "--seq-len", "8"],
+        "export": [reference, "megatron", f"{init}.export", "--workers", "0"],
     }
 
 

@@ -1,0 +1,157 @@
+"""The documents of a split over all its shards, in order, streamed from the store in pieces of about 4 MB.
+
+Every block that is read is compared with its checksum in the `.blocks` file before anything of it is written: one xxh3
+of each byte, where the SHA-256 of the shard would take longer than the export. Memory holds a piece and the offsets of
+one shard; a piece never cuts a document, so a document longer than a piece is held whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.cache.cache_process import ShardRequest
+from tokenloom.storage.cache.partial_shard import read_blocks
+from tokenloom.storage.formats.arrays import AnyArray, runs_of
+from tokenloom.storage.formats.blocks import ShardBlocks
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, ShardEntry, beside
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.stored_shard import StoredShard
+
+_PIECE_BYTES = 4 * 2**20
+
+
+class Piece(NamedTuple):
+    """Some whole documents: their ids in the stored type, the lengths of each, and the classes of all their tokens.
+
+    `classes` is None in a version without masks. All are valid as long as the caller likes.
+    """
+
+    ids: AnyArray  # (num_tokens,)
+    lengths: NDArray[np.uint32]  # (num_documents,)
+    classes: NDArray[np.uint8] | None  # (num_tokens,)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents [start, end) of some neighbouring shards, counted from the first one; pickles small.
+
+    What reads the store raises StoreError if a file is missing or can't be read, and FormatError if it is damaged.
+    """
+
+    store: Store
+    version: str
+    shards: tuple[ShardEntry, ...]
+    start: int
+    end: int
+
+    @classmethod
+    def of_split(cls, store: Store, manifest: Manifest, split: str) -> Documents:
+        """Return all documents of a split."""
+        entries = tuple(entry for entry in manifest.splits[split].shards if entry.documents)
+        return cls(store, manifest.version, entries, 0, sum(entry.documents for entry in entries))
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents."""
+        return self.end - self.start
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of their tokens; reads the offsets of a shard that lies in it partly."""
+        return sum(
+            shard.entry.tokens
+            if (first, end) == (0, shard.entry.documents)
+            else int(shard.offsets[end]) - int(shard.offsets[first])
+            for shard, first, end in self._ranges()
+        )
+
+    def _ranges(self) -> Iterator[tuple[StoredShard, int, int]]:
+        """Yield each shard and which of its documents [first, end) are among these."""
+        before = 0
+        for entry in self.shards:
+            first, end = max(0, self.start - before), min(entry.documents, self.end - before)
+            before += entry.documents
+            if first < end:
+                yield StoredShard(self.store, self.version, entry), first, end
+
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        """Yield the tokens of each document, those of one shard at a time."""
+        for shard, first, end in self._ranges():
+            yield np.diff(shard.offsets[first : end + 1]).astype(np.uint32)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the documents in pieces of about 4 MB."""
+        for shard, first, end in self._ranges():
+            width, offsets = shard.header.token_bytes, shard.offsets[first : end + 1].astype(np.int64)
+            tokens = _CheckedFile(shard, shard.entry.name)
+            mask = _CheckedFile(shard, beside(shard.entry.name, MASK)) if shard.entry.has_mask else None
+            for i, j in runs_of(offsets, _PIECE_BYTES // width):
+                a, b = int(offsets[i]), int(offsets[j])
+                places = (shard.header.tokens_start + at * width for at in (a, b))
+                ids = np.frombuffer(tokens.read(*places), shard.header.dtype)
+                classes = np.frombuffer(mask.read(a, b), np.uint8) if mask else None
+                yield Piece(ids, np.diff(offsets[i : j + 1]).astype(np.uint32), classes)
+
+    def cut(self, num_parts: int) -> list[Documents]:
+        """Return these documents in up to `num_parts` parts of about as many tokens; reads a shard's offsets a cut.
+
+        Only of all documents of a split.
+        """
+        ends = list(accumulate(entry.tokens for entry in self.shards))
+        targets = [ends[-1] * part // num_parts for part in range(1, num_parts)] if ends else []
+        bounds = sorted({self.start, *(self._document_at(target, ends) for target in targets), self.end})
+        return [self._between(*pair) for pair in pairwise(bounds)]
+
+    def _document_at(self, token: int, ends: list[int]) -> int:
+        """Return how many documents end at a token or before it."""
+        index = int(np.searchsorted(ends, token, side="right"))
+        shard = StoredShard(self.store, self.version, self.shards[index])
+        inside = token - (ends[index] - shard.entry.tokens)
+        before = sum(entry.documents for entry in self.shards[:index])
+        return before + int(np.searchsorted(shard.offsets, np.uint64(inside), side="right")) - 1
+
+    def _between(self, start: int, end: int) -> Documents:
+        """Return the documents [start, end) with no more shards than hold them."""
+        ends = list(accumulate(entry.documents for entry in self.shards))
+        first, last = (int(np.searchsorted(ends, at, side="right")) for at in (start, end - 1))
+        before = ends[first] - self.shards[first].documents
+        return replace(self, shards=self.shards[first : last + 1], start=start - before, end=end - before)
+
+
+class _CheckedFile:
+    """A shard or its mask, of which each block that is read is compared with its checksum.
+
+    Args:
+        shard: the shard.
+        name: of its file in the version.
+    """
+
+    def __init__(self, shard: StoredShard, name: str) -> None:
+        entry = shard.entry
+        self._shard, self._path = shard, version_path(shard.version, name)
+        self._blocks: ShardBlocks = read_blocks(
+            ShardRequest(shard.store, self._path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
+        )
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return the bytes [start, end)."""
+        if start == end:
+            return memoryview(b"")
+        needed = self._blocks.covering(start, end)
+        first, last = self._blocks.bounds(needed.start, needed.stop)
+        data = memoryview(self._shard.store.read_range(self._path, first, last))
+        size = self._blocks.block_bytes
+        for i, block in enumerate(needed):
+            if not self._blocks.matches(block, data[i * size : (i + 1) * size]):
+                place = self._shard.store.place(self._path)
+                raise FormatError(f"{place}: the checksum of block {block:,} does not match; the file is damaged")
+        return data[start - first : end - first]

@@ -1,0 +1,115 @@
+"""The interface of a format, and what a format is told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import SpecError
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype
+from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.manifest import TokenizerEntry
+from tokenloom.tasks.exporting.documents import Documents, Piece
+from tokenloom.tasks.exporting.hashed_file import HashedFile
+from tokenloom.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What a user chooses; recorded in tokenloom-export.json.
+
+    `learn` is a policy of masks, see learned_classes; None is that of the reader. `magic` is of llmc alone; None lets
+    the width of the ids decide.
+    """
+
+    splits: list[str]
+    learn: str | None = None
+    magic: int | None = None
+
+
+@dataclass(frozen=True)
+class VersionFacts:
+    """What a format needs to know of a version; `splits` are those to export, none of them empty."""
+
+    dataset: str
+    tokenizer: TokenizerEntry
+    token_bytes: int
+    has_masks: bool
+    splits: dict[str, Documents]
+    options: ExportOptions
+
+    @property
+    def dtype(self) -> AnyDtype:
+        """The stored type of an id."""
+        return TOKEN_DTYPES[self.token_bytes]
+
+    @property
+    def learned(self) -> NDArray[np.bool_]:
+        """Whether a token of each class is a target, (256,)."""
+        return learned_classes(self.options.learn or "assistant")
+
+
+@dataclass(frozen=True)
+class ExportUnit:
+    """Files of the destination and the documents that go into them: what one worker writes, and resuming repeats."""
+
+    split: str
+    files: tuple[str, ...]
+    documents: Documents
+
+
+class ExportFormat(ABC):
+    """How the documents of a version become files of another trainer. Has no state."""
+
+    name: ClassVar[str]
+
+    def refuse(self, facts: VersionFacts) -> None:  # noqa: B027  (most take every version)
+        """Raise SpecError, which names the format to use instead, if the version does not fit into the format."""
+
+    def losses(self, facts: VersionFacts) -> list[str]:
+        """Return what the format does not keep, or what its reader needs, one line each."""
+        return []
+
+    @abstractmethod
+    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
+        """Return the units; the same ones for the same version and options."""
+
+    @abstractmethod
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
+        """Write the files of a unit, which are open in their order."""
+
+    def finish(self, facts: VersionFacts, units: Sequence[ExportUnit]) -> dict[str, bytes]:
+        """Return the small files that are written when all units are, by name."""
+        return {}
+
+
+def no_masks(facts: VersionFacts, name: str) -> list[str]:
+    """Return the loss of a format without loss masks, if the version has masks."""
+    line = f"{name} has no loss masks: every token is learned; olmo and datatrove keep them"
+    return [line] if facts.has_masks else []
+
+
+def numbered_parts(documents: Documents, token_bytes: int, part_bytes: int) -> list[Documents]:
+    """Return the documents of a split in balanced parts of at most about `part_bytes` of ids."""
+    total = sum(entry.tokens for entry in documents.shards) * token_bytes
+    return documents.cut(max(1, -(-total // part_bytes)))
+
+
+def check_ids(facts: VersionFacts, num_ids: int, name: str, instead: str) -> None:
+    """Raise SpecError if the ids of a version do not fit into a type that has `num_ids` values."""
+    if facts.tokenizer.vocab_size > num_ids:
+        raise SpecError(
+            f"{name} holds ids below {num_ids:,}, and the tokenizer {facts.tokenizer.name} has "
+            f"{counted(facts.tokenizer.vocab_size, 'id')}; use {instead}"
+        )
+
+
+def learned_bytes(piece: Piece, facts: VersionFacts) -> NDArray[np.bool_]:
+    """Return whether each token of a piece is a target, (num_tokens,); of a version with masks."""
+    assert piece.classes is not None  # whoever calls has asked has_masks
+    return facts.learned[piece.classes]

@@ -1,0 +1,93 @@
+"""llm.c's data files: a header of 256 int32, then the ids; each document begins with the end-of-text id.
+
+Magic 20240520 (version 1) holds uint16: llm.c, modded-nanogpt, nemo-automodel. 20240801 (version 7) holds uint32, for
+llm.c's train_llama3.py. 278895051 (version 1) holds 2 or 4 bytes an id, header[3] says which, for nemo-automodel.
+
+Our documents end with the end-of-text id. A file with one before its first document and none after its last one has
+one before each document, and no more tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tokenloom.errors import SpecError
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
+from tokenloom.tasks.exporting.formats.base import (
+    ExportFormat,
+    ExportUnit,
+    VersionFacts,
+    check_ids,
+    no_masks,
+    numbered_parts,
+)
+from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+
+GPT2, LLAMA3, AUTOMODEL = MAGICS = (20240520, 20240801, 278895051)
+_VERSIONS = {GPT2: 1, LLAMA3: 7, AUTOMODEL: 1}
+_HEADER_INTS = 256
+_PART_TOKENS = 100_000_000  # as modded-nanogpt's files
+_MAX_BYTES = 2**31 - 1  # llm.c seeks with an int
+
+
+class Llmc(ExportFormat):
+    """DATASET_SPLIT_000000.bin and so on; `validation` is called val."""
+
+    name = "llmc"
+
+    def refuse(self, facts: VersionFacts) -> None:
+        """Raise SpecError if the ids do not fit into the type of the magic number."""
+        if _magic(facts) == GPT2:
+            check_ids(facts, 2**16, f"llmc with --magic {GPT2}", f"--magic {LLAMA3} or {AUTOMODEL}")
+
+    def losses(self, facts: VersionFacts) -> list[str]:
+        """Return what is lost, and what llm.c requires of files."""
+        return [
+            f"llm.c marks documents by a leading end-of-text id, {facts.tokenizer.eot_id:,}; each file must have more "
+            "tokens than ranks x batch x sequence length",
+            *no_masks(facts, self.name),
+        ]
+
+    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
+        """Return a unit for each file of about 100 million tokens, none much smaller than the others."""
+        units = []
+        for split, documents in facts.splits.items():
+            short = "val" if split == "validation" else split
+            for i, part in enumerate(numbered_parts(documents, 1, _PART_TOKENS)):
+                num_bytes = 4 * _HEADER_INTS + part.num_tokens * _dtype(facts).itemsize
+                if num_bytes > _MAX_BYTES:
+                    raise SpecError(f"llmc: a document of {split} makes a file of 2 GiB or more; use megatron")
+                units.append(ExportUnit(split, (f"{facts.dataset}_{short}_{i:06}.bin",), part))
+        return units
+
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
+        """Write the header and the ids."""
+        (file,) = files
+        dtype, magic = _dtype(facts), _magic(facts)
+        header = np.zeros(_HEADER_INTS, "<i4")
+        header[:3] = magic, _VERSIONS[magic], unit.documents.num_tokens
+        header[3] = dtype.itemsize if magic == AUTOMODEL else 0
+        file.write(header)
+        for ids in _leading(unit, facts.tokenizer.eot_id):
+            file.write(ids.astype(dtype, copy=False))
+
+
+def _leading(unit: ExportUnit, eot_id: int) -> Iterator[AnyArray]:
+    """Yield the ids of a file: an end-of-text id, then all but the last one, which must be another."""
+    last: int = eot_id
+    for piece in unit.documents.pieces():
+        yield np.array([last], piece.ids.dtype)
+        yield piece.ids[:-1]
+        last = int(piece.ids[-1])
+        report_tokens(len(piece.ids), len(piece.lengths))
+
+
+def _magic(facts: VersionFacts) -> int:
+    return facts.options.magic or (LLAMA3 if facts.token_bytes == 4 else GPT2)
+
+
+def _dtype(facts: VersionFacts) -> AnyDtype:
+    wide = _magic(facts) == LLAMA3 or (_magic(facts) == AUTOMODEL and facts.token_bytes == 4)
+    return np.dtype("<u4" if wide else "<u2")

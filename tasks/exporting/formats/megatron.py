@@ -1,0 +1,68 @@
+"""Megatron's indexed dataset: a .bin with the ids and an .idx with the lengths, one pair a split.
+
+megatron-core, NeMo, Megatron-Bridge and GPT-NeoX read it. The .idx, little-endian without alignment: 9 bytes of magic,
+u64 version, u8 code of the type, u64 sequences, u64 documents + 1, i32 lengths, i64 byte offsets, i64 first sequence of
+each document and, last, the number of sequences. A document is one sequence; its end-of-text id is part of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenloom.errors import SpecError
+from tokenloom.tasks.exporting.documents import Documents
+from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, no_masks
+from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+
+_MAGIC = b"MMIDIDX\0\0"
+_CODES = {1: 1, 2: 8, 4: 4}  # bytes of an id -> uint8, uint16, int32: there is no uint32
+_MAX_LENGTH = 2**31 - 1
+_NUM_AT_ONCE = 2**19
+
+
+class Megatron(ExportFormat):
+    """SPLIT.bin and SPLIT.idx."""
+
+    name = "megatron"
+
+    def refuse(self, facts: VersionFacts) -> None:
+        """Raise SpecError if ids need 32 bits without a sign."""
+        check_ids(facts, 2**31, self.name, "olmo")
+
+    def losses(self, facts: VersionFacts) -> list[str]:
+        """Return what is lost: masks."""
+        return no_masks(facts, self.name)
+
+    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
+        """Return a unit for each split."""
+        return [
+            ExportUnit(split, (f"{split}.bin", f"{split}.idx"), documents) for split, documents in facts.splits.items()
+        ]
+
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
+        """Write the ids, then the index."""
+        data, index = files
+        for piece in unit.documents.pieces():
+            data.write(piece.ids)
+            report_tokens(len(piece.ids), len(piece.lengths))
+        _write_index(index, unit.documents, facts.token_bytes)
+
+
+def _write_index(index: HashedFile, documents: Documents, token_bytes: int) -> None:
+    """Write the .idx, with the offsets of one shard in memory."""
+    count = documents.num_documents
+    index.write(_MAGIC + struct.pack("<QBQQ", 1, _CODES[token_bytes], count, count + 1))
+    for lengths in documents.lengths():
+        if lengths.max() > _MAX_LENGTH:
+            raise SpecError(f"megatron holds documents of up to {_MAX_LENGTH:,} tokens; use olmo")
+        index.write(lengths.astype("<i4"))
+    at = 0
+    for lengths in documents.lengths():
+        ends = at + np.cumsum(lengths, dtype="<i8") * token_bytes
+        index.write(ends - lengths.astype("<i8") * token_bytes)
+        at = int(ends[-1])
+    for start in range(0, count + 1, _NUM_AT_ONCE):
+        index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype="<i8"))

@@ -1,0 +1,64 @@
+"""OLMo-core's token files: raw ids in .npy (without numpy's header), documents in .csv.gz, masks of one byte a token.
+
+A part never cuts a document. Lines of the .csv.gz are "start,end" in tokens of its part. Masks have the names of
+open-instruct, of which `label_mask_paths` wants one a token file, in the same order.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
+from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+
+_PART_BYTES = 2**30  # OLMo-core drops the tail of each file, so files are few
+
+
+class Olmo(ExportFormat):
+    """SPLIT/token_ids_part_0000.npy, .csv.gz and, with masks, SPLIT/labels_mask_part_0000.npy."""
+
+    name = "olmo"
+
+    def losses(self, facts: VersionFacts) -> list[str]:
+        """Return what its reader needs to keep document boundaries."""
+        return [
+            f"on a local path OLMo-core finds documents by the end-of-text id {facts.tokenizer.eot_id:,}, not by the "
+            ".csv.gz, unless use_array_if_local=False; a fixed sequence length drops the tail of each file"
+        ]
+
+    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
+        """Return a unit for each part of about 1 GiB."""
+        units = []
+        for split, documents in facts.splits.items():
+            for i, part in enumerate(numbered_parts(documents, facts.token_bytes, _PART_BYTES)):
+                names = [f"token_ids_part_{i:04}.npy", f"token_ids_part_{i:04}.csv.gz"]
+                names += [f"labels_mask_part_{i:04}.npy"] * facts.has_masks
+                units.append(ExportUnit(split, tuple(f"{split}/{name}" for name in names), part))
+        return units
+
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
+        """Write ids, lines and masks in one pass."""
+        data, lines = files[:2]
+        at = 0
+        with gzip.GzipFile("", "wb", 1, lines, mtime=0) as compressed:  # type: ignore[call-overload]  # it only writes
+            for piece in unit.documents.pieces():
+                data.write(piece.ids)
+                ends = at + np.cumsum(piece.lengths, dtype=np.int64)
+                compressed.write(_csv(ends - piece.lengths, ends))
+                at += len(piece.ids)
+                if facts.has_masks:
+                    files[2].write(learned_bytes(piece, facts))
+                report_tokens(len(piece.ids), len(piece.lengths))
+
+
+def _csv(*columns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> memoryview:
+    """Return lines with an item of each column."""
+    sink = pa.BufferOutputStream()
+    table = pa.table({str(i): pa.array(column) for i, column in enumerate(columns)})
+    pacsv.write_csv(table, sink, pacsv.WriteOptions(include_header=False))
+    return memoryview(sink.getvalue())

@@ -1,0 +1,169 @@
+"""Versions to export, and readers of exports, each written from the description of its format."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.builders.manifests import NO_FILES
+from tests.builders.synthetic_store import EOT, _write_mask, header_info, publish, random_classes, random_documents
+from tokenloom.storage.formats.arrays import token_dtype
+from tokenloom.storage.formats.blocks import encode_blocks
+from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.shard_writer import ShardWriter
+
+Documents = list[list[int]]
+Masks = list[list[bool]]
+VERSION = "e0" * 8
+
+
+class Exportable:
+    """A version with splits of several shards, documents of 1 token, a long one, an empty shard and an empty split.
+
+    Args:
+        folder: for its store.
+        vocab_size: decides the type of ids.
+        with_masks: give every token a class.
+        long_tokens: of the longest document.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int, with_masks: bool = False, long_tokens: int = 3000) -> None:
+        self.vocab_size = vocab_size
+        self.documents: dict[str, Documents] = {}
+        self.classes: dict[str, list[Any]] = {}
+        self._folder = folder / "store"
+        long = np.full(long_tokens, vocab_size - 1, token_dtype(vocab_size))
+        long[-1] = EOT
+        ones = np.zeros(3, long.dtype), np.ones(3, np.uint32)
+        made = [random_documents(4000, 30, seed, vocab_size) for seed in range(4)]
+        none = np.zeros(0, long.dtype), np.zeros(0, np.uint32)
+        shards = {
+            "train": [made[0], ones, none, (long, np.array([long_tokens], np.uint32)), made[1]],
+            "validation": [made[2], made[3]],
+            "empty": [none],
+        }
+        entries = {split: self._write(split, each, with_masks) for split, each in shards.items()}
+        self.reference = publish(self._folder, VERSION, entries, vocab_size)
+
+    def _write(self, split: str, shards: Sequence[tuple[Any, Any]], with_masks: bool) -> list[dict[str, Any]]:
+        """Write the shards of a split; return what the manifest says of them."""
+        self.documents[split], self.classes[split] = [], []
+        return [self._write_shard(split, i, *shard, with_masks) for i, shard in enumerate(shards)]
+
+    def _write_shard(self, split: str, index: int, tokens: Any, lengths: Any, with_masks: bool) -> dict[str, Any]:
+        path = self._folder / "data" / "versions" / VERSION / split / f"{index:06d}.tok"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        info = header_info(split, index, self.vocab_size)
+        with path.open("x+b") as file, ShardWriter(file, self.vocab_size, info) as writer:
+            writer.append(tokens, lengths)
+        assert writer.record is not None and writer.blocks is not None
+        ends = np.cumsum(lengths)[:-1]
+        self.documents[split] += [each.tolist() for each in np.split(tokens, ends)] if len(lengths) else []
+        files, mask = {}, None
+        if with_masks:
+            classes = random_classes(lengths, index) if len(lengths) else np.zeros(0, np.uint8)
+            self.classes[split] += np.split(classes, ends) if len(lengths) else []
+            mask = _write_mask(path.with_suffix(".mask"), classes)
+            files[".mask"] = {"bytes": mask.num_bytes, "sha256": mask.sha256}
+        blocks = encode_blocks(replace(writer.blocks, mask=mask))
+        path.with_suffix(".blocks").write_bytes(blocks)
+        files[".blocks"] = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
+        files[".docs"] = {"bytes": 0, "sha256": "0" * 64}
+        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}}
+        return entry | NO_FILES | {"files": files}
+
+    def shard(self, split: str, index: int, suffix: str = ".tok") -> Path:
+        """Return the path of a file of a shard."""
+        return self._folder / "data" / "versions" / VERSION / split / f"{index:06d}{suffix}"
+
+
+def cut(items: NDArray[Any], ends: Sequence[int] | NDArray[Any]) -> list[list[Any]]:
+    """Return the items before each end, and after the one before it."""
+    assert int(ends[-1]) == len(items)
+    return [part.tolist() for part in np.split(items, np.asarray(ends[:-1], np.int64))]
+
+
+def ended_by(items: NDArray[Any], eot_id: int) -> Documents:
+    """Return the documents of a stream in which each ends with an id."""
+    return cut(items, np.flatnonzero(items == eot_id) + 1)
+
+
+def read_megatron(folder: Path, split: str, _: int) -> tuple[Documents, None]:
+    """Return the documents of SPLIT.bin and SPLIT.idx."""
+    index = (folder / f"{split}.idx").read_bytes()
+    assert index[:9] == b"MMIDIDX\x00\x00" and int.from_bytes(index[9:17], "little") == 1
+    dtype = {1: np.uint8, 4: np.int32, 8: np.uint16}[index[17]]
+    count, of_documents = (int.from_bytes(index[at : at + 8], "little") for at in (18, 26))
+    lengths = np.frombuffer(index, np.int32, count, 34)
+    pointers = np.frombuffer(index, np.int64, count, 34 + 4 * count)
+    first = np.frombuffer(index, np.int64, of_documents, 34 + 12 * count)
+    assert len(index) == 34 + 12 * count + 8 * of_documents and first.tolist() == list(range(count + 1))
+    data = (folder / f"{split}.bin").read_bytes()
+    assert len(data) == lengths.sum() * np.dtype(dtype).itemsize
+    pairs = zip(pointers.tolist(), lengths.tolist(), strict=True)
+    return [np.frombuffer(data, dtype, length, at).tolist() for at, length in pairs], None
+
+
+def read_olmo(folder: Path, split: str, vocab_size: int) -> tuple[Documents, Masks]:
+    """Return the documents of the .npy files, by the lines beside them, and their masks."""
+    found, masks = [], []
+    for path in sorted((folder / split).glob("token_ids_part_*.npy")):
+        ids = np.fromfile(path, token_dtype(vocab_size))
+        lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
+        bounds = [tuple(map(int, line.split(","))) for line in lines]
+        assert [start for start, _ in bounds] == [0, *(end for _, end in bounds[:-1])]
+        found += cut(ids, [end for _, end in bounds])
+        mask = path.with_name(path.name.replace("token_ids", "labels_mask"))
+        if mask.exists():
+            masks += cut(np.fromfile(mask, np.bool_), [end for _, end in bounds])
+    return found, masks
+
+
+def read_llmc(folder: Path, split: str, _: int) -> tuple[Documents, None]:
+    """Return the documents of the .bin files, in which each begins with the end-of-text id, with it at their ends."""
+    found = []
+    for path in sorted(folder.glob(f"*_{'val' if split == 'validation' else split}_*.bin")):
+        header = np.fromfile(path, np.int32, 256).tolist()
+        widths = {(20240520, 1): 2, (20240801, 7): 4, (278895051, 1): header[3]}
+        ids = np.fromfile(path, f"<u{widths[header[0], header[1]]}", offset=1024)
+        assert len(ids) == header[2] and ids[0] == EOT
+        found += [[*document[1:], EOT] for document in cut(ids, [*np.flatnonzero(ids == EOT)[1:], len(ids)])]
+    return found, None
+
+
+def read_nanogpt(folder: Path, split: str, vocab_size: int) -> tuple[Documents, None]:
+    """Return the documents of train.bin or val.bin."""
+    assert pickle.loads((folder / "meta.pkl").read_bytes()) == {"vocab_size": vocab_size}  # noqa: S301  (ours)
+    return ended_by(np.fromfile(folder / f"{'val' if split == 'validation' else split}.bin", np.uint16), EOT), None
+
+
+def read_datatrove(folder: Path, split: str, _: int) -> tuple[Documents, Masks]:
+    """Return the documents of the .ds files, by the ends beside them, and their loss masks."""
+    found, masks = [], []
+    for path in sorted((folder / split).glob("*.ds")):
+        name, count, _rest = Path(f"{path}.metadata").read_text().split("\n")
+        ids = np.fromfile(path, f"<u{name.rpartition('|')[2]}")
+        ends = np.fromfile(f"{path}.index", np.uint64)
+        assert len(ids) == int(count)
+        found += cut(ids, ends)
+        if Path(f"{path}.loss").exists():
+            masks += cut(np.fromfile(f"{path}.loss", np.bool_), ends)
+    return found, masks
+
+
+#: By format: a reader of (folder, split, vocab_size) that returns documents, and masks or None.
+READERS: Mapping[str, Callable[[Path, str, int], tuple[Documents, Masks | None]]] = {
+    "megatron": read_megatron,
+    "olmo": read_olmo,
+    "llmc": read_llmc,
+    "nanogpt": read_nanogpt,
+    "datatrove": read_datatrove,
+}

@@ -1,0 +1,303 @@
+"""Exports: each format read back, refusals, resuming, damage, what is at the destination."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+
+from tests.builders.commands import run_json
+from tests.builders.damaging import flip_bit
+from tests.builders.exported import READERS, Exportable
+from tests.counts import count, full_only
+from tests.servers.s3_server import BUCKET
+from tokenloom.cli.main import main
+from tokenloom.errors import FormatError, SpecError, StoreError
+from tokenloom.flows.direct import export_directly
+from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.stores import local_files
+from tokenloom.tasks.exporting import export as export_module
+from tokenloom.tasks.exporting.destination import SUMMARY
+from tokenloom.tasks.exporting.formats import FORMATS, datatrove, llmc, olmo
+from tokenloom.tasks.exporting.formats.base import ExportOptions
+
+_ROOT = Path(__file__).parents[2]
+_ALL = ExportOptions([])
+_VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
+
+
+@pytest.fixture(scope="module", params=_VOCABULARIES)
+def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+    """A version of each type of ids."""
+    return Exportable(tmp_path_factory.mktemp("version"), _VOCABULARIES[request.param])
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+    """A version with masks, and a document of 3 MB."""
+    return Exportable(tmp_path_factory.mktemp("masked"), 50_000, with_masks=True, long_tokens=1_500_000)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _small_parts(patch: pytest.MonkeyPatch) -> None:
+    """Let formats with numbered files make several of little data."""
+    patch.setattr(olmo, "_PART_BYTES", 4000)
+    patch.setattr(datatrove, "_PART_BYTES", 4000)
+    patch.setattr(llmc, "_PART_TOKENS", 2000)
+
+
+def test_readers_cover_every_format() -> None:
+    assert set(READERS) == set(FORMATS)
+
+
+@pytest.mark.parametrize("parts", ["one", "many"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_document_is_read_back_in_order(
+    name: str, parts: str, version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "nanogpt" and version.vocab_size > 2**16:
+        pytest.skip("refused")
+    if parts == "many":
+        _small_parts(monkeypatch)
+    result = export_directly(version.reference, name, str(tmp_path / "out"), _ALL, 0)
+    for split in ("train", "validation"):
+        documents, _ = READERS[name](tmp_path / "out", split, version.vocab_size)
+        assert documents == version.documents[split]
+    assert result["documents"] == sum(map(len, version.documents.values()))
+    assert result["tokens"] == sum(len(each) for split in version.documents.values() for each in split)
+    assert any("empty is empty" in line for line in result["losses"])
+    assert not any("empty" in path for path in _files(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("learn", [None, "last", "all"])
+@pytest.mark.parametrize("name", ["olmo", "datatrove"])
+def test_masks_are_those_of_the_policy(name: str, learn: str | None, masked: Exportable, tmp_path: Path) -> None:
+    export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"], learn), 0)
+    documents, masks = READERS[name](tmp_path / "out", "train", masked.vocab_size)
+    assert documents == masked.documents["train"]
+    learned = learned_classes(learn or "assistant")
+    assert masks == [learned[classes].tolist() for classes in masked.classes["train"]]
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"olmo", "datatrove"}))
+def test_formats_without_masks_say_so(name: str, masked: Exportable, tmp_path: Path) -> None:
+    result = export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"]), 0)
+    assert [line for line in result["losses"] if "no loss masks" in line]
+    assert READERS[name](tmp_path / "out", "train", masked.vocab_size)[0] == masked.documents["train"]
+
+
+def test_parts_are_balanced_and_cut_no_document(masked: Exportable, monkeypatch: pytest.MonkeyPatch) -> None:
+    _small_parts(monkeypatch)
+    found = export_module.open_export(masked.reference, "llmc", "/nowhere", ExportOptions(["validation"]))
+    lengths = [unit.documents.num_tokens for unit in found.units]
+    assert len(lengths) == -(-sum(lengths) // 2000)
+    assert max(lengths) - min(lengths) < 2 * max(map(len, masked.documents["validation"]))
+    assert sum(unit.documents.num_documents for unit in found.units) == len(masked.documents["validation"])
+
+
+@pytest.mark.parametrize("magic", llmc.MAGICS)
+def test_llmc_has_the_magic_number_that_is_asked_for(magic: int, version: Exportable, tmp_path: Path) -> None:
+    options = ExportOptions(["train"], magic=magic)
+    if magic == llmc.GPT2 and version.vocab_size > 2**16:
+        with pytest.raises(SpecError, match=r"ids below 65,536, and the tokenizer made has .* use --magic 20240801"):
+            export_directly(version.reference, "llmc", str(tmp_path / "out"), options, 0)
+        return
+    export_directly(version.reference, "llmc", str(tmp_path / "out"), options, 0)
+    assert np.fromfile(tmp_path / "out" / "data_train_000000.bin", np.int32, 1) == magic
+    assert READERS["llmc"](tmp_path / "out", "train", version.vocab_size)[0] == version.documents["train"]
+
+
+def test_what_does_not_fit_is_refused_with_what_to_use(tmp_path: Path) -> None:
+    wide = Exportable(tmp_path / "wide", 150_000).reference
+    for name, options, message in [
+        ("nanogpt", _ALL, "nanogpt holds ids below 65,536.*; use llmc, olmo or megatron"),
+        ("megatron", ExportOptions([], magic=20240801), "--magic: only llmc has magic numbers"),
+        ("megatron", ExportOptions([], learn="all"), "--learn: the version has no conversations"),
+        ("megatron", ExportOptions(["empty"]), "there are no documents in empty"),
+        ("mp3", _ALL, "'mp3' is not a format of exports; there are: megatron"),
+    ]:
+        with pytest.raises(SpecError, match=message):
+            export_directly(wide, name, str(tmp_path / "out"), options, 0)
+    with pytest.raises(StoreError, match="no split 'tset'"):
+        export_directly(wide, "megatron", str(tmp_path / "out"), ExportOptions(["tset"]), 0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_splits_whose_files_clash_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Exportable(tmp_path, 256)
+    monkeypatch.setattr("tokenloom.tasks.exporting.destination.WORK", "train")
+    monkeypatch.setattr(export_module, "WORK", "train")
+    with pytest.raises(SpecError, match=r"train/.*: the names of splits clash"):
+        export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+
+
+def test_a_wrong_policy_is_refused(masked: Exportable, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match='--learn is "assistant", "last", "all"'):
+        export_directly(masked.reference, "olmo", str(tmp_path / "out"), ExportOptions([], learn="teacher"), 0)
+
+
+def test_the_summary_has_version_options_and_the_checksum_of_every_file(version: Exportable, tmp_path: Path) -> None:
+    result = export_directly(version.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    summary = json.loads((tmp_path / "out" / SUMMARY).read_text())
+    assert summary["export"]["version"] == result["version"]
+    assert summary["export"]["options"] == {"splits": ["train", "validation"]}
+    files = {str(p.relative_to(tmp_path / "out")): p for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    del files[SUMMARY]
+    assert summary["files"] == {
+        name: {"bytes": path.stat().st_size, "xxh3_128": xxhash.xxh3_128_hexdigest(path.read_bytes())}
+        for name, path in files.items()
+    }
+    assert (result["files"], result["bytes"]) == (len(files), sum(path.stat().st_size for path in files.values()))
+
+
+def test_workers_and_commands_write_the_same_bytes(
+    masked: Exportable, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _small_parts(monkeypatch)
+    for workers in (0, 2):
+        run_json(capsys, "export", masked.reference, "olmo", tmp_path / str(workers), "--workers", workers)
+    assert _files(tmp_path / "0") == _files(tmp_path / "2")
+    assert main(["export", masked.reference, "olmo", str(tmp_path / "3"), "--workers", "0"]) == 0
+    shown = capsys.readouterr()
+    assert "files of olmo" in shown.out
+    assert "use_array_if_local=False" in shown.err
+    found = run_json(capsys, "export", masked.reference, "olmo", tmp_path / "3", "--workers", 0)
+    assert found["existed"]
+
+
+def test_a_destination_that_is_something_else_is_left_alone(version: Exportable, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(StoreError, match="it exists and is not this export"):
+        export_directly(version.reference, "olmo", str(out), _ALL, 0)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError):
+        export_directly(version.reference, "olmo", str(tmp_path / "file"), _ALL, 0)
+    export_directly(version.reference, "olmo", str(tmp_path / "done"), _ALL, 0)
+    with pytest.raises(SpecError, match="another export is there"):
+        export_directly(version.reference, "megatron", str(tmp_path / "done"), _ALL, 0)
+    flip_bit(tmp_path / "done" / SUMMARY, 20)
+    with pytest.raises(FormatError, match=r"tokenloom-export\.json: the checksum"):
+        export_directly(version.reference, "olmo", str(tmp_path / "done"), _ALL, 0)
+    assert sorted(os.listdir(tmp_path)) == ["done", "file", "out"]
+    (tmp_path / "new").mkdir()  # an empty folder is free
+    export_directly(version.reference, "olmo", str(tmp_path / "new"), _ALL, 0)
+
+
+def test_a_second_process_is_refused(version: Exportable, tmp_path: Path) -> None:
+    export = export_module.open_export(version.reference, "olmo", str(tmp_path / "out"), _ALL)
+    with export.destination.locked(), pytest.raises(StoreError, match="another process exports there now"):
+        export_directly(version.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+
+
+@pytest.mark.parametrize("suffix", [".tok", ".mask", ".blocks"])
+def test_damage_is_found_before_it_is_exported(suffix: str, tmp_path: Path) -> None:
+    made = Exportable(tmp_path, 50_000, with_masks=True)
+    path = made.shard("train", 0, suffix)
+    flip_bit(path, path.stat().st_size // 2)
+    with pytest.raises(FormatError, match=rf"000000\{suffix}: "):
+        export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    assert not (tmp_path / "out").exists()
+
+
+def _fail_at(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Let write `number` of local files fail as on a full disk."""
+    calls = iter(range(10**9))
+    write = local_files.write_all
+
+    def failing(file: Any, data: Any) -> None:
+        if next(calls) == number:
+            raise OSError(28, "No space left on device")
+        write(file, data)
+
+    patch.setattr(local_files, "write_all", failing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name if name == "datatrove" else pytest.param(name, marks=full_only) for name in FORMATS]
+)
+def test_a_full_disk_at_any_write_is_one_line_and_the_next_run_finishes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Exportable(tmp_path, 50_000, with_masks=True)
+    _small_parts(monkeypatch)
+    export_directly(made.reference, name, str(tmp_path / "whole"), _ALL, 0)
+    number = 0
+    while True:
+        out = tmp_path / f"out-{number}"
+        with monkeypatch.context() as patch:
+            _fail_at(patch, number)
+            try:
+                export_directly(made.reference, name, str(out), _ALL, 0)
+                break
+            except StoreError as error:
+                assert "No space left" in str(error)
+        assert not out.exists()
+        export_directly(made.reference, name, str(out), _ALL, 0)
+        assert _files(out) == _files(tmp_path / "whole")
+        number += count(23, 1)
+    assert number > 5
+
+
+def test_a_resumed_export_writes_only_what_is_missing_or_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Exportable(tmp_path, 50_000)
+    _small_parts(monkeypatch)
+    export_directly(made.reference, "olmo", str(tmp_path / "whole"), _ALL, 0)
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
+        _fail_at(patch, 40)
+        export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    staged = tmp_path / ".out.exporting"
+    done = {path: path.stat().st_ino for path in staged.glob("*/*.npy")}
+    assert len(done) > 2
+    damaged = min(done)
+    flip_bit(damaged, 5)
+    with pytest.raises(SpecError, match="it is another export that is not complete"):
+        export_directly(made.reference, "megatron", str(tmp_path / "out"), _ALL, 0)
+    export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    assert _files(tmp_path / "out") == _files(tmp_path / "whole")
+    kept = {
+        path for path, inode in done.items() if (tmp_path / "out" / path.relative_to(staged)).stat().st_ino == inode
+    }
+    assert kept == set(done) - {damaged}
+    assert not staged.exists()
+
+
+@pytest.mark.slow
+def test_exports_killed_at_random_moments_show_nothing_half_done(tmp_path: Path) -> None:
+    made = Exportable(tmp_path, 50_000, with_masks=True, long_tokens=1_500_000)
+    _run_kills(made.reference, str(tmp_path / "out"), count(10, 200))
+
+
+@pytest.mark.slow
+@full_only
+def test_exports_to_s3_killed_at_random_moments_show_nothing_half_done(
+    tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, s3_proxy: object
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
+    made = Exportable(tmp_path, 50_000, with_masks=True)
+    _run_kills(made.reference, f"s3://{BUCKET}/exports", 200)
+
+
+def _run_kills(reference: str, place: str, number: int) -> None:
+    command = [sys.executable, "-m", "tests.drivers.export_kill_driver", reference, place, str(number)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kills = json.loads(done.stdout)
+    assert kills["problems"] == []
+    assert kills["killed"] == number

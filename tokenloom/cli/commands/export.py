@@ -1,0 +1,69 @@
+"""`tokenloom export`: write a version as files of another trainer."""
+
+from __future__ import annotations
+
+import argparse
+
+from tokenloom.cli.argument_types import add_reference, integer_in
+from tokenloom.cli.display import showing_progress
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import JsonResult
+from tokenloom.tasks.exporting.formats import FORMATS
+from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.formats.llmc import MAGICS
+from tokenloom.wording import counted, shown_bytes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_reference(parser)
+    parser.add_argument("format", metavar="FORMAT", choices=FORMATS, help=f"one of {', '.join(FORMATS)}")
+    parser.add_argument("destination", metavar="DESTINATION", help="a new folder: a local path or a URL")
+    parser.add_argument("--split", action="append", default=[], help="may be repeated (default: all with documents)")
+    parser.add_argument(
+        "--learn", metavar="POLICY", help="of conversations, what masks let a model learn: assistant, last, all"
+    )
+    parser.add_argument("--magic", type=int, choices=MAGICS, help="of llmc (default: by the width of the ids)")
+    parser.add_argument(
+        "--workers", type=integer_in(0, 512), metavar="N", help="worker processes (default: one per core)"
+    )
+
+
+def run(
+    reference: str,
+    format: str,
+    destination: str,
+    split: list[str],
+    learn: str | None,
+    magic: int | None,
+    workers: int | None,
+    out: Output,
+) -> JsonResult:
+    """Export a version, or finish an export that was killed.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION.
+        format: the name of a format.
+        destination: a new folder.
+        split: some of the version's splits; none for all.
+        learn: a policy of masks.
+        magic: the magic number of llmc.
+        workers: processes; None for one per core.
+        out: prints the result.
+
+    Raises:
+        SpecError: the version does not fit into the format, or an option is wrong.
+        StoreError: there is no such version, something else is at the destination, or a store fails.
+        FormatError: a file of the version is damaged.
+    """
+    from tokenloom.flows.direct import export_directly
+    from tokenloom.tasks.running.workers import chosen_num_workers
+
+    options = ExportOptions(split, learn, magic)
+    with showing_progress():
+        found = export_directly(reference, format, destination, options, chosen_num_workers(workers))
+    what = f"{counted(found['documents'], 'document')}, {counted(found['tokens'], 'token')}"
+    files = f"{counted(found['files'], 'file')} of {found['format']}, {shown_bytes(found['bytes'])}"
+    out.line(f"{found['reference']}: {what}")
+    out.line(f"  {files}{' were there already' if found['existed'] else ''} in {found['destination']}")
+    return JsonResult(dict(found))
