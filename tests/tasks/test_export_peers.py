@@ -51,7 +51,9 @@ assert found.document_indices.tolist() == list(range(len(documents) + 1))
 _DATATROVE = """
 import json, sys
 from pathlib import Path
+from unittest.mock import MagicMock
 sys.path.insert(0, sys.argv[1])
+sys.modules["loguru"] = MagicMock()  # all that it lacks here
 from datatrove.utils.dataset import DatatroveFileDataset
 files = sorted(Path(sys.argv[2]).glob("*.ds"))
 ids = []
