@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders.chats import chat_spec
 from tests.builders.datasets import build, listed_files
-from tests.tokenloom.test_layouts import real_rows
+from tests.chat.test_layouts import real_rows
 from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
