@@ -18,6 +18,7 @@ import torch.distributed
 import torch.utils.dlpack
 
 from tests.builders.synthetic_store import EOT
+from tests.reader.mesh import Mesh
 from tests.reader.oracle import (
     FIELDS,
     PACKINGS,
@@ -563,25 +564,6 @@ def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
 # ---- ranks
 
 
-class _Mesh:
-    """The parts of a DeviceMesh that a loader uses."""
-
-    def __init__(self, sizes: dict[str, tuple[int, int]]) -> None:
-        self._sizes = sizes  # {dimension: (rank, size)}
-        self.ndim, self.mesh_dim_names = len(sizes), tuple(sizes)
-
-    def __getitem__(self, name: str) -> _Mesh:
-        return _Mesh({name: self._sizes[name]})
-
-    def get_local_rank(self) -> int:
-        (place,) = self._sizes.values()
-        return place[0]
-
-    def size(self) -> int:
-        (place,) = self._sizes.values()
-        return place[1]
-
-
 def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -607,12 +589,10 @@ def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to
     assert "RANK and WORLD_SIZE" in caplog.text
     assert found(1, 2) == (1, 2)
     assert "from arguments" in caplog.text
-    assert found(None, None, _Mesh({"dp": (2, 3)})) == (2, 3)
+    assert found(None, None, Mesh({"dp": 3}, 2)) == (2, 3)
     assert "from mesh" in caplog.text
-    assert found(None, None, _Mesh({"anything": (2, 3)})) == (2, 3)
-    assert found(None, None, _Mesh({"tp": (1, 4), "dp": (2, 3)})) == (2, 3)
-    with pytest.raises(ValueError, match="pass the data-parallel one"):
-        find_ranks(None, None, _Mesh({"tp": (1, 4), "pp": (2, 3)}))
+    with pytest.raises(ValueError, match="dims are those of a mesh"):
+        find_ranks(None, None, None, ["dp"])
     monkeypatch.setenv("RANK", "a")
     with pytest.raises(ValueError, match="RANK='a' and WORLD_SIZE='8' in the environment must be integers"):
         find_ranks(None, None)

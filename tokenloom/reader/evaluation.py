@@ -16,7 +16,8 @@ class EvaluationPass:
     Args:
         dataset: what to evaluate on; its documents are already in random order.
         batch_size: samples in a batch on this rank, at least 1.
-        options: those of TokenLoader: rank, world_size, mesh, device, prefetch, io_threads, order, seed, lanes.
+        options: those of TokenLoader: rank, world_size, mesh, dims, device, prefetch, io_threads, order, seed,
+            lanes.
     """
 
     def __init__(self, dataset: TokenDataset, batch_size: int, **options: Unpack[EvaluationOptions]) -> None:

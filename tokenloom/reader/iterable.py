@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +35,7 @@ class SampleStream(IterableDataset[Batch]):
         source: a TokenDataset or a Mixture.
         batch_size: samples in a batch; None for single samples.
         start: how many samples of the global stream to skip; `samples` of a loader's state.
-        order, seed, lanes, rank, world_size, mesh, drop_last, num_epochs: as in TokenLoader.
+        order, seed, lanes, rank, world_size, mesh, dims, drop_last, num_epochs: as in TokenLoader.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class SampleStream(IterableDataset[Batch]):
         rank: int | None = None,
         world_size: int | None = None,
         mesh: DeviceMesh | None = None,
+        dims: Sequence[str] | None = None,
         drop_last: bool = True,
         num_epochs: int | None = None,
     ) -> None:
@@ -57,7 +58,7 @@ class SampleStream(IterableDataset[Batch]):
         start = checked_int("start", start, 0, 2**62)
         self._source, self._order = source, (order, seed, lanes)
         self._start, self._batch_size = start, batch_size
-        ranks = find_ranks(rank, world_size, mesh)
+        ranks = find_ranks(rank, world_size, mesh, dims)
         stream = make_stream(source, order, seed, lanes)
         self._steps = Steps(ranks, batch_size or 1, stream_end(stream.num_samples, num_epochs), drop_last)
         self._steps.check_from(start)

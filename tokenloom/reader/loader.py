@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
@@ -19,6 +19,7 @@ from tokenloom.reader.feeding.cuda_feed import CudaFeed
 from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
+from tokenloom.reader.meshes import peers_text
 from tokenloom.reader.mixture import open_source
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.producer import Feed, Made, Producer
@@ -41,6 +42,7 @@ class _RankOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
+    dims: Sequence[str] | None
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
@@ -71,7 +73,9 @@ class TokenLoader:
         seed: the seed of the order, in [0, 2**56).
         rank: the data-parallel rank, in [0, world_size), with world_size; None to find it as find_ranks does.
         world_size: the number of data-parallel ranks.
-        mesh: a DeviceMesh in place of rank and world_size.
+        mesh: a DeviceMesh in place of rank and world_size: of one dimension, or with the dimension "dp" or "batch", or
+            "dp_replicate" with "dp_shard", or "replicate" with "shard".
+        dims: the names of the data-parallel dimensions of the mesh, where they are others.
         device: where batches go; None for the CPU.
         order: "block": `lanes` runs of shards side by side, samples shuffled inside each shard; "full": all samples
             shuffled; "sequential". Each epoch has its own order.
@@ -98,6 +102,7 @@ class TokenLoader:
         rank: int | None = None,
         world_size: int | None = None,
         mesh: DeviceMesh | None = None,
+        dims: Sequence[str] | None = None,
         device: str | int | torch.device | None = None,
         order: str = "block",
         lanes: int | None = None,
@@ -112,7 +117,7 @@ class TokenLoader:
         self.device = torch.device("cpu" if device is None else device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
-        self.ranks = find_ranks(rank, world_size, mesh)
+        self.ranks = find_ranks(rank, world_size, mesh, dims)
         self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
         self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
@@ -314,8 +319,8 @@ class TokenLoader:
         fields = "".join(f", {name}" for name in form.fields)
         lines = [
             *self.stream.describe(),
-            f"ranks     rank {ranks.rank} of {ranks.world_size} (from {ranks.origin}): positions g with "
-            f"g % {ranks.world_size} == {ranks.rank}",
+            f"ranks     data rank {ranks.rank} of {ranks.world_size} (from {ranks.origin}){peers_text(ranks.peers)}: "
+            f"positions g with g % {ranks.world_size} == {ranks.rank}",
             f"rows      ({steps.batch_size}, {form.row_tokens}) {form.dtype.name}, copied from the maps; read ahead in "
             f"blocks of {self.stream.block_bytes // 1024:,} KiB",
             f"batch     input_ids, labels ({form.labels}) ({steps.batch_size}, {form.seq_len}) int64{fields} on "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import checked_int
+from tokenloom.reader.meshes import place_in_mesh
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -24,6 +26,7 @@ class DataRank:
     rank: int
     world_size: int
     origin: str
+    peers: tuple[int, ...] = ()  # the ranks of the process group that get the same rows, as far as a mesh says
 
     def is_process_group(self) -> bool:
         """Return whether these are the rank and the size of torch's default process group."""
@@ -33,35 +36,39 @@ class DataRank:
         return (self.rank, self.world_size) == (distributed.get_rank(), distributed.get_world_size())
 
 
-def find_ranks(rank: int | None, world_size: int | None, mesh: DeviceMesh | None = None) -> DataRank:
+def find_ranks(
+    rank: int | None, world_size: int | None, mesh: DeviceMesh | None = None, dims: Sequence[str] | None = None
+) -> DataRank:
     """Return the rank and the world size: of mesh, the arguments, torch.distributed, RANK and WORLD_SIZE, or 0 of 1.
 
     Args:
         rank: in [0, world_size), with world_size; None for neither.
         world_size: at least 1.
-        mesh: a DeviceMesh of one dimension, the data-parallel ranks, or with a dimension "dp".
+        mesh: a DeviceMesh; see place_in_mesh.
+        dims: the data-parallel dimensions of mesh, None to find them; see place_in_mesh.
 
     Raises ValueError if they contradict each other, or the rank is out of range.
     """
-    found = _of_mesh(mesh, rank, world_size) or _of_arguments(rank, world_size) or _of_torch() or _of_environment()
+    found = (
+        _of_mesh(mesh, dims, rank, world_size) or _of_arguments(rank, world_size) or _of_torch() or _of_environment()
+    )
     if not 0 <= found.rank < found.world_size:
         raise ValueError(f"rank {found.rank} of {found.world_size} ({found.origin}): a rank is in [0, world_size)")
     _log.info("data-parallel rank %d of %d, from %s", found.rank, found.world_size, found.origin)
     return found
 
 
-def _of_mesh(mesh: DeviceMesh | None, rank: int | None, world_size: int | None) -> DataRank | None:
+def _of_mesh(
+    mesh: DeviceMesh | None, dims: Sequence[str] | None, rank: int | None, world_size: int | None
+) -> DataRank | None:
     if mesh is None:
+        if dims is not None:
+            raise ValueError("dims are those of a mesh: pass mesh too")
         return None
     if rank is not None or world_size is not None:
         raise ValueError("pass mesh, or rank and world_size, not both")
-    if mesh.ndim > 1:
-        if "dp" not in (mesh.mesh_dim_names or ()):
-            raise ValueError(
-                f'the mesh has the dimensions {mesh.mesh_dim_names}: pass the data-parallel one, mesh["dp"]'
-            )
-        mesh = mesh["dp"]
-    return DataRank(mesh.get_local_rank(), mesh.size(), "mesh")
+    place = place_in_mesh(mesh, dims)
+    return DataRank(place.rank, place.world_size, "mesh", place.peers)
 
 
 def _of_arguments(rank: int | None, world_size: int | None) -> DataRank | None:

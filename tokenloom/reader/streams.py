@@ -6,7 +6,7 @@ A position of a stream is one sample, whatever the number of ranks. A window say
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
@@ -41,6 +41,7 @@ class StreamOptions(OrderOptions, total=False):
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
+    dims: Sequence[str] | None
     drop_last: bool
     num_epochs: int | None
 
