@@ -180,7 +180,9 @@ class _Comparison:
         refused, why, why_as_text = self.theirs["errors"][index], self.token[1][index], self.text[1][index]
         if bool(why) != bool(why_as_text):
             yield f"refused in one mode: {why or why_as_text}"
-        if bool(refused) != bool(why):
+        if not refused and why and not self._theirs("mask").of(index)[0]:
+            yield "refused here alone [the template writes nothing]"
+        elif bool(refused) != bool(why):
             yield f"refused there alone: {refused}" if refused else f"refused here alone: {why}"
         if refused or why or why_as_text:
             return
