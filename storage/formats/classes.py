@@ -36,7 +36,7 @@ def learned_classes(learn: str | Collection[str]) -> NDArray[np.bool_]:
     may: NDArray[np.bool_] = (classes & MAY_LEARN > 0) & (classes & BEGINS == 0)
     if learn == "all":
         return may
-    names = _LEARNED if isinstance(learn, str) else set(learn)
+    names = _LEARNED if isinstance(learn, str) else set(learn) if isinstance(learn, Collection) else set()
     if (isinstance(learn, str) and learn not in ("assistant", "last")) or not names or names - set(ROLES):
         raise ValueError(f'learn is "assistant", "last", "all" or a list of roles ({", ".join(ROLES)}), not {learn!r}')
     chosen: NDArray[np.bool_] = may & np.isin(classes & ROLE_BITS, [ROLES.index(name) for name in names])

@@ -330,6 +330,8 @@ def synthetic(tmp_path: Path) -> str:
         ({"overlong": "cut"}, "overlong: one of split, drop, keep_start, not 'cut'"),
         ({"overlong": "drop"}, "overlong='drop' is of the packing best_fit, not of 'concat'; omit it"),
         ({"learn": "first"}, 'learn is "assistant", "last", "all" or a list of roles .*, not \'first\''),
+        ({"learn": None}, 'learn is "assistant", "last", "all" or a list of roles .*, not None'),
+        ({"learn": ["user", 5]}, r"learn is .* or a list of roles .*, not \(5, 'user'\)"),
         ({"learn": ["assistant"]}, "learn=\\['assistant'\\] leaves out text, and this version holds nothing else"),
         ({"verify": "no"}, "verify must be one of open, full, not 'no'"),
         ({"access": "read"}, "access must be one of mmap, pread, range, not 'read'"),

@@ -221,8 +221,12 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
 
 def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tuple[str, ...] | None:
     """Return what a model learns, None without masks; raise ValueError if it is no policy, or leaves nothing."""
-    policy = learn if isinstance(learn, str) else tuple(sorted(set(learn)))
-    table = learned_classes(policy)
+    policy: str | tuple[str, ...] = ()
+    if isinstance(learn, str):
+        policy = learn
+    elif isinstance(learn, Collection):
+        policy = tuple(sorted(set(learn), key=str))
+    table = learned_classes(policy or learn)
     if files.has_masks:
         if files.manifest.tokenizer.vocab_size > 2**31:
             raise ValueError("a vocabulary of more than 2**31 ids is not supported with conversations")
