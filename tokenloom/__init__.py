@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenloom.errors import TokenloomError
+    from tokenloom.reader.context import context_shard
     from tokenloom.reader.dataset import TokenDataset
     from tokenloom.reader.evaluation import EvaluationPass
     from tokenloom.reader.loader import TokenLoader
@@ -22,6 +23,7 @@ __all__ = [
     "TokenDataset",
     "TokenLoader",
     "TokenloomError",
+    "context_shard",
     "document_mask",
     "segments",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     "TokenDataset": "tokenloom.reader.dataset",
     "TokenLoader": "tokenloom.reader.loader",
     "TokenloomError": "tokenloom.errors",
+    "context_shard": "tokenloom.reader.context",
     "document_mask": "tokenloom.reader.masks",
     "segments": "tokenloom.reader.masks",
 }
