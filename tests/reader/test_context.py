@@ -74,3 +74,29 @@ def test_a_part_that_is_not_there_is_refused(arguments: tuple[Any, ...], message
     batch = {"input_ids": torch.zeros(2, 16, dtype=torch.int64), "labels": torch.zeros(2, 16, dtype=torch.int64)}
     with pytest.raises(ValueError, match=message):
         context_shard(batch, *arguments)
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_cu_seqlens_of_a_fixed_length_end_with_empty_runs(reference: str, packing: str) -> None:
+    def loader(**options: Any) -> TokenLoader:
+        return TokenLoader(TokenDataset(reference, seq_len=16, packing=packing, fields=["cu_seqlens"], **options), 3)
+
+    for exact, fixed, _ in zip(loader(), loader(cu_seqlens_length=49), range(5), strict=False):
+        num_runs = len(exact["cu_seqlens"])
+        assert fixed["cu_seqlens"].shape == (49,)
+        assert fixed["cu_seqlens"].dtype == torch.int32
+        assert fixed["cu_seqlens"][:num_runs].equal(exact["cu_seqlens"])
+        assert (fixed["cu_seqlens"][num_runs:] == 48).all()
+        assert fixed["max_seqlen"] == exact["max_seqlen"]
+    needed = len(next(loader())["cu_seqlens"])
+    assert len(next(loader(cu_seqlens_length=needed, max_open_shards=4))["cu_seqlens"]) == needed
+    with pytest.raises(ValueError, match=rf"has room for 1 documents .* this one has {needed - 1}: pass at least"):
+        next(TokenLoader(loader(cu_seqlens_length=2).source, 3, prefetch=0))
+    assert loader().state_dict() == loader(cu_seqlens_length=2).state_dict()  # it changes no sample
+
+
+def test_a_length_of_cu_seqlens_needs_the_field(reference: str) -> None:
+    with pytest.raises(ValueError, match='pads the field "cu_seqlens": add it to fields'):
+        TokenDataset(reference, seq_len=16, cu_seqlens_length=4)
+    with pytest.raises(ValueError, match="cu_seqlens_length must be at least 2"):
+        TokenDataset(reference, seq_len=16, fields=["cu_seqlens"], cu_seqlens_length=1)

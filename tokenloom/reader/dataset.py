@@ -44,6 +44,7 @@ class DatasetOptions(TypedDict, total=False):
     mask_documents: bool | None
     learn: str | Collection[str]
     overlong: str | None
+    cu_seqlens_length: int | None
     max_open_shards: int
     verify: str
     access: str
@@ -79,6 +80,9 @@ class TokenDataset(SplitSamples):
             "reasoning", "tool_call", "tool_output", "template"). Messages with `train: false` are never targets.
         overlong: what "best_fit" does with a document of more than T + 1 tokens. "split" (None): cuts it; "drop":
             leaves it out; "keep_start": keeps its first T + 1 tokens.
+        cu_seqlens_length: how many numbers "cu_seqlens" has in each batch: its last one, B * T, is repeated. None for
+            as many as needed; a fixed length suits compiled models and CUDA graphs. A batch that needs more is an
+            error.
         max_open_shards: how many shards stay mapped, at least 1; fewer if they would hold more than two thirds of the
             process's file descriptors. A view of a closed shard stays valid.
         verify: "open" checks the header of a shard when it is opened, "full" the whole shard.
@@ -110,6 +114,7 @@ class TokenDataset(SplitSamples):
         mask_documents: bool | None = None,
         learn: str | Collection[str] = "assistant",
         overlong: str | None = None,
+        cu_seqlens_length: int | None = None,
         max_open_shards: int = 512,
         verify: str = "open",
         access: str = "mmap",
@@ -140,6 +145,7 @@ class TokenDataset(SplitSamples):
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
             learn=_checked_learn(learn, files),
+            cu_seqlens_length=_checked_length(cu_seqlens_length, names),
         )
         super().__init__(files, packing, form, options)
         if not len(self):
@@ -217,6 +223,15 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names, not the string {fields!r}")
     return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
+
+
+def _checked_length(cu_seqlens_length: int | None, fields: tuple[str, ...]) -> int | None:
+    """Return the fixed length of cu_seqlens; raise ValueError if it is too small, or the field is not asked for."""
+    if cu_seqlens_length is None:
+        return None
+    if "cu_seqlens" not in fields:
+        raise ValueError('cu_seqlens_length pads the field "cu_seqlens": add it to fields')
+    return checked_int("cu_seqlens_length", cu_seqlens_length, 2)
 
 
 def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tuple[str, ...] | None:

@@ -71,6 +71,7 @@ def _check_alike(datasets: Mapping[str, TokenDataset]) -> None:
             ("packing", first.packing, data.packing),
             ("labels", first.format.labels, data.format.labels),
             ("fields", first.format.fields, data.format.fields),
+            ("cu_seqlens_length", first.format.cu_seqlens_length, data.format.cu_seqlens_length),
             ("mask_documents", first.format.mask_documents, data.format.mask_documents),
         ):
             if one != other:

@@ -28,6 +28,7 @@ class BatchFormat(NamedTuple):
     eot_id: int
     dtype: TokenDtype
     learn: str | tuple[str, ...] | None = None  # which classes are targets, see learned_classes; None without masks
+    cu_seqlens_length: int | None = None  # of every batch; None for as many as there are runs, and one
 
     @property
     def row_tokens(self) -> int:

@@ -180,8 +180,17 @@ class Boundaries:
         return self._ignored[a:b] - begin
 
     def sequences(self, first: int, end: int) -> tuple[Int32s, int]:
-        """Return cu_seqlens and max_seqlen of rows [first, end) flattened: the (num_runs + 1,) offsets of the runs."""
+        """Return cu_seqlens and max_seqlen of rows [first, end) flattened: the (num_runs + 1,) offsets of the runs.
+
+        With a fixed length, empty runs at the end follow; raises ValueError if the runs are too many for it.
+        """
         begin, stop = first * self._form.seq_len, end * self._form.seq_len
         runs = self._runs[self._row_runs[first] : self._row_runs[end]]
         offsets = np.append(runs - begin, stop - begin).astype(np.int32)
-        return offsets, int(np.diff(offsets).max())
+        fixed = self._form.cu_seqlens_length or len(offsets)
+        if len(offsets) > fixed:
+            raise ValueError(
+                f"cu_seqlens_length={fixed:,} has room for {fixed - 1:,} documents and paddings in a batch; this one "
+                f"has {len(runs):,}: pass at least {len(offsets):,}"
+            )
+        return np.pad(offsets, (0, fixed - len(offsets)), "edge"), int(np.diff(offsets).max())
