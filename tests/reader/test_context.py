@@ -13,6 +13,7 @@ from tests.reader.oracle import FIELDS, make_store
 from tokenloom import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.mixture import Mixture
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +101,44 @@ def test_a_length_of_cu_seqlens_needs_the_field(reference: str) -> None:
         TokenDataset(reference, seq_len=16, cu_seqlens_length=4)
     with pytest.raises(ValueError, match="cu_seqlens_length must be at least 2"):
         TokenDataset(reference, seq_len=16, fields=["cu_seqlens"], cu_seqlens_length=1)
+
+
+def _same(one: Any, other: Any) -> bool:
+    assert one.keys() == other.keys()
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_rows_of_any_step_are_those_that_ranks_get(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16, fields=FIELDS)
+    loaders = [TokenLoader(data, 2, rank=rank, world_size=3, drop_last=False, num_epochs=1) for rank in range(3)]
+    at = loaders[1].batch_at
+    num_steps = len(loaders[0])
+    assert len(data) % 6  # the last step is padded
+    for step in range(num_steps):
+        of_ranks = [next(loader) for loader in loaders]
+        assert _same(at(step), of_ranks[1])
+        arrays = at(step, range(6), numpy=True)
+        assert isinstance(arrays["input_ids"], np.ndarray)
+        for rank, batch in enumerate(of_ranks):
+            assert _same(at(step, range(rank, 6, 3)), batch)
+            assert np.array_equal(arrays["labels"][rank::3], batch["labels"])
+        assert arrays["num_targets"] == sum(batch["num_targets"] for batch in of_ranks)
+    assert loaders[1].state_dict()["samples"] == len(data)  # it has not moved
+    with pytest.raises(IndexError, match="past the last epoch"):
+        at(num_steps)
+    for rows in (range(7), range(-1, 2)):
+        with pytest.raises(IndexError, match=r"outside of the global batch, which has the rows \[0, 6\)"):
+            at(0, rows)
+    for rows in (range(0), range(3, 0, -1)):
+        with pytest.raises(ValueError, match="ascending range that is not empty"):
+            at(0, rows)
+
+
+def test_rows_of_a_mixture_while_its_thread_makes_batches(reference: str) -> None:
+    one = TokenDataset(reference, seq_len=16, fields=["member"])
+    mixture = Mixture({"a": (one, 2), "b": (TokenDataset(reference, seq_len=16, fields=["member"]), 1)})
+    loader = TokenLoader(mixture, 4, rank=2, world_size=3, seed=5)
+    batches = [next(loader) for _ in range(20)]
+    assert all(_same(loader.batch_at(step), batch) for step, batch in enumerate(batches))
+    assert _same(next(loader), loader.batch_at(20))
+    loader.close()

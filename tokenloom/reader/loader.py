@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+import numpy as np
 import torch
 
 from tokenloom.errors import TokenloomError
@@ -291,6 +292,40 @@ class TokenLoader:
 
         position = step_position(self.steps, checked_int("step", step))
         return {"samples": trace_batch(self.stream, self.steps, position, checked_int("chars", chars))}
+
+    def batch_at(self, step: int, rows: range | None = None, *, numpy: bool = False) -> Batch:
+        """Return rows of the global batch of a step, wherever the loader is now, and without moving it.
+
+        Steps count from 0 at the start of the stream. Row i of the global batch, of batch_size * world_size rows, is
+        the sample at position step * batch_size * world_size + i of the stream. Nothing is made ahead.
+
+        Args:
+            step: at least 0.
+            rows: of the global batch, such as range(0, 8), or range(3, 8, 2) for rows 3, 5 and 7; None for those that
+                this rank gets in the step.
+            numpy: return numpy arrays, for JAX, in place of tensors on the loader's device.
+
+        Raises:
+            IndexError: the step is past the last epoch, or a row is outside of the global batch.
+            ValueError: there are no rows, or they descend.
+        """
+        from tokenloom.reader.tracing.samples import step_position  # training does not need it
+
+        begin = step_position(self.steps, checked_int("step", step))
+        if rows is None:
+            rows = range((self.ranks.rank - begin) % self.ranks.world_size, self.steps.samples, self.ranks.world_size)
+        if not rows or rows.step < 0:
+            raise ValueError(f"rows must be an ascending range that is not empty, not {rows}")
+        if rows[0] < 0 or rows[-1] >= self.steps.samples:
+            raise IndexError(f"{rows} is outside of the global batch, which has the rows [0, {self.steps.samples:,})")
+        positions = begin + np.array(rows, np.int64)
+        if self.steps.end is not None:
+            positions = positions[positions < self.steps.end]  # the others are padding
+        feed = HostFeed(self.stream.format, len(rows), 1, 1, self.device, PhaseTimes())
+        (batch,) = feed.make(self.stream.window(positions, len(rows)), 0, 1)
+        if numpy:
+            return {name: value.numpy() if torch.is_tensor(value) else value for name, value in batch.items()}
+        return feed.finish(batch)
 
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far, and what limits it."""
