@@ -29,7 +29,7 @@ class Turns:
         listed: finds the stop tokens of the spec; None if they are those that the template writes.
         usual_stop: the special token that ends a plain turn; "" if it is not known.
         call_stop: the one that ends a turn with calls of functions; "" if it is not known.
-        special: finds special tokens.
+        special: finds special tokens, and those that end turns.
         added: finds added tokens of any kind.
     """
 
@@ -43,7 +43,7 @@ class Turns:
     def first_stop(self, text: str, start: int, end: int, *, has_calls: bool, is_alone: bool = True) -> Span | None:
         """Return where the stop token of a turn is whose last piece ends at `start`; None if there is none by `end`.
 
-        It is the first special token, or else the first added one. The one that ends every plain turn may follow it
+        It is the first special token, or a known stop token. The one that ends every plain turn may follow it
         directly (`<|tool_call_end|><|im_end|>`): then it is that one. After calls of functions it is the one that ends
         such turns, since the text after the last piece may have other special tokens. If the text also has messages
         without pieces, because the turn is not alone in it, only a known stop token counts.
@@ -53,7 +53,7 @@ class Turns:
             return match and match.span()
         if has_calls and self.call_stop and (place := text.find(self.call_stop, start, end)) >= 0:
             return place, place + len(self.call_stop)
-        match = self.special.search(text, start, end) or self.added.search(text, start, end)
+        match = self.special.search(text, start, end)
         following = match
         while following is not None and following[0] != self.usual_stop:
             following = self.added.match(text, following.end(), end)
@@ -71,10 +71,8 @@ class Turns:
 
     def last_stop(self, text: str, start: int, end: int) -> Span | None:
         """Return where the last stop token in [start, end) is, the part of a turn after its last piece."""
-        for pattern in [self.listed] if self.listed is not None else [self.special, self.added]:
-            if found := list(pattern.finditer(text, start, end)):
-                return found[-1].span()
-        return None
+        found = list((self.listed or self.special).finditer(text, start, end))
+        return found[-1].span() if found else None
 
 
 def read_turns(
@@ -96,7 +94,8 @@ def read_turns(
         with suppress(BadConversation):
             after = _after(template, marker, 1, [_USER, *calling])
             turns = replace(turns, call_stop=turns.call_stop or _stop(turns, after))
-    return turns
+    known = [token for token in (turns.usual_stop, turns.call_stop) if token]
+    return replace(turns, special=re.compile("|".join([*map(re.escape, known), special.pattern])))
 
 
 def _prompts(template: ChatTemplate, marker: Marker, added: re.Pattern[str]) -> set[str]:
@@ -143,5 +142,7 @@ def _written(
 
 
 def _stop(turns: Turns, after: str) -> str:
-    stop = turns.first_stop(after, 0, len(after), has_calls=False)
-    return after[slice(*stop)] if stop else ""
+    if stop := turns.first_stop(after, 0, len(after), has_calls=False):
+        return after[slice(*stop)]
+    match = turns.added.search(after)  # of a tokenizer whose stop token is not special
+    return match[0] if match else ""
