@@ -212,7 +212,7 @@ _BUDGETS = {
     "cli": 2_570,
     "examples": 570,
     "flows": 1_070,
-    "reader": 2_825,
+    "reader": 2_885,
     "server": 650,
     "spec": 1_330,
     "storage": 5_200,

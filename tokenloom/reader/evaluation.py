@@ -17,7 +17,7 @@ class EvaluationPass:
         dataset: what to evaluate on; its documents are already in random order.
         batch_size: samples in a batch on this rank, at least 1.
         options: those of TokenLoader: rank, world_size, mesh, dims, device, prefetch, io_threads, order, seed,
-            lanes.
+            lanes, compare_ranks.
     """
 
     def __init__(self, dataset: TokenDataset, batch_size: int, **options: Unpack[EvaluationOptions]) -> None:
@@ -36,6 +36,8 @@ class EvaluationPass:
     def __iter__(self) -> Iterator[Batch]:
         loader = self._make()
         try:
-            yield from loader
+            for batch in loader:
+                self._options["compare_ranks"] = None  # once is enough: a pass has the same stream each time
+                yield batch
         finally:
             loader.close()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tokenloom.errors import TokenloomError
+from tokenloom.reader.agreement import compare_ranks
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import DatasetOptions
 from tokenloom.reader.feeding.cuda_feed import CudaFeed
@@ -24,7 +25,7 @@ from tokenloom.reader.meshes import peers_text
 from tokenloom.reader.mixture import open_source
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.producer import Feed, Made, Producer
-from tokenloom.reader.ranks import check_same_on_all_ranks, find_ranks
+from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
@@ -47,6 +48,7 @@ class _RankOptions(TypedDict, total=False):
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
+    compare_ranks: float | None
 
 
 class EvaluationOptions(_RankOptions, OrderOptions, total=False):
@@ -89,6 +91,9 @@ class TokenLoader:
             is larger than 4 MiB.
         io_threads: how many threads read files ahead of need; 0 for none. At least one opens shards ahead, and plans
             their samples.
+        compare_ranks: before the first batch, compare through the store of torch's default process group what its ranks
+            read, and wait so many seconds for a loader of each data rank; None not to. All ranks take the first batches
+            of several loaders in the same order.
 
     Raises:
         ValueError: an argument is out of range, or there are no samples.
@@ -111,6 +116,7 @@ class TokenLoader:
         num_epochs: int | None = None,
         prefetch: int | None = None,
         io_threads: int = 8,
+        compare_ranks: float | None = 600.0,
     ) -> None:
         batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
@@ -127,6 +133,9 @@ class TokenLoader:
         self._chunk_batches = max(1, most)  # batches that are made at a time
         self.steps.check_from(0)
         self._io_threads = checked_int("io_threads", io_threads)
+        if compare_ranks is not None and not compare_ranks > 0:
+            raise ValueError(f"compare_ranks must be a positive number of seconds, or None, not {compare_ranks}")
+        self._compare_ranks = compare_ranks
         self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
         self._finishes = self.device.type != "cpu"
         self._checked_ranks = False
@@ -214,11 +223,11 @@ class TokenLoader:
         return HostFeed(form, batch_size, self._chunk_batches, num_chunks, self.device, self._times)
 
     def _check_ranks(self) -> None:
-        if not self._checked_ranks:
+        if not self._checked_ranks and self._compare_ranks is not None:
             steps = {"batch_size": self.steps.batch_size, "end": self.steps.end, "drop_last": self.steps.drop_last}
             summary = json.dumps({**self.state_dict(), **steps}, sort_keys=True)
-            check_same_on_all_ranks(self.ranks, summary, repr(self.source))
-            self._checked_ranks = True
+            compare_ranks(self.ranks, summary, repr(self.source), self._compare_ranks)
+        self._checked_ranks = True
 
     def close(self) -> None:
         """End the thread; the next batch continues from where the loader is, with a new thread."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.meshes import place_in_mesh
 
@@ -27,13 +26,6 @@ class DataRank:
     world_size: int
     origin: str
     peers: tuple[int, ...] = ()  # the ranks of the process group that get the same rows, as far as a mesh says
-
-    def is_process_group(self) -> bool:
-        """Return whether these are the rank and the size of torch's default process group."""
-        distributed = _process_group()
-        if distributed is None:
-            return False
-        return (self.rank, self.world_size) == (distributed.get_rank(), distributed.get_world_size())
 
 
 def find_ranks(
@@ -79,7 +71,7 @@ def _of_arguments(rank: int | None, world_size: int | None) -> DataRank | None:
     return DataRank(checked_int("rank", rank), checked_int("world_size", world_size, 1), "arguments")
 
 
-def _process_group() -> ModuleType | None:
+def process_group() -> ModuleType | None:
     """Return torch.distributed if it has a default process group."""
     import torch.distributed as distributed
 
@@ -87,7 +79,7 @@ def _process_group() -> ModuleType | None:
 
 
 def _of_torch() -> DataRank | None:
-    distributed = _process_group()
+    distributed = process_group()
     if not distributed:
         return None
     return DataRank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
@@ -103,25 +95,3 @@ def _of_environment() -> DataRank:
         return DataRank(int(rank), int(world_size), "RANK and WORLD_SIZE")
     except ValueError as error:
         raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} in the environment must be integers") from error
-
-
-def check_same_on_all_ranks(ranks: DataRank, summary: str, place: str) -> None:
-    """Raise TokenloomError if the ranks of the process group would read different streams; they all must call this.
-
-    Args:
-        ranks: not checked unless they are those of the process group.
-        summary: what this rank reads; it must be the same on all ranks.
-        place: where this rank reads it, for the message. Places may differ: each node may have its own copy.
-    """
-    distributed = _process_group()
-    if distributed is None or ranks.world_size == 1 or not ranks.is_process_group():
-        return
-    found = [("", "")] * ranks.world_size
-    distributed.all_gather_object(found, (summary, place))
-    for other, (theirs, their_place) in enumerate(found):
-        if theirs != found[0][0]:
-            raise TokenloomError(
-                f"ranks would read different streams: rank 0 reads {found[0][1]}: {found[0][0]}; rank {other} reads "
-                f"{their_place}: {theirs}. Pass the same state and the same arguments to all of them, and name the "
-                "version by its 16 digits, because a tag may move"
-            )

@@ -1,0 +1,194 @@
+"""Ranks compare what they read before the first batch: each planted mistake is named, and nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import FileStore, HashStore, PrefixStore
+
+from tests.reader.mesh import Mesh
+from tests.reader.oracle import make_store
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.agreement import Comparison
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.ranks import DataRank, find_ranks
+
+_ROOT = Path(__file__).parent.parent.parent
+
+
+def _compared(
+    ranks: dict[int, DataRank],
+    size: int,
+    summaries: dict[int, str] | None = None,
+    seconds: float = 20,
+    store: Any = None,
+) -> dict[int, str]:
+    """Compare with a thread for each rank that comes; return {rank: message} of those that raise an error."""
+    store = store or HashStore()
+
+    def run(rank: int) -> str | None:
+        try:
+            Comparison(store, rank, size, ranks[rank]).run((summaries or {}).get(rank, "same"), f"copy {rank}", seconds)
+        except TokenloomError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(size) as threads:
+        found = dict(zip(ranks, threads.map(run, ranks), strict=True))
+    return {rank: message for rank, message in found.items() if message is not None}
+
+
+def _of_mesh(sizes: dict[str, int], size: int) -> dict[int, DataRank]:
+    meshes: list[Any] = [Mesh(sizes, rank) for rank in range(size)]
+    return {rank: find_ranks(None, None, mesh) for rank, mesh in enumerate(meshes)}
+
+
+def _of_numbers(*data_ranks: int) -> dict[int, DataRank]:
+    return {rank: DataRank(number, len(data_ranks), "arguments") for rank, number in enumerate(data_ranks)}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"dp": 2},
+        {"dp": 1, "tp": 2},
+        {"dp_replicate": 2, "dp_shard": 2, "cp": 2, "tp": 2},
+        {"pp": 2, "batch": 4, "tp": 2},
+    ],
+)
+def test_ranks_that_agree_pass_with_or_without_a_loader_on_each_pipeline_stage(sizes: dict[str, int]) -> None:
+    size = Mesh(sizes, 0).mesh.numel()
+    ranks = _of_mesh(sizes, size)
+    assert _compared(ranks, size) == {}
+    if "pp" in sizes:
+        assert _compared({rank: ranks[rank] for rank in range(size // 2)}, size) == {}  # the first stage alone
+
+
+def test_comparisons_of_several_loaders_share_a_store(tmp_path: Path) -> None:
+    store = FileStore(str(tmp_path / "store"), 2)
+    for number in range(3):
+        assert _compared(_of_numbers(0, 1), 2, store=PrefixStore(str(number), store)) == {}
+
+
+def test_another_stream_on_one_rank_is_named_by_all() -> None:
+    found = _compared(_of_numbers(*range(8)), 8, {5: "another seed"})
+    assert found.keys() == set(range(8))
+    for message in found.values():
+        assert message.startswith("ranks would read different streams: rank ")
+        assert "rank 5 reads copy 5: another seed" in message
+        assert ": same, data ranks: 8" in message
+
+
+def test_another_number_of_data_ranks_is_named() -> None:
+    ranks = {0: DataRank(0, 1, "mesh", (0, 1)), 1: DataRank(1, 2, "torch.distributed")}  # one has forgotten the mesh
+    for message in _compared(ranks, 2).values():
+        assert "rank 0 reads copy 0: same, data ranks: 1; rank 1 reads copy 1: same, data ranks: 2" in message
+
+
+def test_two_equal_data_ranks_are_named_at_once() -> None:
+    found = _compared(_of_numbers(0, 1, 1, 3), 4, seconds=1000)
+    assert found.keys() == {0, 1, 2, 3}
+    assert all("no loader of data rank 2, of 4, asks for its first batch, though all 4" in m for m in found.values())
+    assert "ranks 1 and 2 would read the rows of data rank 1. Pass the mesh" in found[1]
+
+
+def test_a_rank_that_never_comes_is_named_after_the_limit() -> None:
+    ranks = _of_numbers(*range(6))
+    del ranks[2], ranks[3]
+    for message in _compared(ranks, 6, seconds=0.3).values():
+        assert message.startswith(
+            "no loader of data ranks 2 and 3, of 6, asks for its first batch within 0.3 s. Of the"
+        )
+        assert "ranks 2 and 3 did not come" in message
+        assert "compare_ranks=None turns this comparison off" in message
+
+
+def test_a_peer_of_the_mesh_with_other_rows_is_named() -> None:
+    ranks = _of_mesh({"dp": 2, "tp": 2}, 4) | {1: DataRank(1, 2, "arguments")}  # it belongs to data rank 0
+    for first in ([0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1]):
+        found = _compared({rank: ranks[rank] for rank in first}, 4)
+        assert found.keys() & {0, 1}
+        assert all(
+            "rank 1 reads the rows of data rank 1, but the mesh of other ranks gives it those of data rank 0" in message
+            for message in found.values()
+        )
+
+
+def test_a_limit_is_positive(folder: Path) -> None:
+    data = TokenDataset(make_store(folder / "agreement", (300,)), seq_len=8)
+    for wrong in (0, -1.0, False):
+        with pytest.raises(ValueError, match="compare_ranks must be a positive number of seconds, or None"):
+            TokenLoader(data, 2, compare_ranks=wrong)
+
+
+_RANK = """
+import json, sys
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.evaluation import EvaluationPass
+from tokenloom.reader.loader import TokenLoader
+
+folder, rank, references = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+data = TokenDataset(references["same"], seq_len=8)
+loader = TokenLoader(data, 3, mesh=mesh)
+found = {"rows": next(loader)["input_ids"].tolist(), "described": loader.describe()}
+loader.close()
+evaluation = EvaluationPass(data, 8, mesh=mesh)
+for name in ("first", "second") if rank == 0 else ("first",):  # ranks compare in the first pass alone
+    found[name] = len(list(evaluation))
+
+def planted(name, source, **options):
+    loader = TokenLoader(source, 3, **options)
+    if name == "position" and rank == 1:
+        loader.load_state_dict(loader.state_dict() | {"samples": 12})
+    try:
+        next(loader)
+    except TokenloomError as error:
+        found[name] = str(error)
+    loader.close()
+
+planted("version", TokenDataset(references["other" if rank == 1 else "same"], seq_len=8), mesh=mesh)
+planted("position", data)
+planted("equal", data, rank=0, world_size=2)
+if rank == 0:
+    planted("missing", data, compare_ranks=1.0)
+planted("off", data, rank=0, world_size=2, compare_ranks=None)
+open(f"{folder}/{rank}.json", "w").write(json.dumps(found))
+dist.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_name_planted_mistakes(tmp_path: Path) -> None:
+    references = {"same": make_store(tmp_path / "a", (300, 90)), "other": make_store(tmp_path / "b", (300, 90), seed=7)}
+    command = [sys.executable, "-c", _RANK, str(tmp_path)]
+    running = [
+        subprocess.Popen([*command, str(rank), json.dumps(references)], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 2, errors
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+
+    assert found[0]["rows"] == found[1]["rows"]
+    assert "data rank 0 of 1 (from mesh); ranks 0 and 1 get the same rows" in found[1]["described"]
+    assert found[0]["second"] == found[0]["first"]
+    for rank in found:
+        assert "rank 1 reads" in rank["position"]
+        assert '"samples": 12' in rank["position"]
+        assert "no loader of data rank 1, of 2" in rank["equal"]
+        assert "ranks 0 and 1 would read the rows of data rank 0" in rank["equal"]
+        assert "off" not in rank
+    assert any("rank 1 reads" in rank.get("version", "") for rank in found)  # the one that comes later
+    assert "within 1 s. Of the process group, rank 1 did not come" in found[0]["missing"]
