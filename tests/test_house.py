@@ -209,14 +209,14 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
     "chat": 1_370,
-    "cli": 2_570,
+    "cli": 2_580,
     "examples": 570,
     "flows": 1_070,
     "reader": 2_885,
     "server": 650,
     "spec": 1_330,
     "storage": 5_200,
-    "tasks": 8_220,
+    "tasks": 8_330,
     "tokenizers": 2_360,
     "tokenloom": 357,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tests.builders.manifests import NO_FILES
@@ -159,6 +162,26 @@ def read_datatrove(folder: Path, split: str, _: int) -> tuple[Documents, Masks]:
     return found, masks
 
 
+def _column(table: Any, name: str) -> list[Any]:
+    return table[name].to_pylist() if name in table.column_names else []
+
+
+def read_hugging_face(folder: Path, split: str, _: int) -> tuple[Documents, list[Any]]:
+    """Return the rows of the Arrow streams that state.json names, and their labels."""
+    assert split in json.loads((folder / "dataset_dict.json").read_text())["splits"]
+    state = json.loads((folder / split / "state.json").read_text())
+    names = [file["filename"] for file in state["_data_files"]]
+    tables = [pa.ipc.open_stream((folder / split / name).read_bytes()).read_all() for name in names]
+    assert sorted(names) == sorted(path.name for path in (folder / split).glob("*.arrow"))
+    return _column(pa.concat_tables(tables), "input_ids"), _column(pa.concat_tables(tables), "labels")
+
+
+def read_parquet(folder: Path, split: str, _: int) -> tuple[Documents, list[Any]]:
+    """Return the rows of the parquet files, and their labels, read by polars."""
+    found = polars.read_parquet(sorted((folder / split).glob("*.parquet")))
+    return found["input_ids"].to_list(), found["labels"].to_list() if "labels" in found.columns else []
+
+
 #: By format: a reader of (folder, split, vocab_size) that returns documents, and masks or None.
 READERS: Mapping[str, Callable[[Path, str, int], tuple[Documents, Masks | None]]] = {
     "megatron": read_megatron,
@@ -166,4 +189,6 @@ READERS: Mapping[str, Callable[[Path, str, int], tuple[Documents, Masks | None]]
     "llmc": read_llmc,
     "nanogpt": read_nanogpt,
     "datatrove": read_datatrove,
+    "huggingface": read_hugging_face,
+    "parquet": read_parquet,
 }

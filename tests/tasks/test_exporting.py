@@ -26,7 +26,7 @@ from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.stores import local_files
 from tokenloom.tasks.exporting import export as export_module
 from tokenloom.tasks.exporting.destination import SUMMARY
-from tokenloom.tasks.exporting.formats import FORMATS, datatrove, llmc, olmo
+from tokenloom.tasks.exporting.formats import FORMATS, datatrove, llmc, olmo, rows
 from tokenloom.tasks.exporting.formats.base import ExportOptions
 
 _ROOT = Path(__file__).parents[2]
@@ -56,6 +56,7 @@ def _small_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(olmo, "_PART_BYTES", 4000)
     patch.setattr(datatrove, "_PART_BYTES", 4000)
     patch.setattr(llmc, "_PART_TOKENS", 2000)
+    patch.setattr(rows, "PART_BYTES", 4000)
 
 
 def test_readers_cover_every_format() -> None:
@@ -91,11 +92,53 @@ def test_masks_are_those_of_the_policy(name: str, learn: str | None, masked: Exp
     assert masks == [learned[classes].tolist() for classes in masked.classes["train"]]
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"olmo", "datatrove"}))
+@pytest.mark.parametrize("name", ["megatron", "llmc", "nanogpt"])
 def test_formats_without_masks_say_so(name: str, masked: Exportable, tmp_path: Path) -> None:
     result = export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"]), 0)
     assert [line for line in result["losses"] if "no loss masks" in line]
     assert READERS[name](tmp_path / "out", "train", masked.vocab_size)[0] == masked.documents["train"]
+
+
+@pytest.mark.parametrize("name", ["huggingface", "parquet"])
+def test_labels_are_the_ids_that_are_learned(name: str, masked: Exportable, tmp_path: Path) -> None:
+    export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"], "last"), 0)
+    documents, labels = READERS[name](tmp_path / "out", "train", masked.vocab_size)
+    assert documents == masked.documents["train"]
+    learned = learned_classes("last")
+    pairs = zip(documents, masked.classes["train"], strict=True)
+    assert labels == [np.where(learned[classes], ids, -100).tolist() for ids, classes in pairs]
+
+
+@pytest.mark.parametrize("name", ["huggingface", "parquet"])
+@pytest.mark.parametrize("length", [1, 7, 5000])
+def test_samples_are_the_tokens_of_a_file_end_to_end(
+    name: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Exportable(tmp_path, 50_000, with_masks=True)
+    monkeypatch.setattr("tokenloom.tasks.exporting.documents._PIECE_BYTES", 1000)
+    options = ExportOptions(["train"], "all", seq_len=length)
+    result = export_directly(made.reference, name, str(tmp_path / "out"), options, 0)
+    found, labels = READERS[name](tmp_path / "out", "train", 50_000)
+    ids = np.concatenate(made.documents["train"])
+    learned = learned_classes("all")[np.concatenate(made.classes["train"])]
+    end = len(ids) // length * length
+    assert found == ids[:end].reshape(-1, length).tolist()
+    assert labels == np.where(learned, ids, -100)[:end].reshape(-1, length).tolist()
+    assert f"up to {length - 1:,} tokens at the end of each file are lost" in result["losses"][0]
+
+
+@pytest.mark.parametrize("vocab_size", _VOCABULARIES.values())
+def test_datasets_loads_what_is_saved(vocab_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    _small_parts(monkeypatch)
+    made = Exportable(tmp_path, vocab_size, with_masks=True)
+    export_directly(made.reference, "huggingface", str(tmp_path / "out"), _ALL, 0)
+    found = datasets.load_from_disk(str(tmp_path / "out"))
+    assert list(found) == ["train", "validation"]
+    assert found["train"]["input_ids"][:] == made.documents["train"]
+    row = found["train"].with_format("numpy")[0]
+    assert row["input_ids"].tolist() == made.documents["train"][0]
+    found["train"].map(lambda row: row).save_to_disk(str(tmp_path / "again"))
 
 
 def test_parts_are_balanced_and_cut_no_document(masked: Exportable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +168,7 @@ def test_what_does_not_fit_is_refused_with_what_to_use(tmp_path: Path) -> None:
         ("nanogpt", _ALL, "nanogpt holds ids below 65,536.*; use llmc, olmo or megatron"),
         ("megatron", ExportOptions([], magic=20240801), "--magic: only llmc has magic numbers"),
         ("megatron", ExportOptions([], learn="all"), "--learn: the version has no conversations"),
+        ("olmo", ExportOptions([], seq_len=8), "--unit sample: olmo is a stream .*; use huggingface, parquet"),
         ("megatron", ExportOptions(["empty"]), "there are no documents in empty"),
         ("mp3", _ALL, "'mp3' is not a format of exports; there are: megatron"),
     ]:

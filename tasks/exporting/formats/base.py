@@ -24,12 +24,13 @@ class ExportOptions:
     """What a user chooses; recorded in tokenloom-export.json.
 
     `learn` is a policy of masks, see learned_classes; None is that of the reader. `magic` is of llmc alone; None lets
-    the width of the ids decide.
+    the width of the ids decide. `seq_len` is the length of samples; None for documents.
     """
 
     splits: list[str]
     learn: str | None = None
     magic: int | None = None
+    seq_len: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class ExportFormat(ABC):
     """How the documents of a version become files of another trainer. Has no state."""
 
     name: ClassVar[str]
+    takes_samples: ClassVar[bool] = False  # its rows may be samples
 
     def refuse(self, facts: VersionFacts) -> None:  # noqa: B027  (most take every version)
         """Raise SpecError, which names the format to use instead, if the version does not fit into the format."""
@@ -90,7 +92,7 @@ class ExportFormat(ABC):
 
 def no_masks(facts: VersionFacts, name: str) -> list[str]:
     """Return the loss of a format without loss masks, if the version has masks."""
-    line = f"{name} has no loss masks: every token is learned; olmo and datatrove keep them"
+    line = f"{name} has no loss masks: every token is learned; olmo, datatrove and huggingface keep them"
     return [line] if facts.has_masks else []
 
 

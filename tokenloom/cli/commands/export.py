@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from tokenloom.cli.argument_types import add_reference, integer_in
+from tokenloom.cli.argument_types import add_reference, integer_in, positive
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
+from tokenloom.errors import SpecError
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
 from tokenloom.tasks.exporting.formats.llmc import MAGICS
@@ -23,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--learn", metavar="POLICY", help="of conversations, what masks let a model learn: assistant, last, all"
     )
+    parser.add_argument(
+        "--unit", choices=["document", "sample"], default="document", help="what a row is, of huggingface and parquet"
+    )
+    parser.add_argument("--seq-len", type=positive, metavar="T", help="tokens of a sample, with --unit sample")
     parser.add_argument("--magic", type=int, choices=MAGICS, help="of llmc (default: by the width of the ids)")
     parser.add_argument(
         "--workers", type=integer_in(0, 512), metavar="N", help="worker processes (default: one per core)"
@@ -35,6 +40,8 @@ def run(
     destination: str,
     split: list[str],
     learn: str | None,
+    unit: str,
+    seq_len: int | None,
     magic: int | None,
     workers: int | None,
     out: Output,
@@ -47,6 +54,8 @@ def run(
         destination: a new folder.
         split: some of the version's splits; none for all.
         learn: a policy of masks.
+        unit: "document" or "sample".
+        seq_len: the tokens of a sample; None for documents.
         magic: the magic number of llmc.
         workers: processes; None for one per core.
         out: prints the result.
@@ -59,7 +68,9 @@ def run(
     from tokenloom.flows.direct import export_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
 
-    options = ExportOptions(split, learn, magic)
+    if (unit == "sample") != (seq_len is not None):
+        raise SpecError("--unit sample and --seq-len: give both or neither")
+    options = ExportOptions(split, learn, magic, seq_len)
     with showing_progress():
         found = export_directly(reference, format, destination, options, chosen_num_workers(workers))
     what = f"{counted(found['documents'], 'document')}, {counted(found['tokens'], 'token')}"

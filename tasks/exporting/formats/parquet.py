@@ -1,0 +1,42 @@
+"""Parquet files with a row a document or sample: `input_ids`, and `labels` of a version with masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenloom.tasks.exporting.formats import rows
+from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, numbered_parts
+from tokenloom.tasks.exporting.hashed_file import HashedFile
+
+
+class Parquet(ExportFormat):
+    """SPLIT/00000.parquet and so on, with a row group for each 4 MB of ids."""
+
+    name = "parquet"
+    takes_samples = True
+
+    def refuse(self, facts: VersionFacts) -> None:
+        """Raise SpecError if ids need 32 bits without a sign."""
+        check_ids(facts, 2**31, self.name, "olmo")
+
+    def losses(self, facts: VersionFacts) -> list[str]:
+        """Return what samples lose."""
+        return rows.sample_losses(facts)
+
+    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
+        """Return a unit for each part of about 512 MiB of ids."""
+        return [
+            ExportUnit(split, (f"{split}/{i:05}.parquet",), part)
+            for split, documents in facts.splits.items()
+            for i, part in enumerate(numbered_parts(documents, facts.token_bytes, rows.PART_BYTES))
+        ]
+
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
+        """Write row groups; a dictionary of ids would be longer than they are."""
+        sink = pa.PythonFile(files[0], "w")
+        with pq.ParquetWriter(sink, rows.schema(facts), compression="zstd", use_dictionary=False) as writer:
+            for batch in rows.record_batches(unit, facts):
+                writer.write_batch(batch, row_group_size=max(1, batch.num_rows))
