@@ -102,7 +102,7 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION.
         name: of the format.
-        place: the destination, a local path or a URL.
+        place: the destination, a local path or a URL; {version} in it becomes the version.
         options: no splits mean all that have documents.
 
     Raises:
@@ -137,7 +137,7 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
         units=units,
         losses=export_format.losses(facts) + empty,
         identity=json.loads(canonical_json(identity)),
-        destination=Destination(place),
+        destination=Destination(place.replace("{version}", manifest.version)),
     )
 
 

@@ -26,6 +26,7 @@ NAMES = (
     "rebuild-dataset/rebuild-nightly",
     "verify-dataset/verify-dataset",
     "collect-garbage/collect-garbage",
+    "export-dataset/export-dataset",
 )
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 

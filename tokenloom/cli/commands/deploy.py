@@ -38,7 +38,8 @@ def run(out: Output) -> DeployResult:
 
     heartbeat = heartbeat_seconds(url)
     deploy_all(url, heartbeat)
-    out.line(f"deployed build-dataset, rebuild-nightly, verify-dataset and collect-garbage to {url}, work pool {POOL}")
+    names = [name.partition("/")[2] for name in NAMES]
+    out.line(f"deployed {', '.join(names)} to {url}, work pool {POOL}")
     out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
     out.line(f"next: prefect worker start --pool {POOL}")
     return DeployResult(url, list(NAMES))

@@ -58,6 +58,7 @@ def _print(out: Output, home: Path, services: Services) -> None:
     out.line(f"schedule        {services.pages['rebuild-nightly']}")
     out.line(f"verify          {services.pages['verify-dataset']}")
     out.line(f"collect         {services.pages['collect-garbage']}")
+    out.line(f"export          {services.pages['export-dataset']}")
     out.line(f"catalogues      {services.url.removesuffix('/api')}{PREFIX}")
     out.line(f"data and logs   {home}")
     out.line(f"relative paths  from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)")

@@ -1,0 +1,59 @@
+"""The Prefect flow `export-dataset`, which writes a version as files of another trainer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from prefect import flow
+from pydantic import Field
+
+from tokenloom.flows.blocks import credentials_in, using_credentials
+from tokenloom.flows.build_dataset import absolute_path
+from tokenloom.flows.export_steps import run_export
+from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.runs import report
+from tokenloom.flows.runs.hooks import HOOKS
+from tokenloom.flows.runs.progress_log import logging_progress
+from tokenloom.spec.runner import ProcessRunner
+from tokenloom.storage.versions.references import parse_reference
+from tokenloom.tasks.exporting.export import ExportResult
+from tokenloom.tasks.exporting.formats.base import ExportOptions
+
+
+@flow(name="export-dataset", **HOOKS)
+def export_dataset(
+    reference: Annotated[str, Field(min_length=1)],
+    format: Annotated[str, Field(min_length=1)],
+    destination: Annotated[str, Field(min_length=1)],
+    splits: str = "",
+    learn: str = "",
+    magic: int | None = None,
+    seq_len: Annotated[int, Field(ge=1)] | None = None,
+    credentials: str = "",
+) -> ExportResult:
+    """Export a version, or finish an export that was killed.
+
+    Args:
+        reference: STORE/DATASET@TAG_OR_VERSION; the default is @latest. A relative path needs TOKENLOOM_HOME.
+        format: megatron, olmo, llmc, nanogpt, datatrove, huggingface or parquet.
+        destination: A new folder or URL; {version} in it becomes the version, so that a schedule makes a folder each.
+        splits: Names, separated by spaces. Default: all that have documents.
+        learn: Of conversations, what masks let a model learn: assistant, last, all.
+        magic: Of llmc. Default: by the width of the ids.
+        seq_len: Rows are samples of this many tokens, of huggingface and parquet. Default: documents.
+        credentials: Secret blocks by protocol, such as s3=prod-s3; spaces separate several.
+
+    Returns:
+        The JSON object of `tokenloom export --json`: files, bytes, documents, tokens, losses and more.
+    """
+    reference, destination = absolute_path("reference", reference), absolute_path("destination", destination)
+    options = ExportOptions(splits.split(), learn or None, magic, seq_len)
+    chosen = credentials_in(credentials)
+    with (
+        using_credentials(chosen),
+        open_runner(ProcessRunner(), chosen) as (num_workers, run_each),
+        logging_progress(),
+    ):
+        result = run_export(reference, format, destination, options, num_workers, run_one, run_each)
+    report.name_run(parse_reference(reference).dataset, f"{result['version']} as {format}")
+    return result

@@ -1,0 +1,28 @@
+"""The flow export-dataset: it writes what `tokenloom export` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders.exported import READERS, Exportable
+from tokenloom.errors import SpecError
+from tokenloom.flows.export_dataset import export_dataset
+
+
+def test_a_run_exports_each_version_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    made = Exportable(tmp_path, 50_000)
+    result = export_dataset(made.reference, "megatron", f"{tmp_path}/{{version}}", splits="train")
+    folder = tmp_path / result["version"]
+    assert READERS["megatron"](folder, "train", 50_000)[0] == made.documents["train"]
+    assert sorted(path.name for path in folder.glob("*.bin")) == ["train.bin"]
+    assert not result["existed"]
+    again = export_dataset(made.reference, "megatron", f"{tmp_path}/{{version}}", splits="train")
+    assert again == result | {"existed": True}
+
+
+def test_a_run_fails_for_what_the_command_refuses(tmp_path: Path) -> None:
+    made = Exportable(tmp_path, 150_000)
+    with pytest.raises(SpecError, match="use llmc, olmo or megatron"):
+        export_dataset(made.reference, "nanogpt", f"{tmp_path}/out")
