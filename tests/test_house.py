@@ -208,17 +208,17 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "chat": 1_370,
-    "cli": 2_580,
-    "examples": 570,
+    "chat": 1_400,
+    "cli": 2_600,
+    "examples": 600,
     "flows": 1_100,
-    "reader": 2_885,
+    "reader": 2_900,
     "server": 650,
-    "spec": 1_330,
+    "spec": 1_350,
     "storage": 5_200,
-    "tasks": 8_330,
-    "tokenizers": 2_360,
-    "tokenloom": 357,
+    "tasks": 8_350,
+    "tokenizers": 2_400,
+    "tokenloom": 350,
 }
 
 

@@ -19,6 +19,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
+from tokenloom.tasks.sources.rows.conversations import WANTED
 
 _CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 
@@ -84,7 +85,7 @@ def read_rows(
         wanted: rows, sorted.
         transform: applied to each text, as the build did.
     """
-    reader = make_reader(file.options)
+    reader = make_reader({**file.options, WANTED: frozenset(wanted)})
     place_of = partial(reader.place, file.url)
     numbers, num_found = np.array(wanted, np.uint64), 0
     for batch in each_bounded(located(reader, file.url, wanted), file.options["max_bytes"], file.url):

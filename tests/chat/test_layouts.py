@@ -201,6 +201,7 @@ def test_reasoning_has_one_name(key: str) -> None:
         ([{"from": "gpt", "value": None}], "sharegpt", "messages[0] (assistant) has no content"),
         ([{**_HI, "tool_calls": [_CALL]}], "messages", "messages[0] (user) calls tools"),
         ([{**_HI, "images": ["a.png"]}], "messages", "messages[0] has images, which are not supported"),
+        ({"messages": [_HI], "images": ["a.png"]}, "messages", "it has images, which are not supported"),
         ([{**_HI, "audio": {"id": 1}}], "messages", "messages[0] has audio, which are not supported"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}],

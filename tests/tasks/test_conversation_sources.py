@@ -20,6 +20,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import Rows, make_reader
+from tokenloom.tasks.sources.rows.conversations import WANTED
 
 Row = dict[str, Any]
 
@@ -217,6 +218,22 @@ def test_preference_pairs_are_refused_though_only_the_conversations_are_named(
         texts(kind, path, messages="conversations", layout="sharegpt")
     chosen = texts(kind, path, messages="chosen", layout="sharegpt")  # whoever names one side wants it
     assert chosen == ['{"messages":[{"content":"Hi","role":"assistant"}]}'] * 3
+
+
+def test_images_beside_the_messages_of_a_row_of_json_are_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path, [{**chat_rows(1)[0], "images": ["a.png"]}])
+    with pytest.raises(BadRow, match="it has images, which are not supported"):
+        texts("jsonl", path, messages="messages", layout="messages")
+
+
+def test_only_wanted_conversations_are_made(kind_and_write: tuple[str, Write], tmp_path: Path) -> None:
+    kind, write = kind_and_write
+    path = write(tmp_path, chat_rows(9))
+    all_rows = batches(kind, path)
+    row = int(all_rows[0].rows[4])
+    some = batches(kind, path, **{WANTED: frozenset([row])})
+    assert [one.texts.null_count for one in some] == [len(one.texts) - (row in one.rows) for one in some]
+    assert some[0].texts[4] == all_rows[0].texts[4]
 
 
 def test_the_row_itself_may_be_a_conversation(kind_and_write: tuple[str, Write], tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def normalized(value: Any, layout: str, tools: Any = None) -> dict[str, Any]:
         value = parsed(value, "the conversation")
         if isinstance(value, Mapping):
             refuse_pair(value)
+            refuse_media("it", value)
             tools = value.get("tools") if tools is None else tools
         messages = [*_system_of(value, layout), *_READERS[layout](value)]
         found = [*tools_of(tools), *(tool for one in messages for tool in one.pop("tools", ()))]
@@ -94,6 +95,12 @@ def refuse_pair(row: Mapping[str, Any]) -> None:
     """Raise BadConversation if a row is a preference pair, also where its prompt is a conversation of its own."""
     if all(row.get(key) is not None for key in PAIR_KEYS):
         raise bad(PAIRS)
+
+
+def refuse_media(place: str, holder: Mapping[str, Any]) -> None:
+    """Raise BadConversation if a row or a message has images, sounds or files."""
+    if media := [key for key in _MEDIA if holder.get(key)]:
+        raise bad(f"{place} has {media[0]}, which are not supported; leave the row out")
 
 
 def _listed(value: Any) -> Any:
@@ -140,12 +147,25 @@ def _system_of(value: Any, layout: str) -> Iterator[Message]:
 
 def _messages(value: Any) -> Iterator[Message]:
     for place, turn in _turns(value):
+        if (plain := _plain_message(turn)) is not None:
+            yield plain
+            continue
         found = {"role": _role(place, turn, "role", _ROLES)}
         found |= _content(place, turn.get("content"))
         _add_reasoning(place, found, [turn[key] for key in _REASONINGS if turn.get(key) is not None])
         legacy = [] if turn.get("function_call") is None else [turn["function_call"]]
         calls = [*found.pop("calls", ()), *calls_of(place, turn.get("tool_calls")), *calls_of(place, legacy)]
         yield _finished(place, turn, found, calls)
+
+
+def _plain_message(turn: Mapping[str, Any]) -> Message | None:
+    """Return a message of a role and a text, as most are; None if there is more to look at."""
+    role, content = turn.get("role"), turn.get("content")
+    if not isinstance(role, str) or not isinstance(content, str) or role not in _ROLES:
+        return None
+    if sum([value is not None for value in turn.values()]) > 2:
+        return None
+    return {"content": content, "role": _ROLES[role]}
 
 
 def _shared_gpt(value: Any) -> Iterator[Message]:
@@ -214,8 +234,7 @@ def _role(place: str, turn: Mapping[str, Any], key: str, roles: Mapping[str, str
 
 def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[Message]) -> Message:
     """Return a message with its calls, names and weight, its keys sorted; `turn` is what it was read from."""
-    if media := [key for key in _MEDIA if turn.get(key)]:
-        raise bad(f"{place} has {media[0]}, which are not supported; leave the row out")
+    refuse_media(place, turn)
     if calls and found["role"] != "assistant":
         raise bad(f"{place} ({found['role']}) calls tools, which only an assistant does; repair the row")
     if calls:

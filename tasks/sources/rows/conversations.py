@@ -7,15 +7,16 @@ every kind of source.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenloom.chat.conversation import NOT_CONVERSATION, canonical
-from tokenloom.chat.layouts import PAIR_KEYS, normalized, refuse_pair
+from tokenloom.chat.layouts import PAIR_KEYS, normalized, refuse_media, refuse_pair
 from tokenloom.errors import BadConversation, BadRow
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.decoding import Decoding
 
+WANTED = "wanted_rows"  # in options: the numbers of rows, where the conversations of others are not needed
 _TOOLS = "tools"  # the key of the tools where the source names none
 ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 
@@ -42,6 +43,7 @@ class Conversations:
         self.tools: str = options.get("tools") or _TOOLS
         self.names_tools = options.get("tools") is not None
         self._layout: str | None = options.get("layout")
+        self._wanted: Collection[int] | None = options.get(WANTED)
         self._decoding = Decoding(options)
 
     @property
@@ -50,7 +52,7 @@ class Conversations:
         return self.key.split(".")[0] not in PAIR_KEYS
 
     def text(self, place: str, row: int, value: Any, tools: Any, siblings: Any = None) -> str | None:
-        """Return the text of a row, None if it has no conversation.
+        """Return the text of a row, None if it has no conversation, or none that is needed.
 
         Args:
             place: how a message names the row.
@@ -61,9 +63,13 @@ class Conversations:
 
         Raises BadRow if the value is not a conversation.
         """
+        if self._wanted is not None and row not in self._wanted:
+            return None
         try:
-            if self.refuses_pairs and isinstance(siblings, Mapping):
-                refuse_pair(siblings)
+            if isinstance(siblings, Mapping):
+                refuse_media("it", siblings)
+                if self.refuses_pairs:
+                    refuse_pair(siblings)
             if value is None or value == "":  # CSV's null
                 return None
             if self._layout is None:
