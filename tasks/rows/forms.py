@@ -27,12 +27,14 @@ class DocumentForm:
         value_of: returns what a transform gets, from a text of a row.
         text_of: returns the text of a row, from what a transform returned; raises an error if that is not allowed.
         num_chars: returns how many characters the rules count in each of (n,) texts, null for null.
+        sizes: returns a number for each text that is 0 where num_chars is, and null for null; faster.
         contents: returns what identifies each of (n,) texts, (n, 2), see storage.formats.keys.content_hashes.
     """
 
     value_of: Callable[[str], Any]
     text_of: Callable[[Any], str]
     num_chars: Callable[[pa.Array], pa.Array]
+    sizes: Callable[[pa.Array], pa.Array]
     contents: Callable[[pa.Array], UInt64s]
 
 
@@ -61,8 +63,16 @@ def _conversation_chars(texts: pa.Array) -> pa.Array:
     return pa.array(counts, pa.int64())
 
 
-TEXT = DocumentForm(str, _checked_text, pc.utf8_length, _text_contents)
-CONVERSATION = DocumentForm(conversation.parse, conversation_text, _conversation_chars, conversation.content_hashes)
+def _conversation_sizes(texts: pa.Array) -> pa.Array:
+    sizes = [None if text is None else int(conversation.has_chars(text)) for text in texts.to_pylist()]
+    return pa.array(sizes, pa.int64())
+
+
+# Bytes are counted by the offsets alone.
+TEXT = DocumentForm(str, _checked_text, pc.utf8_length, pc.binary_length, _text_contents)
+CONVERSATION = DocumentForm(
+    conversation.parse, conversation_text, _conversation_chars, _conversation_sizes, conversation.content_hashes
+)
 
 
 def form_of(options: Mapping[str, Any]) -> DocumentForm:

@@ -116,9 +116,8 @@ def keep_documents(
     if not len(rows.rows):
         return rows
     rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of, form))
-    counts_characters = rules.min_chars > 1 or rules.max_chars is not None or form is not TEXT
-    # Counting bytes takes only the offsets, and gives 0 for the same texts.
-    lengths = form.num_chars(rows.texts) if counts_characters else pc.binary_length(rows.texts)
+    counts_characters = rules.min_chars > 1 or rules.max_chars is not None
+    lengths = form.num_chars(rows.texts) if counts_characters else form.sizes(rows.texts)
     kept = pc.greater_equal(lengths, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
         kept = pc.and_(kept, pc.less_equal(lengths, rules.max_chars).fill_null(False))

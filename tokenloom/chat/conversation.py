@@ -22,6 +22,7 @@ from tokenloom.storage.formats.keys import words_of
 
 NOT_CONVERSATION = "not_conversation"
 _PURPOSE = b"chat\0"  # keeps the identity of a conversation apart from that of a text
+_CONTENT = '"content":"'
 _UNSORTED = re.compile(r'"(?:tools|tool_calls|train)":')  # without them, the text is what identifies a conversation
 
 
@@ -55,6 +56,12 @@ def content_hashes(texts: pa.Array) -> UInt64s:
     """
     digests = [xxhash.xxh3_128_digest(_PURPOSE + _identity(text).encode()) for text in texts.to_pylist()]
     return words_of(b"".join(digests)).reshape(-1, 2)
+
+
+def has_chars(text: str) -> bool:
+    """Return whether num_chars is not 0, without parsing most conversations; `text` is canonical JSON."""
+    start = text.find(_CONTENT) + len(_CONTENT)  # messages stand before tools
+    return (start >= len(_CONTENT) and text[start] != '"') or num_chars(text) > 0
 
 
 def num_chars(text: str) -> int:

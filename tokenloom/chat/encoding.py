@@ -37,6 +37,7 @@ from tokenloom.storage.formats.classes import (
     learned_classes,
 )
 from tokenloom.storage.formats.statistics import ChatCounts
+from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import ChatTokens, special_tokens_hint, text_bytes
 
@@ -203,19 +204,22 @@ class ChatEncoder:
 
     def _ordinary_ids(self, texts: list[str], dtype: np.dtype[Any]) -> tuple[Int64s, Int64s, NDArray[Any]]:
         """Return the bytes and tokens of each of (n,) texts, and their ids, without those that mark a document."""
-        array = pa.array(texts, pa.large_string())
-        num_bytes = np.diff(text_bytes(array)[1])
+        # Templates write the same parts again and again, such as "user" and an end of line.
+        found = pa.array(texts, pa.large_string()).dictionary_encode()
+        unique, index = found.dictionary, found.indices.to_numpy()
+        num_bytes = np.diff(text_bytes(unique)[1])
         has_text = num_bytes > 0
-        encoded = self._tokenizer.encode(array.filter(pa.array(has_text)), dtype)
+        encoded = self._tokenizer.encode(unique.filter(pa.array(has_text)), dtype)
         ends = np.cumsum(encoded.num_tokens, dtype=np.int64)
         is_text = np.ones(len(encoded.tokens), bool)
         is_text[ends - 1] = False
         num_bos = len(self._tokenizer.bos_ids)
-        for index in range(num_bos):
-            is_text[ends - encoded.num_tokens + index] = False
-        num_tokens = np.zeros(len(texts), np.int64)
+        for place in range(num_bos):
+            is_text[ends - encoded.num_tokens + place] = False
+        num_tokens = np.zeros(len(unique), np.int64)
         num_tokens[has_text] = encoded.num_tokens - np.uint32(num_bos + 1)
-        return num_bytes, num_tokens, encoded.tokens[is_text]
+        tokens = take_segments(as_segments(encoded.tokens[is_text], num_tokens), index, dtype)
+        return num_bytes[index], num_tokens[index], tokens
 
     def _byte_ranks(self, rendered: Sequence[Rendered]) -> UInt8s:
         """Return the rank of the class of each byte of some texts."""

@@ -24,6 +24,7 @@ from jinja2 import TemplateError
 
 from tokenloom.chat.limits import (
     CHECKED_FILTERS,
+    MAX_ITEMS,
     WIDE_FIELD,
     Budget,
     LimitError,
@@ -37,6 +38,7 @@ _OF_DICT = frozenset(dir(dict))
 _OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _LOOP = jinja2.runtime.LoopContext
 _OF_LOOP = frozenset(name for name in dir(_LOOP) if not name.startswith("_"))
+_TEXTS = frozenset([str])
 _SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
 _PLAIN = frozenset([bool, int, str])  # types of values that the sandbox need not look at
 _MAX_KNOWN = 10_000  # answers of the sandbox that are remembered
@@ -81,7 +83,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         self.filters |= {name: self._limited(name, self.filters[name]) for name in CHECKED_FILTERS}
         self.filters |= {"tojson": to_json, "_round": jinja2.pass_context(lambda _, chars: budget.take_round(chars))}
-        self.filters["_added"] = jinja2.pass_context(lambda _, parts: self._added(parts))
+        self.filters["_added"] = _adding(budget)
         self.filters["_joined"] = jinja2.pass_context(lambda _, parts: self._joined(parts))
         self.globals |= {"raise_exception": _raise, "strftime_now": _clock(date)}
         self.globals |= {"dict": _Dict(), "namespace": _Namespace}
@@ -148,19 +150,6 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *given.values()])
         return super().call(__context, __obj, *args, **kwargs)
 
-    def _added(self, parts: Sequence[Any]) -> Any:
-        """Return what the operator `+` makes of its operands."""
-        if set(map(type, parts)) == {str}:
-            text = "".join(parts)
-            self.budget.check(len(text))
-            return text
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-            if isinstance(total, _SIZED):
-                self.budget.check(len(total))
-        return total
-
     def _joined(self, parts: Iterable[Any]) -> str:
         """Return what the operator `~` makes of its operands."""
         texts = [str(self.budget.written(part)) for part in parts]
@@ -177,6 +166,26 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
         limited.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
         return limited
+
+
+def _adding(budget: Budget) -> Callable[..., Any]:
+    """Return what the operator `+` makes of its operands; templates add texts all the time."""
+
+    @jinja2.pass_context
+    def added(_: jinja2.runtime.Context, parts: Sequence[Any]) -> Any:
+        if _TEXTS.issuperset(map(type, parts)):
+            text = "".join(parts)
+            if len(text) > MAX_ITEMS:
+                budget.check(len(text))
+            return text
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+            if isinstance(total, _SIZED):
+                budget.check(len(total))
+        return total
+
+    return added
 
 
 class _Generation(jinja2.ext.Extension):
