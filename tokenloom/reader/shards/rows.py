@@ -190,7 +190,7 @@ class Boundaries:
         fixed = self._form.cu_seqlens_length or len(offsets)
         if len(offsets) > fixed:
             raise ValueError(
-                f"cu_seqlens_length={fixed:,} has room for {fixed - 1:,} documents and paddings in a batch; this one "
-                f"has {len(runs):,}: pass at least {len(offsets):,}"
+                f"cu_seqlens_length={fixed:,} is the most numbers of a batch, one more than its documents and "
+                f"paddings; this one has {len(offsets):,}: pass at least so many"
             )
         return np.pad(offsets, (0, fixed - len(offsets)), "edge"), int(np.diff(offsets).max())
