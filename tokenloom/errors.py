@@ -4,7 +4,7 @@
     ├── SpecError       (ValueError)    the spec or an option is wrong                    exit code 2
     ├── InputError      (ValueError)    an input file is missing, damaged or of the wrong kind
     │   ├── BadRow                      a row is damaged: `on_error: skip` leaves it out and lists it
-    │   └── BadConversation             a row is no conversation that the template renders; a BadRow names the row
+    │   └── BadConversation             a row is not a conversation, or can't be rendered; a BadRow names it
     ├── TokenizerError  (ValueError)    a tokenizer can't be made, or returns invalid ids
     │   └── EncoderMismatch             a fast encoder does not give the ids of the reference library
     ├── StoreError      (OSError)       the store can't be read or written

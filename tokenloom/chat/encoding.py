@@ -85,7 +85,7 @@ class ChatEncoder:
             if token not in self._ids and token not in definition.template:
                 hint = special_tokens_hint(special, token)
                 raise SpecError(
-                    f"chat.stop_tokens: {token!r} is no token of {tokenizer.name}, nor in the template; {hint}"
+                    f"chat.stop_tokens: {token!r} is not a token of {tokenizer.name}, nor in the template; {hint}"
                 )
         self._cuts = re.compile(f"({any_of([token.text for token in self._tokens.cuts or ()]).pattern})")
         self._bos = self._ids.get(definition.special_tokens.get("bos_token", ""), _NO_TOKEN)

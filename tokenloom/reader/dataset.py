@@ -235,7 +235,7 @@ def _checked_length(cu_seqlens_length: int | None, fields: tuple[str, ...]) -> i
 
 
 def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tuple[str, ...] | None:
-    """Return what a model learns, None without masks; raise ValueError if it is no policy, or leaves nothing."""
+    """Return what a model learns, None without masks; raise ValueError if it is not a policy, or leaves nothing."""
     policy: str | tuple[str, ...] = ()
     if isinstance(learn, str):
         policy = learn

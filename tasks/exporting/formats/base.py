@@ -1,4 +1,4 @@
-"""The interface of a format, and what a format is told."""
+"""The interface of a format, and what a format is given."""
 
 from __future__ import annotations
 

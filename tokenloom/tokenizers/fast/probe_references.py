@@ -46,8 +46,8 @@ def with_byte_pairs(tokenizer: Tokenizer) -> Tokenizer:
 def without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer that finds only the added tokens of white space, so that all texts can be compared.
 
-    Which others a tokenizer.json has is no part of a proof. Those that are not in the vocabulary are renamed to what no
-    compared text contains, because the library gives such tokens their ids in order.
+    A proof does not depend on which others a tokenizer.json has. Those that are not in the vocabulary are renamed to
+    what no compared text contains, because the library gives such tokens their ids in order.
     """
     if tokenizer.kind != "huggingface":
         return tokenizer
