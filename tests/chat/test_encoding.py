@@ -226,7 +226,8 @@ def test_bytes_of_conversations() -> None:
     assert bytes(encoded.tokens[learned_classes("assistant")[encoded.classes]].astype(np.uint8)).decode() == "ü!"
 
 
-def test_tiktoken_and_its_tokenizer_json_agree() -> None:
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_a_tokenizer_of_tiktoken_keeps_special_tokens_of_the_template_apart_from_text() -> None:
     definition = ChatDefinition(
         template("chatml", generation=False).replace("<|im_start|>", "<|endoftext|>"), special_tokens={}
     )
