@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
-import torch
 
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.agreement import compare_ranks
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import DatasetOptions
-from tokenloom.reader.feeding.cuda_feed import CudaFeed
-from tokenloom.reader.feeding.host_feed import HostFeed
+from tokenloom.reader.feeding.host_feed import HostFeed, torch_device
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
 from tokenloom.reader.meshes import peers_text
@@ -32,6 +30,7 @@ from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed.device_mesh import DeviceMesh
 
 _CHUNK_BATCHES = 16
@@ -79,7 +78,7 @@ class TokenLoader:
         mesh: a DeviceMesh in place of rank and world_size: of one dimension, or with the dimension "dp" or "batch", or
             "dp_replicate" with "dp_shard", or "replicate" with "shard".
         dims: the names of the data-parallel dimensions of the mesh, where they are others.
-        device: where batches go; None for the CPU.
+        device: where batches go; None for the CPU, "numpy" for numpy arrays, without torch.
         order: "block": `lanes` runs of shards side by side, samples shuffled inside each shard; "full": all samples
             shuffled; "sequential". Each epoch has its own order.
         lanes: the number of runs in the order "block", at least 1; None for min(64, number of shards).
@@ -121,9 +120,7 @@ class TokenLoader:
         batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
         self.stream = make_stream(source, order, seed, lanes)
-        self.device = torch.device("cpu" if device is None else device)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
+        self.device = torch_device(device)
         self.ranks = find_ranks(rank, world_size, mesh, dims)
         self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
         self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
@@ -137,7 +134,7 @@ class TokenLoader:
             raise ValueError(f"compare_ranks must be a positive number of seconds, or None, not {compare_ranks}")
         self._compare_ranks = compare_ranks
         self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
-        self._finishes = self.device.type != "cpu"
+        self._finishes = self.device is not None and self.device.type != "cpu"
         self._checked_ranks = False
         self._times, self._waits = PhaseTimes(), Waits()
         self._producer: Producer | None = None
@@ -217,7 +214,9 @@ class TokenLoader:
 
     def _make_feed(self) -> Feed:
         form, batch_size = self.stream.format, self.steps.batch_size
-        if self.device.type == "cuda":
+        if self.device is not None and self.device.type == "cuda":
+            from tokenloom.reader.feeding.cuda_feed import CudaFeed
+
             return CudaFeed(form, batch_size, self.device, self._times)
         num_chunks = -(-self.prefetch // self._chunk_batches) + 3  # and one being made, one taken and one in use
         return HostFeed(form, batch_size, self._chunk_batches, num_chunks, self.device, self._times)
@@ -312,7 +311,7 @@ class TokenLoader:
             step: at least 0.
             rows: of the global batch, such as range(0, 8), or range(3, 8, 2) for rows 3, 5 and 7; None for those that
                 this rank gets in the step.
-            numpy: return numpy arrays, for JAX, in place of tensors on the loader's device.
+            numpy: return numpy arrays in place of tensors, as a loader with device="numpy" does.
 
         Raises:
             IndexError: the step is past the last epoch, or a row is outside of the global batch.
@@ -330,10 +329,8 @@ class TokenLoader:
         positions = begin + np.array(rows, np.int64)
         if self.steps.end is not None:
             positions = positions[positions < self.steps.end]  # the others are padding
-        feed = HostFeed(self.stream.format, len(rows), 1, 1, self.device, PhaseTimes())
+        feed = HostFeed(self.stream.format, len(rows), 1, 1, None if numpy else self.device, PhaseTimes())
         (batch,) = feed.make(self.stream.window(positions, len(rows)), 0, 1)
-        if numpy:
-            return {name: value.numpy() if torch.is_tensor(value) else value for name, value in batch.items()}
         return feed.finish(batch)
 
     def stats(self) -> LoaderStats:
@@ -368,7 +365,7 @@ class TokenLoader:
             f"rows      ({steps.batch_size}, {form.row_tokens}) {form.dtype.name}, copied from the maps; read ahead in "
             f"blocks of {self.stream.block_bytes // 1024:,} KiB",
             f"batch     input_ids, labels ({form.labels}) ({steps.batch_size}, {form.seq_len}) int64{fields} on "
-            f"{self.device}; {made}",
+            f"{self.device or 'the CPU, as numpy arrays'}; {made}",
         ]
         return "\n".join(lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -73,8 +74,9 @@ def _of_arguments(rank: int | None, world_size: int | None) -> DataRank | None:
 
 def process_group() -> ModuleType | None:
     """Return torch.distributed if it has a default process group."""
-    import torch.distributed as distributed
-
+    distributed = sys.modules.get("torch.distributed")  # without it, there is no group; numpy needs no torch
+    if distributed is None:
+        return None
     return distributed if distributed.is_available() and distributed.is_initialized() else None
 
 

@@ -1,20 +1,25 @@
-"""Batches in host memory; the memory of a chunk is reused once no tensor over it is alive."""
+"""Batches in host memory, as tensors or numpy arrays; the memory of a chunk is reused once none over it is alive."""
 
 from __future__ import annotations
 
 import sys
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import Batch, BatchFormat
 from tokenloom.reader.shards.targets import Targets
 from tokenloom.reader.shards.window import TokenWindow, widen
-from tokenloom.storage.formats.arrays import Int32s, Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int32s, Int64s
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokenloom.reader.shards.batch_format import BatchValue
 
 Number = TypeVar("Number", np.int32, np.int64)
 
@@ -38,6 +43,24 @@ class ArrayPool(Generic[Number]):
         return array
 
 
+def torch_device(device: str | int | torch.device | None) -> torch.device | None:
+    """Return the device of torch that a name means, or None for "numpy": arrays, which need no torch.
+
+    Raises ValueError if the machine has no such device, ModuleNotFoundError if torch is not installed.
+    """
+    if device == "numpy":
+        return None
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        message = 'tensors need torch: pip install torch, or pass device="numpy" for batches of numpy arrays'
+        raise ModuleNotFoundError(message, name="torch") from error
+    found = torch.device("cpu" if device is None else device)
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
+    return found
+
+
 class HostFeed:
     """Makes batches in host memory; batches for a device other than CUDA are copied there when they are taken.
 
@@ -49,7 +72,7 @@ class HostFeed:
         batch_size: B.
         chunk_batches: how many batches are made at a time, at most.
         num_chunks: how many chunks of memory are kept for reuse.
-        device: where batches go.
+        device: where batches go; None for numpy arrays.
         times: adds up the seconds of each phase.
     """
 
@@ -59,10 +82,11 @@ class HostFeed:
         batch_size: int,
         chunk_batches: int,
         num_chunks: int,
-        device: torch.device,
+        device: torch.device | None,
         times: PhaseTimes,
     ) -> None:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
+        self._torch = import_module("torch") if device is not None else None
         self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
         shape = (chunk_batches * batch_size, form.seq_len)
         self._needs_targets, self._num_labels = form.needs_targets, batch_size * (form.seq_len + form.shift - 1)
@@ -86,7 +110,7 @@ class HostFeed:
             with self._times.phase("copy"):
                 ids_and_labels = self._pool.take()[:num_batches]
                 targets.write(tokens, ids_and_labels)
-        with torch.inference_mode(False):  # the consumer may be in that mode, and use some of the batches outside of it
+        with self._outside_inference():
             tensors = self._tensors(ids_and_labels, 2 * num_batches)
             batches: list[Batch] = [
                 {"input_ids": ids, "labels": labels, "num_targets": count}
@@ -97,15 +121,25 @@ class HostFeed:
                     self._add_fields(window, first, end, batches, classes)
         return batches
 
-    def _tensors(self, array: Int32s | Int64s, count: int) -> list[Tensor]:
-        return list(map(torch.from_numpy, array.reshape(count, self._batch_size, self._form.seq_len)))
+    def _tensors(self, array: Int32s | Int64s, count: int) -> list[BatchValue]:
+        return list(map(self._tensor, array.reshape(count, self._batch_size, self._form.seq_len)))
+
+    def _tensor(self, array: AnyArray) -> BatchValue:
+        return array if self._torch is None else self._torch.from_numpy(array)
+
+    def _outside_inference(self) -> AbstractContextManager[object]:
+        # The consumer may be in that mode, and use some of the batches outside of it.
+        left: AbstractContextManager[object] = (
+            nullcontext() if self._torch is None else self._torch.inference_mode(False)
+        )
+        return left
 
     def _add_fields(
         self, window: TokenWindow, first: int, end: int, batches: list[Batch], classes: NDArray[np.uint8] | None
     ) -> None:
         if classes is not None and "classes" in self._form.fields:
             of_labels = self._form.of_labels(classes).copy().reshape(len(batches), self._batch_size, -1)
-            for batch, tensor in zip(batches, map(torch.from_numpy, of_labels), strict=True):
+            for batch, tensor in zip(batches, map(self._tensor, of_labels), strict=True):
                 batch["classes"] = tensor
         for name, pool in self._field_pools.items():
             field = pool.take()[: end - first]
@@ -116,11 +150,11 @@ class HostFeed:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
                 cu_seqlens, batch["max_seqlen"] = window.boundaries.sequences(start, start + self._batch_size)
-                batch["cu_seqlens"] = torch.from_numpy(cu_seqlens)
+                batch["cu_seqlens"] = self._tensor(cu_seqlens)
         if "member" in self._form.fields:
             members = window.members(first, end).reshape(len(batches), self._batch_size)
             for batch, of_batch in zip(batches, members, strict=True):
-                batch["member"] = torch.from_numpy(of_batch)
+                batch["member"] = self._tensor(of_batch)
 
     def finish(self, made: Batch) -> Batch:
         """See Feed."""
