@@ -95,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 #: Folders of tests that are all slow: whole builds, servers, programs.
-SLOW_FOLDERS = ("benchmarks", "builds", "examples", "own_servers", "up")
+SLOW_FOLDERS = ("benchmarks", "builds", "examples", "own_servers", "peers", "up")
 #: Fixtures that start a server: the tests that use them are slow.
 SERVERS = {"azurite_url", "migrated", "prefect_server", "s3_proxy", "s3_url"}
 

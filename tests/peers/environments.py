@@ -1,0 +1,67 @@
+"""Environments with the released packages of other trainers, each of pinned versions, made once and kept in .peers."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+_ROOT = Path(__file__).parents[2]
+_FOLDER = _ROOT / ".peers"
+_TORCH = "torch==2.13.0"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is installed beside Python: requirements; `ours` says that tokenloom and what it needs are too."""
+
+    requirements: tuple[str, ...]
+    ours: bool = False
+    python: str = sys.executable
+
+
+#: By name. A trainer that takes our loader needs `ours`; one that reads an export does not.
+ENVIRONMENTS = {
+    "datasets": Environment(("datasets==5.2.0",)),
+    "datasets-3": Environment(("datasets==3.6.0",)),
+    "datatrove": Environment(("datatrove==0.10.1", _TORCH)),
+    "litdata": Environment(("litdata==0.2.76", _TORCH, "torchvision==0.28.0")),
+    "megatron": Environment(("megatron-core==0.16.1", _TORCH)),
+    "olmo": Environment(("ai2-olmo-core==3.0.0", _TORCH)),
+    "streaming": Environment(("mosaicml-streaming==0.13.0", _TORCH, "torchvision==0.28.0")),
+}
+
+
+def python_of(name: str) -> Path:
+    """Return the Python of an environment, which is made if it is not there; several processes may ask at once."""
+    wanted = ENVIRONMENTS[name]
+    folder = _FOLDER / f"{name}-{xxhash.xxh3_64_hexdigest(repr(wanted).encode())[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = folder / "environment" / "bin" / "python"
+        if not (folder / "ready").exists():
+            subprocess.run([wanted.python, "-m", "venv", "--clear", str(folder / "environment")], check=True)
+            _install(python, [*wanted.requirements, *["-e", str(_ROOT)] * wanted.ours])
+            (folder / "ready").touch()
+    return python
+
+
+def _install(python: Path, arguments: list[str]) -> None:
+    """Install by uv, which takes seconds, where it is there."""
+    uv = shutil.which("uv")
+    command = [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+    subprocess.run([*command, *arguments], check=True)
+
+
+def run_in(name: str, program: str, *arguments: object, given: str = "") -> str:
+    """Run the text of a program in an environment; return what it prints."""
+    command = [str(python_of(name)), "-W", "ignore", "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
