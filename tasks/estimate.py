@@ -151,7 +151,7 @@ def estimate_build(
                 new.add(by_spill[part.spill_name])
                 seconds += rates.seconds * text
             total.add(by_spill[part.spill_name])
-    has_masks = plan.chat is not None
+    has_masks = plan.has_classes
     width = _token_bytes(plan, has_masks)
     in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0) + _CLASSES_BYTES * has_masks
     return Estimate(
@@ -210,7 +210,7 @@ def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | N
     amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
     file = plan.inputs[partition.input_index]
     if file.options.get("id"):
-        token_bytes = _token_bytes(plan, file.holds_conversations)
+        token_bytes = _token_bytes(plan, file.holds_conversations or file.has_masks)
         rest = amount.num_bytes(token_bytes, _SPILL_DOCUMENT_BYTES)
         amount.id_bytes = sum(spill.bytes for spill in spills) - rest
     return amount

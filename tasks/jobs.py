@@ -125,7 +125,7 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int) -> ShuffleJo
         deduplicate=plan.spec.documents.deduplicate,
         excludes=plan.excluded is not None,
         has_ids=any(file.options.get("id") for file in plan.inputs),
-        has_classes=plan.chat is not None,
+        has_classes=plan.has_classes,
         vocab_size=plan.tokenizer.vocab_size,
         eot_id=plan.tokenizer.eot_id,
         info=info,

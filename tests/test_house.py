@@ -214,10 +214,10 @@ _BUDGETS = {
     "flows": 1_100,
     "reader": 2_900,
     "server": 650,
-    "spec": 1_350,
+    "spec": 1_450,
     "storage": 5_200,
-    "tasks": 8_350,
-    "tokenizers": 2_400,
+    "tasks": 9_100,
+    "tokenizers": 2_460,
     "tokenloom": 350,
 }
 

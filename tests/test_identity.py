@@ -379,6 +379,7 @@ _PINNED_KINDS = {
     "arrow": ("62858d565f1ad506", "814b61b5a9fb21d66599d3fa6290f4d0"),
     "arrayrecord": ("985a91e7c8d35876", "d41fb2d461e5ab61897995a633090c75"),
     "huggingface": ("6cab233c8a440ef9", "364c63907cac6f054630065b7abb3a3b"),
+    "tokens": ("025cf1cb93577e09", "34a8266945214c65cc9cfdd995bfdf29"),
 }
 
 

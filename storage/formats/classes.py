@@ -19,6 +19,9 @@ LAST_TURN = 1 << 5  # in the last turn of the assistant
 BEGINS = 1 << 6  # the first token of a conversation, which no context precedes
 MAY_LEARN = 1 << 7  # not of a message that is kept out of the loss
 TEXT_CLASS = PLAIN_TEXT | MAY_LEARN  # of each token of a document that is plain text
+#: Of a token that was imported with a mask, by whether that says it is a target. A mask has no turns, so the policies
+#: "assistant" and "last" both give it again.
+MASK_CLASSES = np.array([USER | MAY_LEARN, ASSISTANT | LAST_TURN | MAY_LEARN], np.uint8)
 
 _LEARNED = {"text", "assistant", "reasoning", "tool_call"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, NamedTuple
@@ -93,6 +93,11 @@ class FingerprintMemory:
         if self._changed:
             with suppress(StoreError, WorkError):  # a cache: without it the next build reads the files again
                 write_work_record(self._store, PATH, FingerprintRecord(self._known))
+
+
+def joined_fingerprint(fingerprints: Sequence[str]) -> str:
+    """Return the fingerprint of a file and those that are read with it; of a file alone, its own."""
+    return " + ".join(fingerprints)
 
 
 def remote_fingerprint(info: Mapping[str, object], url: str) -> str:

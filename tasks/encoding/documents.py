@@ -17,12 +17,13 @@ from tokenloom.chat.definition import ChatDefinition, definition_of
 from tokenloom.errors import BadConversation, InputError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.formats.statistics import ChatCounts
-from tokenloom.tasks.rows.forms import CONVERSATION, TEXT, DocumentForm
+from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
 from tokenloom.tasks.rows.rules import FoundBad, PlaceOf, too_large_to_encode, without_bad, without_filtered
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers.base import text_bytes
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.encoding import ChatEncoder
@@ -76,6 +77,8 @@ def document_encoder(tokenizer: Tokenizer, chat: ChatDefinition | None) -> Docum
 
     Raises SpecError if the template can't be compiled, or does not fit the tokenizer.
     """
+    if tokenizer.kind == "ids":
+        return _Ids(tokenizer)
     return _Texts(tokenizer) if chat is None else _Conversations(tokenizer, chat)
 
 
@@ -91,6 +94,16 @@ class _Texts:
     def encode(self, rows: Rows) -> EncodedDocuments:
         encoded = self._tokenizer.encode(rows.texts, self._dtype)
         return EncodedDocuments(encoded.tokens, encoded.num_tokens)
+
+
+class _Ids(_Texts):
+    form = IDS
+
+    def encode(self, rows: Rows) -> EncodedDocuments:
+        encoded = super().encode(rows)
+        if rows.masks is None:
+            return encoded
+        return replace(encoded, classes=MASK_CLASSES[text_bytes(rows.masks)[0]])
 
 
 class _Conversations:

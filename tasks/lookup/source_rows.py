@@ -93,8 +93,8 @@ def read_source_row(known: SpecOfVersion, tables: VersionTables, entry: InputEnt
     if file.fingerprint != entry.fingerprint:
         raise InputError(f"{file.url}: it has changed since the build")
     transform = spec.documents.transform.function if spec.documents.transform else None
-    for texts, _, _ in read_rows(file, [row], transform):
-        return SourceRow(texts[0].as_py(), form=form_of(file.options))
+    for found, _ in read_rows(file, [row], transform):
+        return SourceRow(found.texts[0].as_py(), form=form_of(file.options))
     if file.options.get("filter") and _has_row(file, row):
         return SourceRow(None, passes_filter=False)
     return SourceRow(None, exists=False)

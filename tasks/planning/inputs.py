@@ -13,7 +13,13 @@ from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.urls import is_object
-from tokenloom.storage.work.fingerprints import FingerprintMemory, Stamp, remote_fingerprint, stamp
+from tokenloom.storage.work.fingerprints import (
+    FingerprintMemory,
+    Stamp,
+    joined_fingerprint,
+    remote_fingerprint,
+    stamp,
+)
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
@@ -43,7 +49,7 @@ class InputFile:
     """One input file; `path` is relative to its source's root, `url` is its place on this machine.
 
     `options` determines how it is read. `stamps` changes when a local file changes: by URL, for this file or for all
-    files that are read with it as one stream; empty for remote files.
+    files that are read with it as one stream; empty for remote files. `sides` are files that belong to this one alone.
     """
 
     source: str
@@ -53,11 +59,17 @@ class InputFile:
     fingerprint: str
     options: dict[str, Any]
     stamps: dict[str, Stamp]
+    sides: tuple[str, ...] = ()
 
     @property
     def holds_conversations(self) -> bool:
         """Whether its rows are conversations, not texts."""
         return self.options.get("messages") is not None
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether it holds tokens, and says which of them are targets."""
+        return "mask" in self.options.get("has", ())
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,8 @@ def _listings(spec: BuildSpec) -> Iterator[_Listing]:
         "encoding_errors": documents.encoding_errors,
     }
     for name, source in zip(spec.source_names(), spec.sources, strict=True):
-        yield _Listing(name, source.pattern(), source.reading_options() | rules, LeaveOut(source.left_out()))
+        options = source.reading_options() | rules | spec.ids_options()
+        yield _Listing(name, source.pattern(), options, LeaveOut(source.left_out()))
 
 
 def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:
@@ -219,8 +232,8 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         found = listing.files()
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
-        known = [(file.fingerprint, None) if file.fingerprint else _local(file, memory) for file in found]
-    stamps = [{} if seen is None else {file.url: seen} for file, (_, seen) in zip(found, known, strict=True)]
+        known = [(file.fingerprint, {}) if file.fingerprint else _local(file, memory) for file in found]
+    stamps = [seen for _, seen in known]
     stream: dict[str, str] = {}
     if any("stream" in file.options for file in found):  # each file's rows depend on all files
         digest = sha256_of([[file.path, fingerprint] for file, (fingerprint, _) in zip(found, known, strict=True)])
@@ -229,16 +242,18 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
     with naming_source(source):
         ways = [{**options, **path_columns(file.path, options), **file.options, **stream} for file in found]
     return [
-        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, way, seen)
+        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, way, seen, file.sides)
         for file, (fingerprint, _), way, seen in zip(found, known, ways, stamps, strict=True)
     ]
 
 
-def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, Stamp]:
-    """Return the fingerprint of a local file, also of what a README.md beside it says about reading it."""
-    fingerprint, seen = memory.local(file.url)
+def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, dict[str, Stamp]]:
+    """Return the fingerprint of a local file, also of what a README.md beside it says about reading it; and stamps."""
+    known = {url: memory.local(url) for url in (file.url, *file.sides)}
+    fingerprint = joined_fingerprint([one for one, _ in known.values()])
+    stamps = {url: seen for url, (_, seen) in known.items()}
     readme = file.options.get("set_by_readme")
-    return f"{fingerprint}, read as {sha256_of(readme)[:16]}" if readme else fingerprint, seen
+    return f"{fingerprint}, read as {sha256_of(readme)[:16]}" if readme else fingerprint, stamps
 
 
 def check_unchanged(file: InputFile) -> None:
@@ -248,7 +263,8 @@ def check_unchanged(file: InputFile) -> None:
     if file.stamps:
         changed = next((url for url, seen in file.stamps.items() if stamp(url) != seen), None)
     else:
-        changed = file.url if remote_fingerprint(info_of(file.url), file.url) != file.fingerprint else None
+        now = joined_fingerprint([remote_fingerprint(info_of(url), url) for url in (file.url, *file.sides)])
+        changed = file.url if now != file.fingerprint else None
     if changed:
         raise _changed(changed)
 

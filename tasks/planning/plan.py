@@ -104,6 +104,11 @@ class BuildPlan:
         return self.chat if file.holds_conversations else None
 
     @property
+    def has_classes(self) -> bool:
+        """Whether its tokens have classes: those of conversations, or of imported masks."""
+        return self.chat is not None or any(file.has_masks for file in self.inputs)
+
+    @property
     def num_identical(self) -> int:
         """The number of partitions that are copies of others, whose spills they share."""
         return len(self.partitions) - len({part.spill_name for part in self.partitions})
@@ -132,7 +137,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         load_transform(spec.documents.transform.function)
     store = dataset_store(spec.store, spec.dataset)
     pinned = pinned_fields(spec.tokenizer.model_dump())
-    spec = spec.model_copy(update={"tokenizer": spec.tokenizer.model_copy(update=pinned)})
+    spec = spec.model_copy(update={"tokenizer": spec.tokenizer.pinned(pinned)})
     definition = spec.tokenizer.model_dump()
     chat = chat_definition(spec, definition)
     tokenizer, tokenizer_files = identify(definition)

@@ -144,5 +144,5 @@ def _compare(plan: BuildPlan, where: str, document: CheckedDocument, again: Enco
         why = _CHANGED if plan.spec.documents.transform is None else _UNSTEADY
         raise CheckError(f"{again.place}: its text differs from {where}; {why}")
     if again.ids_hash != document.ids_hash:
-        differs = "ids differ" if plan.chat is None else "ids or classes differ"
+        differs = "ids or classes differ" if plan.has_classes else "ids differ"
         raise ReencodingMismatch(f"{again.place}: encoded again, its {differs} from {where}", NEXT_STEP)

@@ -74,8 +74,9 @@ def _validate_shards(plan: BuildPlan, assignment: Assignment, records: Sequence[
                 f"{place}: deleted since it was written; nothing was published; run the same command again"
             )
         _validate_shard(plan, record, num_bytes)
-        if plan.chat is not None:
-            _validate_mask(record, {file.source for file in plan.inputs if not file.holds_conversations})
+        if plan.has_classes:
+            texts = {file.source for file in plan.inputs if not (file.holds_conversations or file.has_masks)}
+            _validate_mask(record, texts)
 
 
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:

@@ -1,4 +1,4 @@
-"""The two forms of a document: a text, or a conversation, whose text is its canonical JSON.
+"""The forms of a document: a text; a conversation, whose text is its canonical JSON; ids, whose bytes are its text.
 
 What a rule means for either is here: what a transform gets, which characters count, what identifies a document.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from tokenloom.chat import conversation
 from tokenloom.chat.layouts import normalized
+from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.formats.keys import content_hashes
+from tokenloom.storage.formats.keys import content_hashes, words_of
 from tokenloom.tokenizers.base import text_bytes
 
 
@@ -68,13 +71,28 @@ def _conversation_sizes(texts: pa.Array) -> pa.Array:
     return pa.array(sizes, pa.int64())
 
 
+def _id_contents(texts: pa.Array) -> UInt64s:
+    data, offsets = text_bytes(texts)
+    view = memoryview(data.data)
+    digests = [xxhash.xxh3_128_digest(b"ids\0" + view[start:end]) for start, end in pairwise(offsets.tolist())]
+    return words_of(b"".join(digests)).reshape(-1, 2)
+
+
+def _not_of_ids(value: Any) -> Any:
+    raise SpecError("documents.transform: it works on texts, and a source of tokens has none; remove it")
+
+
 # Bytes are counted by the offsets alone.
 TEXT = DocumentForm(str, _checked_text, pc.utf8_length, pc.binary_length, _text_contents)
 CONVERSATION = DocumentForm(
     conversation.parse, conversation_text, _conversation_chars, _conversation_sizes, conversation.content_hashes
 )
+#: The ids of a document, as little-endian uint32 in a large_binary; the marks of its begin and end are not part of it.
+IDS = DocumentForm(_not_of_ids, _not_of_ids, pc.binary_length, pc.binary_length, _id_contents)
 
 
 def form_of(options: Mapping[str, Any]) -> DocumentForm:
     """Return the form of the rows of a file, which `options` say how to read."""
+    if options["kind"] == "tokens":
+        return IDS
     return TEXT if options.get("messages") is None else CONVERSATION

@@ -139,7 +139,8 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     mask = pa.array(kept)
     ids = None if rows.ids is None else rows.ids.filter(mask)
     rendered = None if rows.rendered is None else tuple(compress(rows.rendered, kept))
-    return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids, rendered=rendered)
+    masks = None if rows.masks is None else rows.masks.filter(mask)
+    return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids, rendered=rendered, masks=masks)
 
 
 def _too_large(rows: Rows, rules: RulesJob) -> FoundBad:

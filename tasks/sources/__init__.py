@@ -16,6 +16,7 @@ _MODULES = {
     "arrow": "tokenloom.tasks.sources.arrow",
     "arrayrecord": "tokenloom.tasks.sources.array_record",
     "huggingface": "tokenloom.tasks.sources.hugging_face",
+    "tokens": "tokenloom.tasks.sources.tokens.reader",
 }
 
 

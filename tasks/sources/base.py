@@ -38,6 +38,7 @@ REASONS = {
     "not_text": "a value of the text that is neither a string nor a list of strings",
     "special_token": "a message that spells a special token",
     "template": "a conversation that the template refuses",
+    "unknown_id": "a document of tokens with an id that is not in the vocabulary",
     "too_large": "more bytes than documents.max_bytes, or than the tokenizer accepts",
 }
 
@@ -85,7 +86,8 @@ class Rows:
     """A batch of n rows with their texts, and the rows between them that were left out.
 
     Attributes:
-        texts: (n,) large_string; null for a row without a text. Of a conversation, its canonical JSON.
+        texts: (n,) large_string; null for a row without a text. Of a conversation, its canonical JSON. Of a document
+            of tokens large_binary, its ids as little-endian uint32.
         rows: (n,) uint64, the numbers of the rows in the file.
         ids: (n,) large_string, null for a row without an id; None if the source names no id.
         num_filtered: rows that the filter left out.
@@ -94,6 +96,8 @@ class Rows:
         missing_keys: keys of the filter and the id that no row of the partition has had so far.
         rendered: of n conversations, what their template made of them, once it did.
         num_without_target: conversations among those filtered of which nothing would be learned.
+        masks: of n documents of tokens (n,) large_binary, whether a token is a target, 0 or 1 for each token as it will
+            be encoded; None if their format has no masks.
     """
 
     texts: pa.Array
@@ -105,6 +109,7 @@ class Rows:
     missing_keys: tuple[str, ...] = ()
     rendered: tuple[Rendered, ...] | None = None
     num_without_target: int = 0
+    masks: pa.Array | None = None
 
     @property
     def num_read(self) -> int:
@@ -115,6 +120,12 @@ class Rows:
         """Return the batch with only its first `count` texts."""
         return self._part(0, count)
 
+    def take(self, positions: NDArray[np.int64]) -> Rows:
+        """Return the texts at some positions, which are not rendered yet, without the rows that were left out."""
+        chosen = pa.array(positions)
+        masks = None if self.masks is None else self.masks.take(chosen)
+        return Rows(self.texts.take(chosen), self.rows[positions], masks=masks)
+
     def divided(self, count: int) -> tuple[Rows, Rows]:
         """Return two batches: the first `count` texts and all rows that were left out, and the other texts."""
         rest = replace(self, num_filtered=0, num_not_read=0, num_without_target=0, bad=())
@@ -124,7 +135,8 @@ class Rows:
         texts = self.texts.slice(start, end - start)
         ids = None if self.ids is None else self.ids.slice(start, end - start)
         rendered = None if self.rendered is None else self.rendered[start:end]
-        return replace(self, texts=texts, rows=self.rows[start:end], ids=ids, rendered=rendered)
+        masks = None if self.masks is None else self.masks.slice(start, end - start)
+        return replace(self, texts=texts, rows=self.rows[start:end], ids=ids, rendered=rendered, masks=masks)
 
 
 class SourceReader(ABC):

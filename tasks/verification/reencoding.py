@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
 
 import numpy as np
-import pyarrow as pa
 
 from tokenloom.storage.formats.keys import content_digits, hash_of_ids
 from tokenloom.tasks.encoding.documents import DocumentEncoder
@@ -54,15 +52,15 @@ def encode_again(
     """
     progress.report(progress.Working(f"reading documents of {file.url} again"))
     with sharing_files(_block_bytes(near_bytes, len(rows))):
-        for texts, found, place_of in read_rows(file, rows, transform):
-            yield from _encode(encoder, texts, found, place_of)
+        for found, place_of in read_rows(file, rows, transform):
+            yield from _encode(encoder, found, place_of)
 
 
-def _encode(encoder: DocumentEncoder, texts: pa.Array, rows: list[int], place_of: PlaceOf) -> Iterator[EncodedAgain]:
-    is_there = texts.is_valid().to_numpy(zero_copy_only=False)
-    for row in compress(rows, ~is_there):  # the transform leaves it out now
+def _encode(encoder: DocumentEncoder, found: Rows, place_of: PlaceOf) -> Iterator[EncodedAgain]:
+    is_there = found.texts.is_valid().to_numpy(zero_copy_only=False)
+    for row in found.rows[~is_there].tolist():  # the transform leaves it out now
         yield EncodedAgain(row, place_of(row), "", 0)
-    again = Rows(texts.drop_null(), np.array(rows, np.uint64)[is_there])
+    again = found.take(np.flatnonzero(is_there))
     if not len(again.rows):
         return
     for part in encoder.prepared(iter([again]), "fail", "keep", place_of):
@@ -75,10 +73,8 @@ def _encode(encoder: DocumentEncoder, texts: pa.Array, rows: list[int], place_of
             yield EncodedAgain(row, place_of(row), content_digits(content), hash_of_ids(new_ids, new_classes))
 
 
-def read_rows(
-    file: InputFile, wanted: Sequence[int], transform: str | None
-) -> Iterator[tuple[pa.Array, list[int], PlaceOf]]:
-    """Yield (texts, their rows, how a message names a row) until all wanted rows are found or the file ends.
+def read_rows(file: InputFile, wanted: Sequence[int], transform: str | None) -> Iterator[tuple[Rows, PlaceOf]]:
+    """Yield (rows, how a message names one) until all wanted rows are found or the file ends.
 
     Args:
         file: the input.
@@ -91,9 +87,9 @@ def read_rows(
     for batch in each_bounded(located(reader, file.url, wanted), file.options["max_bytes"], file.url):
         here = np.flatnonzero(np.isin(batch.rows, numbers))
         if len(here):
-            rows = batch.rows[here]
-            texts = transformed(batch.texts.take(pa.array(here)), rows, transform, place_of, form_of(file.options))
-            yield texts, rows.tolist(), place_of
+            found = batch.take(here)
+            texts = transformed(found.texts, found.rows, transform, place_of, form_of(file.options))
+            yield replace(found, texts=texts), place_of
         num_found += len(here)
         if num_found == len(wanted):
             return  # a file that is one partition need not be read to its end

@@ -106,7 +106,7 @@ def verify_encoding(job: DeepJob) -> EncodingReport:
             if not has_same_text and job.transform:
                 num_other += 1
             elif not has_same_text or again.ids_hash != document.ids_hash:
-                ids = "ids" if job.chat is None else "ids or classes"
+                ids = "ids or classes" if job.chat is not None or job.file.has_masks else "ids"
                 what = f"encoded again, its {ids} differ" if has_same_text else "its source gives another text"
                 problems[document.shard_name].append(f"{again.place}, token {document.start}: {what}")
             progress.report(progress.Advanced(num_documents=1, done=1))

@@ -86,6 +86,10 @@ class SpecModel(BaseModel):
         """Return the options that determine the bytes of a version, as JSON values; see given_options."""
         return given_options(self.model_dump(mode="json", exclude={field for field, _ in self.paths()}))
 
+    def pinned(self, fields: dict[str, Any]) -> Self:
+        """Return the model with some fields, see tokenizers.pinned_fields."""
+        return self.model_copy(update=fields)
+
 
 def is_absolute(path: str) -> bool:
     """Return whether `path` is a URL or an absolute local path."""

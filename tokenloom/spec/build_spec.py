@@ -20,7 +20,7 @@ from tokenloom.spec.checks import Checks
 from tokenloom.spec.documents import DocumentRules
 from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
-from tokenloom.spec.tokenizers import Tokenizer
+from tokenloom.spec.tokenizers import IdsTokenizer, Tokenizer
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, packing_name
@@ -159,6 +159,24 @@ class BuildSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
+    def _tokens_are_ids(self) -> BuildSpec:
+        are_tokens = [source.kind == "tokens" for source in self.sources]
+        if self.tokenizer.kind != "ids":
+            if any(are_tokens):
+                raise ValueError(
+                    f"tokenizer: {self.source_names()[are_tokens.index(True)]} holds tokens; write "
+                    "{kind: ids, vocab_size: N, eot_id: ID, decode: the tokenizer that made them}"
+                )
+            return self
+        if not all(are_tokens):
+            raise ValueError(
+                f"sources: {self.source_names()[are_tokens.index(False)]} holds texts, which the tokenizer ids can't "
+                "encode; build texts and tokens as two datasets"
+            )
+        self.documents.check_without_texts()
+        return self
+
+    @model_validator(mode="after")
     def _chat_is_used(self) -> BuildSpec:
         if not self.has_conversations:
             used = {
@@ -206,6 +224,10 @@ class BuildSpec(SpecModel):
     def split_shares(self) -> list[tuple[str, float]]:
         """Return (name, share) of each split in the order written, which is part of the identity."""
         return [(split.name, split.share) for split in self.splits]
+
+    def ids_options(self) -> dict[str, Any]:
+        """Return what the readers of tokens need to know of the tokenizer; nothing if sources are texts."""
+        return self.tokenizer.ids() if isinstance(self.tokenizer, IdsTokenizer) else {}
 
     def pack_pairs(self) -> list[tuple[str, int]]:
         """Return (packing, seq_len) of each of `packs`, sorted because their order does not matter."""

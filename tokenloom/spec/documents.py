@@ -63,6 +63,22 @@ class DocumentRules(SpecModel):
             raise ValueError(f"max_chars ({self.max_chars}) is less than min_chars ({self.min_chars})")
         return self
 
+    def check_without_texts(self) -> None:
+        """Raise ValueError if a rule needs texts, for sources of tokens."""
+        defaults = DocumentRules()
+        needs = {
+            "transform": "works on texts",
+            "max_chars": "counts characters",
+            "encoding_errors": "is for text files",
+        }
+        if key := next((key for key in needs if getattr(self, key) != getattr(defaults, key)), None):
+            raise ValueError(f"documents.{key} {needs[key]}, and sources of tokens have none; remove it")
+        if self.min_chars > 1:
+            raise ValueError(
+                "documents.min_chars counts characters, and sources of tokens have none; remove it, or write 0 to keep "
+                "documents without an id"
+            )
+
     def identity(self) -> dict[str, Any]:
         """See SpecModel.identity; the default of `without_target` is absent, as in specs without conversations."""
         options = super().identity()

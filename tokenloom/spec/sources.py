@@ -303,7 +303,27 @@ class HuggingFaceSource(_Source):
         return self.model_dump()
 
 
+class TokensSource(_FileSource):
+    """Tokens that another trainer's tools made; needs the tokenizer ids."""
+
+    model_config = ConfigDict(title="Tokens")
+    kind: Literal["tokens"] = kind_field("tokens")
+    format: Literal["megatron", "olmo", "llmc", "nanogpt", "datatrove", "huggingface"] = Field(
+        title="Format", description="Whose files they are; docs/imports.md describes each"
+    )
+    dtype: Literal["uint8", "uint16", "uint32", "uint64", "int32", "int64"] | None = Field(
+        None, title="Type", description="Of an id, in formats whose files do not say it: olmo, nanogpt, datatrove"
+    )
+
+
 Source = Annotated[
-    ParquetSource | JsonlSource | CsvSource | TextSource | ArrowSource | ArrayRecordSource | HuggingFaceSource,
+    ParquetSource
+    | JsonlSource
+    | CsvSource
+    | TextSource
+    | ArrowSource
+    | ArrayRecordSource
+    | HuggingFaceSource
+    | TokensSource,
     Field(discriminator="kind", json_schema_extra=as_any_of),
 ]

@@ -19,6 +19,7 @@ _MODULES = {
     "tiktoken": "tokenloom.tokenizers.tiktoken_bpe",
     "huggingface": "tokenloom.tokenizers.huggingface_json",
     "sentencepiece": "tokenloom.tokenizers.sentencepiece_model",
+    "ids": "tokenloom.tokenizers.ids",
 }
 
 
@@ -46,6 +47,9 @@ def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
 
     A plan asks for them once. Raises TokenizerError as load_tokenizer.
     """
+    if definition.get("decode"):
+        pinned = pinned_fields(definition["decode"])
+        return {"decode": pinned} if pinned else {}
     if definition.get("kind") != "huggingface":
         return {}
     fields: dict[str, Any] = _module("tokenloom.tokenizers.pretrained", "huggingface").pinned_fields(definition)

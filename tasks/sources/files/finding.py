@@ -41,6 +41,7 @@ class FoundFile:
         fingerprint: the fingerprint of a remote file; None for a local one, whose content is hashed.
         options: replace those of the source when the file is read; with `stream` among them, the files of the source
             are read as one stream.
+        sides: URLs of files that are read with it. They enter its fingerprint, a remote one's here.
     """
 
     path: str
@@ -48,6 +49,7 @@ class FoundFile:
     num_bytes: int
     fingerprint: str | None
     options: dict[str, Any] = field(default_factory=dict)
+    sides: tuple[str, ...] = ()
 
 
 def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:

@@ -1,0 +1,140 @@
+"""The interface of a format of tokens: the files of an input, and its documents as ids."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import BadRow, InputError
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s
+from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange
+from tokenloom.wording import counted
+
+INDEX, MASK = "index", "mask"  # what a file has beside its ids
+ID_BYTES = 4  # of an id in a batch, whatever its type in the file
+PIECE_TOKENS = 1_000_000  # about so many are in memory at a time
+
+
+@dataclass(frozen=True)
+class Side:
+    """A file that belongs to an input: it is no input of its own, and its content is part of the input's fingerprint.
+
+    `role` is INDEX or MASK. Without a required one, the input can't be read.
+    """
+
+    role: str
+    url: str
+    is_required: bool
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole documents of a file, end to end, with the ids that mark their begin and end, as the file has them.
+
+    Attributes:
+        ids: (num_tokens,) of an integer type.
+        lengths: (n,) tokens of each document.
+        rows: (n,) their numbers, see TokenFormat.place.
+        learned: (num_tokens,) whether each token is a target, None for a file without a mask.
+        bad: rows that were left out.
+    """
+
+    ids: AnyArray
+    lengths: Int64s
+    rows: UInt64s
+    learned: NDArray[np.bool_] | None = None
+    bad: tuple[BadRow, ...] = ()
+
+
+class TokenFormat(ABC):
+    """How the files of a format hold documents. Every error is an InputError that names the file, rule and next step.
+
+    Args:
+        options: those of the source; `eot_id`, `bos_id` (or None) and `vocab_size` of the tokenizer; `max_bytes` of the
+            document rules; and, except where files are listed, `has`: what a file has beside its ids, INDEX or MASK.
+
+    Attributes:
+        infers: whether it finds documents by their end-of-text ids, because no index says where they are.
+        leading_id: an id before a document that is not part of it, None if there is none; that after it is `eot_id`.
+    """
+
+    infers: bool = False
+    leading_id: int | None
+    name: ClassVar[str]
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.eot_id = int(options["eot_id"])
+        self.leading_id = None if options.get("bos_id") is None else int(options["bos_id"])
+        self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
+
+    def check_name(self, url: str) -> None:  # noqa: B027  (most take every name)
+        """Raise InputError if a file is not an input by its name."""
+
+    def sides(self, url: str) -> Sequence[Side]:
+        """Return the files that may belong to an input, whether they exist or not."""
+        return ()
+
+    def has(self, url: str, sides: Collection[str]) -> list[str]:
+        """Return what a file has beside its ids, INDEX or MASK.
+
+        Args:
+            url: of the file.
+            sides: roles of the files beside it that exist.
+        """
+        return sorted(sides)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the file says which tokens are targets."""
+        return MASK in self.options["has"]
+
+    @abstractmethod
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See SourceReader.partitions; `num_bytes` counts ID_BYTES for each token."""
+
+    @abstractmethod
+    def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
+        """Yield the documents of a part in order, in pieces of about PIECE_TOKENS or one document.
+
+        Args:
+            url: of the file.
+            part: from `partitions` or `locate`.
+        """
+
+    @abstractmethod
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See SourceReader.locate."""
+
+    def place(self, url: str, row: int) -> str:
+        """Return how a message names a document."""
+        return f"{url}, document {row}"
+
+    def is_too_large(self, num_tokens: int) -> bool:
+        """Return whether a document has more tokens than the document rules allow: it need not be read."""
+        return num_tokens > self._max_tokens
+
+    def too_large(self, url: str, row: int, num_tokens: int) -> BadRow:
+        """Return the BadRow of a document of which is_too_large is true."""
+        message = (
+            f"{self.place(url, row)}: {counted(num_tokens, 'token')}, too many for documents.max_bytes, which counts "
+            f"{ID_BYTES} bytes for each; raise that value"
+        )
+        return BadRow(message, row, "too_large")
+
+
+def read_values(file: IO[bytes], url: str, position: int, count: int, dtype: AnyDtype) -> AnyArray:
+    """Return (count,) values of an open file from a byte position on; raises InputError if it ends before."""
+    file.seek(position)
+    data = file.read(count * dtype.itemsize)
+    if len(data) < count * dtype.itemsize:
+        raise InputError(
+            f"{url}: it ends at byte {position + len(data):,}, {counted(count * dtype.itemsize, 'byte')} after "
+            f"{position:,} are needed: it was cut; {REPAIR}"
+        )
+    return np.frombuffer(data, dtype)

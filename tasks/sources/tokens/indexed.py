@@ -1,0 +1,98 @@
+"""Formats whose index says where each document begins: rows are numbers of documents, and any can be read alone."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import InputError
+from tokenloom.storage.formats.arrays import AnyDtype, Int64s, runs_of
+from tokenloom.tasks.sources.base import REPAIR, FileRange, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.files.opening import open_input
+from tokenloom.tasks.sources.tokens.base import ID_BYTES, MASK, PIECE_TOKENS, Piece, TokenFormat, read_values
+
+_INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
+_NO_IDS, _NO_LENGTHS, _NO_ROWS = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a file holds: its documents, its tokens, their type, and the byte at which they begin."""
+
+    num_documents: int
+    num_tokens: int
+    dtype: AnyDtype
+    first_byte: int = 0
+
+
+class IndexedFormat(TokenFormat):
+    """A format with an index; a format adds `layout` and `bounds`. Its documents lie end to end."""
+
+    @abstractmethod
+    def layout(self, url: str) -> Layout:
+        """Return what a file holds, once file and index were compared."""
+
+    @abstractmethod
+    def bounds(self, url: str, start: int, end: int) -> Int64s:
+        """Return where documents [start, end) begin, in tokens, and, last, where the last of them ends."""
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See TokenFormat.partitions; `start` and `end` count documents."""
+        layout = self.layout(url)
+        if not layout.num_documents:
+            return []
+        return cut_evenly(layout.num_documents, max(1, ID_BYTES * layout.num_tokens), layout.num_documents)
+
+    def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
+        """See TokenFormat.pieces."""
+        layout = self.layout(url)
+        if part.end > layout.num_documents:
+            raise InputError(
+                f"{url}: {layout.num_documents:,} documents, but {part.end:,} were planned; the file changed: build "
+                "again"
+            )
+        with ExitStack() as opened:
+            file = opened.enter_context(open_input(url))
+            mask_url = next((side.url for side in self.sides(url) if side.role == MASK), "") if self.has_mask else ""
+            mask = opened.enter_context(open_input(mask_url)) if mask_url else None
+            for start in range(part.start, part.end, _INDEX_DOCUMENTS):
+                bounds = self.bounds(url, start, min(start + _INDEX_DOCUMENTS, part.end))
+                for first, end in runs_of(bounds, PIECE_TOKENS):
+                    run, row = bounds[first : end + 1], start + first
+                    num_tokens = int(run[-1] - run[0])
+                    if self.is_too_large(num_tokens) and end == first + 1:
+                        bad = self.too_large(url, row, num_tokens)
+                        yield Piece(_NO_IDS, _NO_LENGTHS, _NO_ROWS, _no_mask(mask), (bad,))
+                        continue
+                    position = layout.first_byte + int(run[0]) * layout.dtype.itemsize
+                    ids = read_values(file, url, position, num_tokens, layout.dtype)
+                    learned = None if mask is None else read_mask(mask, mask_url, int(run[0]), num_tokens)
+                    yield Piece(ids, np.diff(run), np.arange(row, row + len(run) - 1, dtype=np.uint64), learned)
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See TokenFormat.locate: the runs of consecutive numbers in `rows`."""
+        num_documents, ranges = self.layout(url).num_documents, list[FileRange]()
+        for row in rows:
+            if row < num_documents:
+                start = ranges.pop().start if ranges and ranges[-1].end == row else row
+                ranges.append(FileRange(start, row + 1))
+        return ranges
+
+
+def _no_mask(mask: IO[bytes] | None) -> NDArray[np.bool_] | None:
+    return None if mask is None else np.empty(0, bool)
+
+
+def read_mask(file: IO[bytes], url: str, start: int, num_tokens: int) -> NDArray[np.bool_]:
+    """Return whether tokens [start, start + num_tokens) are targets, from an open file of a byte a token, 0 or 1."""
+    values = read_values(file, url, start, num_tokens, np.dtype(np.uint8))
+    if values.max(initial=0) > 1:
+        at = start + int((values > 1).argmax())
+        raise InputError(f"{url}: byte {at:,} is {values.max()}, and a mask has only 0 and 1; {REPAIR}")
+    return values.view(np.bool_)

@@ -1,0 +1,78 @@
+"""Ids that were made elsewhere: "encoding" a document only puts the ids around it. A text is the bytes of its ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.errors import TokenizerError
+from tokenloom.tokenizers.base import END_OF_TEXT, ChatTokens, Encoded, ReferenceTokenizer, fingerprint, text_bytes
+
+_DTYPE = np.dtype("<u4")
+
+
+class IdsTokenizer:
+    """A vocabulary of which only the size and the marks of documents are known.
+
+    Attributes:
+        decoder: the tokenizer that made the ids, None if it is not known.
+
+    Args:
+        definition: see load_tokenizer.
+        decoder: as the attribute.
+    """
+
+    kind = "ids"
+    eot = None
+    backend = "ids"
+    max_text_bytes = 2**31 - 1
+
+    def __init__(self, definition: Mapping[str, Any], decoder: ReferenceTokenizer | None) -> None:
+        self.name = str(definition.get("name") or "ids")
+        self.vocab_size, self.eot_id = int(definition["vocab_size"]), int(definition["eot_id"])
+        bos_id = definition.get("bos_id")
+        self.bos_ids = [] if bos_id is None else [int(bos_id)]
+        self.decoder = decoder
+        self.files: dict[str, bytes] = {} if decoder is None else decoder.files
+        decides = {"kind": "ids", "vocab_size": self.vocab_size, "eot": self.eot_id, "bos": self.bos_ids}
+        self.fingerprint = fingerprint(decides | ({"decode": decoder.fingerprint} if decoder else {}), [])
+
+    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        """See Tokenizer.encode; `texts` are large_binary, the ids of a document as little-endian uint32."""
+        data, offsets = text_bytes(texts)
+        num_tokens = np.diff(offsets) // _DTYPE.itemsize + len(self.bos_ids) + 1
+        ends = np.cumsum(num_tokens)
+        tokens = np.full(int(ends[-1]) if len(ends) else 0, self.eot_id, dtype)
+        is_inside = np.ones(len(tokens), bool)
+        is_inside[ends - 1] = False
+        for bos_id in self.bos_ids:  # at most one
+            begins = ends - num_tokens
+            tokens[begins], is_inside[begins] = bos_id, False
+        tokens[is_inside] = data.view(_DTYPE)
+        return Encoded(tokens, num_tokens.astype(np.uint32))
+
+    def chat_tokens(self) -> ChatTokens:
+        """Raise TokenizerError: ids can't encode conversations."""
+        raise TokenizerError("the tokenizer ids encodes no conversations; give the tokenizer that made the ids")
+
+    def takes(self, text: NDArray[np.uint8]) -> bool:
+        """See Tokenizer.takes."""
+        return False
+
+    def decode(self, ids: NDArray[Any]) -> str:
+        """See Tokenizer.decode; without a tokenizer to decode with, ids are shown as numbers."""
+        if self.decoder is not None:
+            return self.decoder.decode(ids)
+        return " ".join(END_OF_TEXT if number == self.eot_id else str(number) for number in np.asarray(ids).tolist())
+
+
+def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> IdsTokenizer:
+    """Return the tokenizer; raises TokenizerError as load_tokenizer if the one that decodes can't be loaded."""
+    from tokenloom.tokenizers import load_tokenizer  # late, because that module imports this one
+
+    decode = definition.get("decode")
+    return IdsTokenizer(definition, load_tokenizer(decode, files) if decode else None)
