@@ -43,6 +43,8 @@ class Packing(ABC):
     has_padding: ClassVar[bool] = False
     #: whether no label is the first token of another document, unless a reader wants these labels
     masks_documents: ClassVar[bool] = False
+    #: each piece takes a multiple of this many inputs of its sample; padding follows its tokens
+    pad_documents: int = 1
     #: what a user can do about a split without samples
     if_empty: ClassVar[str] = "use a smaller seq_len"
 

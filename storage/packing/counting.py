@@ -54,7 +54,7 @@ class CountsFile:
         cache_folder: the machine's; it need not exist.
         manifest: the manifest of the version.
         split: one of the version's.
-        packing: one of PACKINGS.
+        packing: the full name of one.
         seq_len: T, in [1, 2**31).
     """
 

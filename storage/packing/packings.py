@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
@@ -13,26 +14,44 @@ from tokenloom.storage.packing.base import Packing, ShardPlan
 from tokenloom.storage.packing.best_fit import BestFit, BestFitDrop, BestFitKeepStart
 from tokenloom.storage.packing.chunks import Concat, Document, DocumentPadded
 
+_BEST_FITS = {kind.name: kind for kind in (BestFit, BestFitDrop, BestFitKeepStart)}
 PACKINGS: Mapping[str, Packing] = {
     packing.name: packing
-    for packing in (Concat(), Document(), DocumentPadded(), BestFit(), BestFitDrop(), BestFitKeepStart())
+    for packing in (Concat(), Document(), DocumentPadded(), *(kind() for kind in _BEST_FITS.values()))
 }
 #: what becomes of documents of more than T + 1 tokens: the name of "best_fit" that does so
 OVERLONG = {"split": BestFit.name, "drop": BestFitDrop.name, "keep_start": BestFitKeepStart.name}
+#: the name of a packing whose documents are padded, such as "best_fit_drop_pad8"
+_PADDED = re.compile(rf"({'|'.join(_BEST_FITS)})_pad([2-9]|[1-9][0-9]{{1,8}})")
 
 
-def packing_name(packing: str, overlong: str | None) -> str:
-    """Return the name of a packing with this treatment of overlong documents: "best_fit", "drop" -> "best_fit_drop".
+def packing_name(packing: str, overlong: str | None, pad_documents: int | None = None) -> str:
+    """Return the name of a packing with these options: "best_fit", "drop", 8 -> "best_fit_drop_pad8".
 
-    Raises ValueError if it is not one of OVERLONG, or of another packing than "best_fit". None changes nothing.
+    Raises ValueError if an option is out of range, or of another packing than "best_fit". None changes nothing.
     """
-    if overlong is None:
-        return packing
-    if overlong not in OVERLONG:
-        raise ValueError(f"overlong: one of {', '.join(OVERLONG)}, not {overlong!r}")
-    if packing not in (BestFit.name, OVERLONG[overlong]):
-        raise ValueError(f"overlong={overlong!r} is of the packing {BestFit.name}, not of {packing!r}; omit it")
-    return OVERLONG[overlong]
+    padded = _PADDED.fullmatch(packing)
+    base, multiple = padded.groups() if padded else (packing, "1")
+    if overlong is not None:
+        if overlong not in OVERLONG:
+            raise ValueError(f"overlong: one of {', '.join(OVERLONG)}, not {overlong!r}")
+        if base not in (BestFit.name, OVERLONG[overlong]):
+            raise ValueError(f"overlong={overlong!r} is of the packing {BestFit.name}, not of {packing!r}; omit it")
+        base = OVERLONG[overlong]
+    if pad_documents is not None:
+        if base not in _BEST_FITS or (padded and multiple != str(pad_documents)):
+            raise ValueError(f"pad_documents={pad_documents} is of the packing {BestFit.name}, not of {packing!r}")
+        multiple = str(pad_documents)
+    return base if multiple == "1" else f"{base}_pad{multiple}"
+
+
+def packing_named(name: str) -> Packing:
+    """Return a packing by its full name, see packing_name; raise ValueError if there is none."""
+    if padded := _PADDED.fullmatch(name):
+        return _BEST_FITS[padded[1]](int(padded[2]))
+    if name not in PACKINGS:
+        raise ValueError(f"packing: one of {', '.join(PACKINGS)}, not {name!r}")
+    return PACKINGS[name]
 
 
 def sample_key(packing: str, seq_len: int) -> str:
@@ -44,7 +63,7 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s | 
     """Return how many samples a shard has.
 
     Args:
-        packing: one of PACKINGS.
+        packing: the full name of one.
         seq_len: T, in [1, 2**31).
         num_tokens: the number of the shard's tokens.
         offsets: (num_documents + 1,) of the shard; "concat" needs none.
@@ -52,28 +71,32 @@ def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s | 
     Raises:
         ValueError: an argument out of range, or offsets that are missing or contradict `num_tokens`.
     """
-    check_packing(packing, seq_len)
-    return PACKINGS[packing].count(seq_len, _checked_offsets(packing, num_tokens, offsets))
+    found = check_packing(packing, seq_len)
+    return found.count(seq_len, _checked_offsets(found, num_tokens, offsets))
 
 
 def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s | None = None) -> ShardPlan:
     """Return where the samples of a shard are; see num_samples for arguments and errors."""
-    check_packing(packing, seq_len)
-    return PACKINGS[packing].plan(seq_len, _checked_offsets(packing, num_tokens, offsets))
+    found = check_packing(packing, seq_len)
+    return found.plan(seq_len, _checked_offsets(found, num_tokens, offsets))
 
 
-def check_packing(packing: str, seq_len: int) -> None:
-    """Raise ValueError if `packing` is not in PACKINGS, or `seq_len` is not in [1, 2**31)."""
-    if packing not in PACKINGS:
-        raise ValueError(f"packing: one of {', '.join(PACKINGS)}, not {packing!r}")
+def check_packing(packing: str, seq_len: int) -> Packing:
+    """Return a packing; raise ValueError if there is none of this name, or `seq_len` is out of its range."""
+    found = packing_named(packing)
     if not 1 <= operator.index(seq_len) < 2**31:
         raise ValueError(f"seq_len must be in [1, 2**31), not {seq_len}")
+    if seq_len % found.pad_documents:
+        raise ValueError(
+            f"{packing} pads documents: seq_len must be a multiple of {found.pad_documents}, not {seq_len}"
+        )
+    return found
 
 
-def _checked_offsets(packing: str, num_tokens: int, offsets: UInt64s | None) -> UInt64s:
+def _checked_offsets(packing: Packing, num_tokens: int, offsets: UInt64s | None) -> UInt64s:
     """Return what Packing.plan needs; raise ValueError if offsets are missing or contradict the shard's tokens."""
-    if offsets is None and PACKINGS[packing].follows_documents:
-        raise ValueError(f"{packing} needs the document offsets")
+    if offsets is None and packing.follows_documents:
+        raise ValueError(f"{packing.name} needs the document offsets")
     if offsets is None:
         return np.array([0, num_tokens], np.uint64)
     if not len(offsets) or (int(offsets[0]), int(offsets[-1])) != (0, num_tokens):

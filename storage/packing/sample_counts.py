@@ -14,7 +14,7 @@ import numpy as np
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
-from tokenloom.storage.packing.packings import PACKINGS, check_packing, sample_key
+from tokenloom.storage.packing.packings import check_packing, packing_named, sample_key
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
@@ -31,7 +31,7 @@ def sample_counts(
         store: the dataset's folder.
         manifest: the version's manifest.
         split: one of the version's.
-        packing: one of PACKINGS.
+        packing: the full name of one.
         seq_len: T, in [1, 2**31).
         cache_folder: keeps counts that had to be computed; several processes may use it at once.
 
@@ -62,10 +62,10 @@ def has_counts(store: Store, manifest: Manifest, split: str, packing: str, seq_l
 def _known_counts(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int) -> Int64s | None:
     """Return the counts that follow from the manifest alone; every sample has a token that no other has."""
     shards, key = manifest.splits[split].shards, sample_key(packing, seq_len)
-    if not PACKINGS[packing].follows_documents:
+    if not (found := packing_named(packing)).follows_documents:
         offsets = np.zeros((len(shards), 2), np.uint64)
         offsets[:, 1] = shards.num_tokens()
-        return np.array([PACKINGS[packing].count(seq_len, of_shard) for of_shard in offsets], np.int64)
+        return np.array([found.count(seq_len, of_shard) for of_shard in offsets], np.int64)
     if not all(key in row["samples"] for row in shards.rows):
         return None
     counts = [row["samples"][key] for row in shards.rows]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tests.builders.synthetic_store import EOT, random_classes, random_documents, write_store
 from tests.storage.test_packing import expected as expected_pieces
+from tests.storage.test_packing import taken
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.classes import ROLES
 
@@ -41,7 +42,7 @@ def shard_paths(reference: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Row:
-    """The tokens of one sample, the document in the shard and the class of each: all (n,), n at most T + 1."""
+    """The tokens of one sample, with what pads documents; the document in the shard and the class of each: all (n,)."""
 
     tokens: NDArray[np.int64]
     owners: NDArray[np.int64]
@@ -86,9 +87,15 @@ class Oracle:
             if mask.exists():
                 classes = np.frombuffer(mask.read_bytes(), np.uint8).astype(np.int64)
             samples = expected_pieces(packing, seq_len, lengths.tolist())
+            multiple = packing.rpartition("_pad")[2]
             self.counts.append(len(samples))
             for pieces in samples:
-                parts = [(tokens[a:b], owners[a:b], classes[a:b]) for a, b in pieces]
+                sizes = taken(pieces, seq_len, int(multiple) if multiple.isdecimal() else 1)
+                parts = []
+                for (a, b), size in zip(pieces, sizes, strict=True):
+                    padding = size - (b - a)  # it belongs to the document, and has the class of no token
+                    parts += [(tokens[a:b], owners[a:b], classes[a:b])]
+                    parts += [(np.full(padding, EOT), np.full(padding, owners[a]), np.zeros(padding, np.int64))]
                 self.rows.append(Row(*(np.concatenate(x) for x in zip(*parts, strict=True))))
 
     def __len__(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -14,7 +16,16 @@ from numpy.typing import NDArray
 from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
 from tokenloom.storage.packing.best_fit import _stable_order, fill_bins
-from tokenloom.storage.packing.packings import PACKINGS, PackingShares, num_samples, packing_name, plan_shard, shares_of
+from tokenloom.storage.packing.packings import (
+    OVERLONG,
+    PACKINGS,
+    PackingShares,
+    num_samples,
+    packing_name,
+    packing_named,
+    plan_shard,
+    shares_of,
+)
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 
@@ -94,29 +105,34 @@ def document_padded(seq_len: int, lengths: list[int]) -> Pieces:
     return sorted([*full, *([(a, b)] for a, b in rests if b - a > 1)])
 
 
-def best_fit(seq_len: int, lengths: list[int]) -> Pieces:
+def best_fit(seq_len: int, lengths: list[int], multiple: int = 1) -> Pieces:
     full, rests = cut(seq_len, lengths)
-    bins = naive_best_fit([b - a for a, b in rests], seq_len + 1)
+    bins = naive_best_fit(taken(rests, seq_len, multiple), seq_len + 1)
     return sorted([*full, *([rests[i] for i in sorted(items)] for items in bins)])
 
 
-def best_fit_drop(seq_len: int, lengths: list[int]) -> Pieces:
-    return best_fit_of([length if length <= seq_len + 1 else 0 for length in lengths], seq_len, lengths)
+def taken(pieces: list[tuple[int, int]], seq_len: int, multiple: int) -> list[int]:
+    """Return how much of a sample each piece takes: full chunks all of it, others the next multiple."""
+    return [b - a if b - a > seq_len else math.ceil((b - a) / multiple) * multiple for a, b in pieces]
 
 
-def best_fit_keep_start(seq_len: int, lengths: list[int]) -> Pieces:
-    return best_fit_of([min(length, seq_len + 1) for length in lengths], seq_len, lengths)
+def best_fit_drop(seq_len: int, lengths: list[int], multiple: int = 1) -> Pieces:
+    return best_fit_of([length if length <= seq_len + 1 else 0 for length in lengths], seq_len, lengths, multiple)
 
 
-def best_fit_of(kept: list[int], seq_len: int, lengths: list[int]) -> Pieces:
+def best_fit_keep_start(seq_len: int, lengths: list[int], multiple: int = 1) -> Pieces:
+    return best_fit_of([min(length, seq_len + 1) for length in lengths], seq_len, lengths, multiple)
+
+
+def best_fit_of(kept: list[int], seq_len: int, lengths: list[int], multiple: int) -> Pieces:
     """Return the samples if this many tokens are kept of each document, none of which is cut."""
     starts = offsets_of(lengths).tolist()
     items = [(start, start + n) for start, n in zip(starts, kept, strict=False) if n]
-    bins = naive_best_fit([b - a for a, b in items], seq_len + 1)
+    bins = naive_best_fit(taken(items, seq_len, multiple), seq_len + 1)
     return sorted([items[i] for i in sorted(chosen)] for chosen in bins)
 
 
-DEFINITIONS = {
+DEFINITIONS: dict[str, Callable[..., Pieces]] = {
     "concat": concat,
     "document": document,
     "document_padded": document_padded,
@@ -128,6 +144,9 @@ DEFINITIONS = {
 
 def expected(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
     """Return the samples by definition, in the order of their first token."""
+    base, _, multiple = packing.partition("_pad")
+    if multiple.isdecimal():
+        return DEFINITIONS[base](seq_len, lengths, int(multiple))
     return DEFINITIONS[packing](seq_len, lengths)
 
 
@@ -135,6 +154,27 @@ def expected(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
 @given(lengths=LENGTHS, seq_len=SEQ_LENS)
 def test_samples_are_those_of_the_definition(packing: str, lengths: list[int], seq_len: int) -> None:
     assert plan(packing, seq_len, lengths) == expected(packing, seq_len, lengths)
+
+
+@given(
+    name=st.sampled_from(sorted(OVERLONG.values())),
+    lengths=LENGTHS,
+    multiple=st.integers(2, 9),
+    times=st.integers(1, 5),
+)
+def test_padded_documents_are_packed_by_the_multiples_that_they_take(
+    name: str, lengths: list[int], multiple: int, times: int
+) -> None:
+    packing, seq_len = f"{name}_pad{multiple}", multiple * times
+    samples = plan(packing, seq_len, lengths)
+    assert samples == expected(packing, seq_len, lengths)
+    assert len(samples) == num_samples(packing, seq_len, sum(lengths), offsets_of(lengths))
+    for pieces in samples:
+        sizes = taken(pieces, seq_len, multiple)
+        assert sizes == [seq_len + 1] or sum(sizes) <= seq_len
+    filled = sum(end - start for pieces in samples for start, end in pieces)
+    shares = shares_of(packing, seq_len, sum(lengths), offsets_of(lengths))
+    assert shares.padding_tokens == len(samples) * (seq_len + 1) - filled
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -324,6 +364,28 @@ def test_overlong_is_another_name_of_best_fit() -> None:
             packing_name(packing, "drop")
     with pytest.raises(ValueError, match="overlong: one of split, drop, keep_start, not 'cut'"):
         packing_name("best_fit", "cut")
+
+
+def test_padding_is_part_of_the_name() -> None:
+    assert packing_name("best_fit", None, 8) == packing_name("best_fit_pad8", "split", 8) == "best_fit_pad8"
+    assert packing_name("best_fit", "drop", 8) == packing_name("best_fit_drop_pad8", None) == "best_fit_drop_pad8"
+    assert packing_name("best_fit_pad8", "keep_start") == "best_fit_keep_start_pad8"
+    assert packing_name("best_fit", None, 1) == "best_fit"
+    assert packing_name("concat", None) == "concat"
+    assert Pack(packing="best_fit", seq_len=16, overlong="drop", pad_documents=8).pair == ("best_fit_drop_pad8", 16)
+    for wrong in ({"seq_len": 20}, {"packing": "concat"}, {"pad_documents": 0}):
+        with pytest.raises(ValueError, match="pad"):
+            Pack.model_validate({"packing": "best_fit", "seq_len": 16, "pad_documents": 8} | wrong)
+    for packing, multiple in (("concat", 8), ("document_padded", 1), ("best_fit_pad8", 4), ("best_fit_pad8", 1)):
+        with pytest.raises(
+            ValueError, match=f"pad_documents={multiple} is of the packing best_fit, not of '{packing}'"
+        ):
+            packing_name(packing, None, multiple)
+    for name in ("best_fit_pad", "best_fit_pad1", "best_fit_pad08", "best_fit_pad-2", "best_fit_pad2 ", "concat_pad8"):
+        with pytest.raises(ValueError, match="packing: one of concat, "):
+            packing_named(name)
+    with pytest.raises(ValueError, match="best_fit_pad8 pads documents: seq_len must be a multiple of 8, not 20"):
+        num_samples("best_fit_pad8", 20, 9, offsets_of([4, 5]))
 
 
 @given(values=st.integers(1, 32).flatmap(lambda bits: st.lists(st.integers(0, 2**bits - 1), max_size=50)))

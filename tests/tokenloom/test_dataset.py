@@ -324,7 +324,7 @@ def synthetic(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"packing": "dense"}, "packing must be one of concat, document, document_padded, best_fit, .*, not 'dense'"),
+        ({"packing": "dense"}, "packing: one of concat, document, document_padded, best_fit, .*, not 'dense'"),
         ({"labels": "none"}, "labels must be one of shifted, same, not 'none'"),
         ({"fields": ("mask",)}, "fields must be one of classes, cu_seqlens, document_ids, .*, member, not 'mask'"),
         ({"overlong": "cut"}, "overlong: one of split, drop, keep_start, not 'cut'"),

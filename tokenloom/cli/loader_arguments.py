@@ -163,8 +163,7 @@ def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -
     from tokenloom.storage.packing.packings import check_packing, sample_key
     from tokenloom.storage.packing.sample_counts import has_counts
 
-    check_packing(packing, seq_len)
-    if not PACKINGS[packing].follows_documents:
+    if not check_packing(packing, seq_len).follows_documents:
         return
     store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)

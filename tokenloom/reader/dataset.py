@@ -21,7 +21,7 @@ from tokenloom.reader.shards.window import TokenWindow
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
-from tokenloom.storage.packing.packings import PACKINGS, packing_name
+from tokenloom.storage.packing.packings import packing_name, packing_named
 from tokenloom.storage.versions.published import check_split, load_manifest
 from tokenloom.storage.versions.references import find_version, parse_reference, resolve
 from tokenloom.wording import counted
@@ -44,6 +44,7 @@ class DatasetOptions(TypedDict, total=False):
     mask_documents: bool | None
     learn: str | Collection[str]
     overlong: str | None
+    pad_documents: int | None
     cu_seqlens_length: int | None
     max_open_shards: int
     verify: str
@@ -80,6 +81,9 @@ class TokenDataset(SplitSamples):
             "reasoning", "tool_call", "tool_output", "template"). Messages with `train: false` are never targets.
         overlong: what "best_fit" does with a document of more than T + 1 tokens. "split" (None): cuts it; "drop":
             leaves it out; "keep_start": keeps its first T + 1 tokens.
+        pad_documents: with "best_fit", each document of a sample takes a multiple of so many inputs: padding follows
+            its tokens, is part of it in fields, and has the labels -100. A divisor of T: 2 * size for zigzag by
+            document with `size` context parallel ranks. None for 1.
         cu_seqlens_length: how many numbers "cu_seqlens" has in each batch: its last one, B * T, is repeated. None for
             as many as needed; a fixed length suits compiled models and CUDA graphs. A batch that needs more is an
             error.
@@ -114,6 +118,7 @@ class TokenDataset(SplitSamples):
         mask_documents: bool | None = None,
         learn: str | Collection[str] = "assistant",
         overlong: str | None = None,
+        pad_documents: int | None = None,
         cu_seqlens_length: int | None = None,
         max_open_shards: int = 512,
         verify: str = "open",
@@ -121,7 +126,9 @@ class TokenDataset(SplitSamples):
         cache: ShardCache | None = None,
         lease: bool = False,
     ) -> None:
-        packing = packing_name(checked_choice("packing", packing, tuple(PACKINGS)), overlong)
+        multiple = None if pad_documents is None else checked_int("pad_documents", pad_documents, 1, 2**30)
+        packing = packing_name(packing, overlong, multiple)
+        cut = packing_named(packing)
         checked_choice("labels", labels, LABELS)
         names = _checked_fields(fields)
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
@@ -138,15 +145,18 @@ class TokenDataset(SplitSamples):
             seq_len=seq_len,
             labels=labels,
             fields=names,
-            mask_documents=has_document_fields(names) or PACKINGS[packing].masks_documents
+            mask_documents=has_document_fields(names) or cut.masks_documents
             if mask_documents is None
             else bool(mask_documents),
-            short_rows=PACKINGS[packing].has_padding,
+            short_rows=cut.has_padding,
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
             learn=_checked_learn(learn, files),
             cu_seqlens_length=_checked_length(cu_seqlens_length, names),
+            pad_documents=cut.pad_documents,
         )
+        if form.pad_documents > 1 and not form.mask_documents:
+            raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
         super().__init__(files, packing, form, options)
         if not len(self):
             warnings.warn(self.why_empty(), stacklevel=2)

@@ -23,7 +23,7 @@ from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import IdsTokenizer, Tokenizer
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, packing_name
+from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, check_packing, packing_name
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 
@@ -46,16 +46,23 @@ class Pack(SpecModel):
     overlong: Overlong | None = Field(
         None, title="Overlong", description="What best_fit does with longer documents; default: split"
     )
+    pad_documents: int | None = Field(
+        None,
+        ge=1,
+        le=2**30 - 1,
+        title="Pad documents",
+        description="Of best_fit, for context parallelism: a document takes a multiple of so many tokens",
+    )
 
     @model_validator(mode="after")
     def _of_best_fit(self) -> Pack:
-        packing_name(self.packing, self.overlong)
+        check_packing(*self.pair)
         return self
 
     @property
     def pair(self) -> tuple[str, int]:
         """The full name of the packing, and seq_len."""
-        return packing_name(self.packing, self.overlong), self.seq_len
+        return packing_name(self.packing, self.overlong, self.pad_documents), self.seq_len
 
 
 class Split(SpecModel):

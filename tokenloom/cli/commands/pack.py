@@ -16,7 +16,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.counting import CountsFile
-from tokenloom.storage.packing.packings import PACKINGS, PackingShares, check_packing, shares_of
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, check_packing, packing_named, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -118,7 +118,9 @@ def _pack_split(
     for i, packing in enumerate(packings):
         shares = [of_packings[i] for of_packings in by_shard]
         counts = [each.num_samples for each in shares]
-        is_computed = not PACKINGS[packing].follows_documents  # readers compute these counts without reading offsets
+        is_computed = not packing_named(
+            packing
+        ).follows_documents  # readers compute these counts without reading offsets
         kept = is_computed or CountsFile(folder, manifest, split, packing, seq_len).write(counts)
         total = sum(shares, PackingShares(0, 0, 0, 0, 0, 0))
         yield PackedSplit(

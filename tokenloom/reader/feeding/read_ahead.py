@@ -164,7 +164,7 @@ def _reads_of(part: WindowPart, files: OpenFiles, first: int, width: int, block:
     """
     rows = part.rows
     places = np.repeat(part.places, np.diff(rows.row_offsets))
-    kept = np.flatnonzero(places >= first)
+    kept = np.flatnonzero((places >= first) & (rows.shards >= 0))
     starts = rows.starts[kept] * width // block
     counts = -(-(rows.starts[kept] + rows.lengths[kept]) * width // block) - starts
     piece = np.repeat(kept, counts)

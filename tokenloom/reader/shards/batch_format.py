@@ -29,6 +29,7 @@ class BatchFormat(NamedTuple):
     dtype: TokenDtype
     learn: str | tuple[str, ...] | None = None  # which classes are targets, see learned_classes; None without masks
     cu_seqlens_length: int | None = None  # of every batch; None for as many as there are runs, and one
+    pad_documents: int = 1  # each document takes a multiple of this many inputs of its row
 
     @property
     def row_tokens(self) -> int:

@@ -18,7 +18,7 @@ from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile, TokenBytes
 from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
 from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.packings import PACKINGS, plan_shard
+from tokenloom.storage.packing.packings import packing_named, plan_shard
 from tokenloom.storage.stores.local_files import file_sha256, open_regular
 
 if TYPE_CHECKING:
@@ -178,6 +178,6 @@ class OpenShard(OpenData):
     def plan(self) -> ShardPlan:
         """The samples of the shard, computed on first use."""
         if self._plan is None:
-            offsets = self.document_offsets if PACKINGS[self._packing].follows_documents else None
+            offsets = self.document_offsets if packing_named(self._packing).follows_documents else None
             self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens, offsets)
         return self._plan

@@ -22,13 +22,13 @@ _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary 
 class RowPieces:
     """The pieces of n rows: piece k of row r is entry `row_offsets[r] + k` of the arrays below.
 
-    A mark is the index of a token in a row, in [1, T], that begins a document or the padding. The marks of row r are
+    A mark is the index of a token in a row, in [1, T], that begins a document or padding. The marks of row r are
     `marks[mark_offsets[r]:mark_offsets[r + 1]]`; both arrays are None if the batch format does not need them.
     """
 
     row_offsets: Int64s  # (n + 1,)
-    shards: Int64s  # (p,) index of the shard in the split
-    starts: Int64s  # (p,) first token in the shard
+    shards: Int64s  # (p,) index of the shard in the split; -1 for padding between documents
+    starts: Int64s  # (p,) first token in the shard; 0 in padding
     lengths: Int64s  # (p,) tokens
     mark_offsets: Int64s | None = None  # (n + 1,)
     marks: Int64s | None = None  # (m,)
@@ -74,6 +74,21 @@ def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64
     return [offsets_of(counts), *(np.concatenate(column)[order] for column in columns)]
 
 
+def pad_pieces(
+    row_offsets: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s, form: BatchFormat
+) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Return the pieces of rows, see RowPieces, with the padding of each document as a piece of its own after it."""
+    # A piece of T + 1 tokens has T inputs, a multiple already.
+    missing = np.where(lengths < form.row_tokens, -lengths % form.pad_documents, 0)
+    short = np.flatnonzero(missing)
+    return (
+        row_offsets + np.searchsorted(short, row_offsets),
+        np.insert(shards, short + 1, -1),
+        np.insert(starts, short + 1, 0),
+        np.insert(lengths, short + 1, missing[short]),
+    )
+
+
 def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
     """Return where documents begin inside rows of one piece each.
 
@@ -112,7 +127,8 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
 class Boundaries:
     """Where documents and padding begin in n rows; gives the fields and the ignored labels of any range of rows.
 
-    A run is the part of a row that belongs to one document, or is padding.
+    A run is the part of a row that belongs to one document, with the padding that makes it a multiple of
+    `pad_documents`; or it is the padding at the end of the row.
 
     Args:
         form: what a batch holds.
@@ -123,6 +139,10 @@ class Boundaries:
 
     def __init__(self, form: BatchFormat, lengths: Int64s, rows: Int64s, marks: Int64s) -> None:
         self._form = form
+        self._ignored = self._ignored_labels(lengths, rows, marks)
+        if form.pad_documents > 1:
+            begins_run = marks % form.pad_documents == 0
+            rows, marks = rows[begins_run], marks[begins_run]
         inside = marks < form.seq_len
         counts = np.bincount(rows[inside], minlength=len(lengths)) + 1
         row_of_run = np.repeat(np.arange(len(lengths)), counts)
@@ -137,13 +157,15 @@ class Boundaries:
         self._added = {"document_ids": np.zeros(1, np.int32), "position_ids": np.arange(form.seq_len, dtype=np.int32)}
         ids = np.arange(len(row_of_run)) - self._row_runs[row_of_run]
         self._ids = np.where(firsts >= lengths[row_of_run], -1, ids).astype(np.int32)
-        self._ignored = self._ignored_labels(lengths, rows, marks)
 
     def _ignored_labels(self, lengths: Int64s, rows: Int64s, marks: Int64s) -> Int64s:
         """Return the positions, in the flattened rows, of the labels that losses must ignore, ascending."""
         seq_len, shift = self._form.seq_len, self._form.shift
         first = np.clip(lengths - shift, 0, seq_len)  # the first label that has no token
         padding = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
+        if self._form.pad_documents > 1:
+            missing = -marks % self._form.pad_documents
+            padding = np.sort(np.concatenate([padding, ranges(rows * seq_len + marks - shift, missing)]))
         if self._form.learn is not None:
             padding = padding[:0]  # its class keeps it out
         if not self._form.mask_documents:

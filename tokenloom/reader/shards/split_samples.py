@@ -10,14 +10,15 @@ import numpy as np
 from tokenloom.errors import FormatError
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShards
-from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside
+from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside, pad_pieces
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.window import OpenFiles, WindowPart
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.formats.shard_entries import MASK
 from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, PackingShares, plan_shard, sample_key, shares_of
+from tokenloom.storage.packing.best_fit import BestFitDrop
+from tokenloom.storage.packing.packings import PackingShares, packing_named, plan_shard, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.wording import counted
 
@@ -88,11 +89,11 @@ class SplitSamples:
                 f"{place}: no samples: the split is empty, no document fell into it; {step}build a version with more "
                 "documents, or another share for the split"
             )
-        packing = PACKINGS[self.packing]
+        packing = packing_named(self.packing)
         needed = 2 if packing.has_padding else self.seq_len + 1
         what = "document" if packing.follows_documents else "shard"
         why = f"a sample takes at least {needed:,} tokens of one {what}, and no {what} has that many"
-        if self.packing == OVERLONG["drop"]:
+        if isinstance(packing, BestFitDrop):
             why = f"documents of more than {self.seq_len + 1:,} tokens are left out, and there are no others"
         return (
             f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} {why}; {packing.if_empty}"
@@ -118,8 +119,11 @@ class SplitSamples:
         if self.plans_shards:
             groups = [(rows, *self._plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
             row_offsets, starts, lengths = join_groups(groups, len(indices))
+            shards = np.repeat(shards, np.diff(row_offsets))
+            if self.format.pad_documents > 1:
+                row_offsets, shards, starts, lengths = pad_pieces(row_offsets, shards, starts, lengths, self.format)
             marks = marks_between(row_offsets, lengths, self.seq_len + 1)
-            return RowPieces(row_offsets, np.repeat(shards, np.diff(row_offsets)), starts, lengths, *marks)
+            return RowPieces(row_offsets, shards, starts, lengths, *marks)
         row_offsets, starts, lengths = plan_shard(self.packing, self.seq_len, self.num_tokens).pieces(local)
         if not self.format.needs_marks:
             return RowPieces(row_offsets, shards, starts, lengths)
@@ -196,7 +200,7 @@ class SplitSamples:
     @property
     def plans_shards(self) -> bool:
         """Whether the first use of a shard plans its samples, which takes long."""
-        return PACKINGS[self.packing].follows_documents
+        return packing_named(self.packing).follows_documents
 
     @property
     def _needs_offsets(self) -> bool:

@@ -101,7 +101,7 @@ class TokenWindow:
     def touch(self, may_open: bool) -> None:
         """Mark the shards of the rows as used, so that other shards are closed before them; or open them."""
         for part in self.parts:
-            indices = np.flatnonzero(np.bincount(part.rows.shards)).tolist()
+            indices = np.flatnonzero(np.bincount(part.rows.shards + 1)[1:]).tolist()
             for files in part.open_files:
                 files.touch(indices, may_open)
 
@@ -118,7 +118,8 @@ class TokenWindow:
         for index, part in enumerate(self.parts):
             rows = part.rows
             place, start = np.repeat(part.places, np.diff(rows.row_offsets)), rows.starts * width
-            columns.append([place, np.full(len(start), index), rows.shards, start, start + rows.lengths * width])
+            source = np.where(rows.shards < 0, -1, index)  # -1 is padding
+            columns.append([place, source, rows.shards, start, start + rows.lengths * width])
         if self.has_padding:
             columns.append(self._padding(width))  # the sort is stable, so padding follows the tokens of its row
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -133,7 +134,7 @@ class TokenWindow:
         short = np.flatnonzero(self.lengths < self.form.row_tokens)
         zero = np.zeros(len(short), dtype=np.int64)
         missing = (self.form.row_tokens - self.lengths[short]) * width
-        return [short, zero - 1, zero, zero, missing]
+        return [short, zero - 1, zero - 1, zero, missing]
 
     def pieces(self, first: int, end: int) -> Iterator[Piece]:
         """Yield the pieces of the tokens of rows [first, end), in order."""
@@ -222,7 +223,7 @@ class _Padding:
     """
 
     def __init__(self, row: bytes) -> None:
-        self.bytes: dict[int, TokenBytes] = {0: memoryview(row)}
+        self.bytes: dict[int, TokenBytes] = {-1: memoryview(row)}
 
     def bytes_of(self, shard: int) -> TokenBytes:
         """See PieceSource."""

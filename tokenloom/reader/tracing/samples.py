@@ -149,7 +149,7 @@ class _ShardTracer:
             found = self._shard.documents(table, start, start + length)
             for i in np.flatnonzero(found.num_tokens).tolist():
                 yield self._document(found, i, start, start + length, piece_start)
-            piece_start += length
+            piece_start += length + -length % self._data.format.pad_documents  # a full row has one piece
 
     def _document(self, found: DocumentColumns, i: int, start: int, end: int, piece_start: int) -> TracedDocument:
         """Return document i of those found, as far as it is in tokens [start, end) of the shard."""
