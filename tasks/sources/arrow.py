@@ -45,10 +45,11 @@ class Reader(SourceReader):
 
     Args:
         options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
+        columns: takes the documents from record batches; by default texts or conversations, as the options say.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._columns = Columns(options)
+    def __init__(self, options: Options, columns: Columns | None = None) -> None:
+        self._columns = columns or Columns(options)
         self._max_bytes = int(options.get("max_bytes", 0))
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -64,6 +65,12 @@ class Reader(SourceReader):
         with _open_source(url) as source:
             batches = _file_batches if _has_footer(source) else _stream_batches
             yield batches(source, url, part, self._columns, self._max_bytes)
+
+    def schema(self, url: str) -> pa.Schema:
+        """Return the columns of a file."""
+        with _open_source(url) as source:
+            open_it = pa.ipc.open_file if _has_footer(source) else pa.ipc.open_stream
+            return _open_reader(open_it, source, url).schema
 
     def _groups(self, url: str) -> list[Group]:
         """Return the size of each record batch, and the first byte of each in a stream."""

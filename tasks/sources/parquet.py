@@ -51,10 +51,11 @@ class Reader(SourceReader):
 
     Args:
         options: see SourceReader; `text`, `id` and the columns of `filter` may be dotted, into structs.
+        columns: takes the documents from record batches; by default texts or conversations, as the options say.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._columns = Columns(options)
+    def __init__(self, options: Options, columns: Columns | None = None) -> None:
+        self._columns = columns or Columns(options)
         self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
         self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: it is slow to parse
@@ -76,6 +77,11 @@ class Reader(SourceReader):
                     opened = _parse(file, url, repeated, opened.metadata)
                 announce(file, byte_ranges(opened, groups, leaves))
             yield opened
+
+    def schema(self, url: str) -> pa.Schema:
+        """Return the columns of a file."""
+        with self._open(url) as file:
+            return file.schema_arrow
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars
 import pyarrow as pa
+import pytest
 from numpy.typing import NDArray
 
 from tests.builders.manifests import NO_FILES
@@ -22,6 +23,7 @@ from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.tasks.exporting.formats import datatrove, llmc, olmo, rows
 
 Documents = list[list[int]]
 Masks = list[list[bool]]
@@ -86,6 +88,14 @@ class Exportable:
     def shard(self, split: str, index: int, suffix: str = ".tok") -> Path:
         """Return the path of a file of a shard."""
         return self._folder / "data" / "versions" / VERSION / split / f"{index:06d}{suffix}"
+
+
+def small_parts(patch: pytest.MonkeyPatch) -> None:
+    """Let formats with numbered files make several of little data."""
+    patch.setattr(olmo, "_PART_BYTES", 4000)
+    patch.setattr(datatrove, "_PART_BYTES", 4000)
+    patch.setattr(llmc, "_PART_TOKENS", 2000)
+    patch.setattr(rows, "PART_BYTES", 4000)
 
 
 def cut(items: NDArray[Any], ends: Sequence[int] | NDArray[Any]) -> list[list[Any]]:

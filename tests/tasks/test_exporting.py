@@ -16,7 +16,7 @@ import xxhash
 
 from tests.builders.commands import run_json
 from tests.builders.damaging import flip_bit
-from tests.builders.exported import READERS, Exportable
+from tests.builders.exported import READERS, Exportable, small_parts
 from tests.counts import count, full_only
 from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
@@ -26,8 +26,9 @@ from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.stores import local_files
 from tokenloom.tasks.exporting import export as export_module
 from tokenloom.tasks.exporting.destination import SUMMARY
-from tokenloom.tasks.exporting.formats import FORMATS, datatrove, llmc, olmo, rows
+from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.sources.tokens.llmc import GPT2, MAGICS
 
 _ROOT = Path(__file__).parents[2]
 _ALL = ExportOptions([])
@@ -51,14 +52,6 @@ def _files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def _small_parts(patch: pytest.MonkeyPatch) -> None:
-    """Let formats with numbered files make several of little data."""
-    patch.setattr(olmo, "_PART_BYTES", 4000)
-    patch.setattr(datatrove, "_PART_BYTES", 4000)
-    patch.setattr(llmc, "_PART_TOKENS", 2000)
-    patch.setattr(rows, "PART_BYTES", 4000)
-
-
 def test_readers_cover_every_format() -> None:
     assert set(READERS) == set(FORMATS)
 
@@ -71,7 +64,7 @@ def test_every_document_is_read_back_in_order(
     if name == "nanogpt" and version.vocab_size > 2**16:
         pytest.skip("refused")
     if parts == "many":
-        _small_parts(monkeypatch)
+        small_parts(monkeypatch)
     result = export_directly(version.reference, name, str(tmp_path / "out"), _ALL, 0)
     for split in ("train", "validation"):
         documents, _ = READERS[name](tmp_path / "out", split, version.vocab_size)
@@ -130,7 +123,7 @@ def test_samples_are_the_tokens_of_a_file_end_to_end(
 @pytest.mark.parametrize("vocab_size", _VOCABULARIES.values())
 def test_datasets_loads_what_is_saved(vocab_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    _small_parts(monkeypatch)
+    small_parts(monkeypatch)
     made = Exportable(tmp_path, vocab_size, with_masks=True)
     export_directly(made.reference, "huggingface", str(tmp_path / "out"), _ALL, 0)
     found = datasets.load_from_disk(str(tmp_path / "out"))
@@ -142,7 +135,7 @@ def test_datasets_loads_what_is_saved(vocab_size: int, tmp_path: Path, monkeypat
 
 
 def test_parts_are_balanced_and_cut_no_document(masked: Exportable, monkeypatch: pytest.MonkeyPatch) -> None:
-    _small_parts(monkeypatch)
+    small_parts(monkeypatch)
     found = export_module.open_export(masked.reference, "llmc", "/nowhere", ExportOptions(["validation"]))
     lengths = [unit.documents.num_tokens for unit in found.units]
     assert len(lengths) == -(-sum(lengths) // 2000)
@@ -150,10 +143,10 @@ def test_parts_are_balanced_and_cut_no_document(masked: Exportable, monkeypatch:
     assert sum(unit.documents.num_documents for unit in found.units) == len(masked.documents["validation"])
 
 
-@pytest.mark.parametrize("magic", llmc.MAGICS)
+@pytest.mark.parametrize("magic", MAGICS)
 def test_llmc_has_the_magic_number_that_is_asked_for(magic: int, version: Exportable, tmp_path: Path) -> None:
     options = ExportOptions(["train"], magic=magic)
-    if magic == llmc.GPT2 and version.vocab_size > 2**16:
+    if magic == GPT2 and version.vocab_size > 2**16:
         with pytest.raises(SpecError, match=r"ids below 65,536, and the tokenizer made has .* use --magic 20240801"):
             export_directly(version.reference, "llmc", str(tmp_path / "out"), options, 0)
         return
@@ -209,7 +202,7 @@ def test_the_summary_has_version_options_and_the_checksum_of_every_file(version:
 def test_workers_and_commands_write_the_same_bytes(
     masked: Exportable, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _small_parts(monkeypatch)
+    small_parts(monkeypatch)
     for workers in (0, 2):
         run_json(capsys, "export", masked.reference, "olmo", tmp_path / str(workers), "--workers", workers)
     assert _files(tmp_path / "0") == _files(tmp_path / "2")
@@ -278,7 +271,7 @@ def test_a_full_disk_at_any_write_is_one_line_and_the_next_run_finishes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Exportable(tmp_path, 50_000, with_masks=True)
-    _small_parts(monkeypatch)
+    small_parts(monkeypatch)
     export_directly(made.reference, name, str(tmp_path / "whole"), _ALL, 0)
     number = 0
     while True:
@@ -301,7 +294,7 @@ def test_a_resumed_export_writes_only_what_is_missing_or_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Exportable(tmp_path, 50_000)
-    _small_parts(monkeypatch)
+    small_parts(monkeypatch)
     export_directly(made.reference, "olmo", str(tmp_path / "whole"), _ALL, 0)
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
         _fail_at(patch, 40)

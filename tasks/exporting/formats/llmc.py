@@ -24,10 +24,8 @@ from tokenloom.tasks.exporting.formats.base import (
     numbered_parts,
 )
 from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2, HEADER_INTS, LLAMA3, VERSIONS
 
-GPT2, LLAMA3, AUTOMODEL = MAGICS = (20240520, 20240801, 278895051)
-_VERSIONS = {GPT2: 1, LLAMA3: 7, AUTOMODEL: 1}
-_HEADER_INTS = 256
 _PART_TOKENS = 100_000_000  # as modded-nanogpt's files
 _MAX_BYTES = 2**31 - 1  # llm.c seeks with an int
 
@@ -56,7 +54,7 @@ class Llmc(ExportFormat):
         for split, documents in facts.splits.items():
             short = "val" if split == "validation" else split
             for i, part in enumerate(numbered_parts(documents, 1, _PART_TOKENS)):
-                num_bytes = 4 * _HEADER_INTS + part.num_tokens * _dtype(facts).itemsize
+                num_bytes = 4 * HEADER_INTS + part.num_tokens * _dtype(facts).itemsize
                 if num_bytes > _MAX_BYTES:
                     raise SpecError(f"llmc: a document of {split} makes a file of 2 GiB or more; use megatron")
                 units.append(ExportUnit(split, (f"{facts.dataset}_{short}_{i:06}.bin",), part))
@@ -66,8 +64,8 @@ class Llmc(ExportFormat):
         """Write the header and the ids."""
         (file,) = files
         dtype, magic = _dtype(facts), _magic(facts)
-        header = np.zeros(_HEADER_INTS, "<i4")
-        header[:3] = magic, _VERSIONS[magic], unit.documents.num_tokens
+        header = np.zeros(HEADER_INTS, "<i4")
+        header[:3] = magic, VERSIONS[magic], unit.documents.num_tokens
         header[3] = dtype.itemsize if magic == AUTOMODEL else 0
         file.write(header)
         for ids in _leading(unit, facts.tokenizer.eot_id):

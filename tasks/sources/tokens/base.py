@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError
+from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s
 from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.wording import counted
 
 INDEX, MASK = "index", "mask"  # what a file has beside its ids
@@ -75,6 +77,10 @@ class TokenFormat(ABC):
 
     def check_name(self, url: str) -> None:  # noqa: B027  (most take every name)
         """Raise InputError if a file is not an input by its name."""
+
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """See SourceReader.files."""
+        return find_files(path, leave_out)
 
     def sides(self, url: str) -> Sequence[Side]:
         """Return the files that may belong to an input, whether they exist or not."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 import numpy as np
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s, runs_of
 from tokenloom.tasks.sources.base import REPAIR, FileRange, PartitionRange, cut_evenly
-from tokenloom.tasks.sources.files.opening import open_input
+from tokenloom.tasks.sources.files.opening import input_bytes, open_input
 from tokenloom.tasks.sources.tokens.base import ID_BYTES, MASK, PIECE_TOKENS, Piece, TokenFormat, read_values
 
+#: Why two files contradict each other, and the next step.
+MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
+MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # of a first token and a number of tokens
 _INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
-_NO_IDS, _NO_LENGTHS, _NO_ROWS = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -57,23 +60,43 @@ class IndexedFormat(TokenFormat):
                 f"{url}: {layout.num_documents:,} documents, but {part.end:,} were planned; the file changed: build "
                 "again"
             )
-        with ExitStack() as opened:
-            file = opened.enter_context(open_input(url))
-            mask_url = next((side.url for side in self.sides(url) if side.role == MASK), "") if self.has_mask else ""
-            mask = opened.enter_context(open_input(mask_url)) if mask_url else None
+        with open_input(url) as file, self.open_mask(url, layout.num_tokens) as mask_of:
             for start in range(part.start, part.end, _INDEX_DOCUMENTS):
                 bounds = self.bounds(url, start, min(start + _INDEX_DOCUMENTS, part.end))
                 for first, end in runs_of(bounds, PIECE_TOKENS):
                     run, row = bounds[first : end + 1], start + first
                     num_tokens = int(run[-1] - run[0])
                     if self.is_too_large(num_tokens) and end == first + 1:
-                        bad = self.too_large(url, row, num_tokens)
-                        yield Piece(_NO_IDS, _NO_LENGTHS, _NO_ROWS, _no_mask(mask), (bad,))
+                        yield self.only_bad(url, row, num_tokens)
                         continue
                     position = layout.first_byte + int(run[0]) * layout.dtype.itemsize
                     ids = read_values(file, url, position, num_tokens, layout.dtype)
-                    learned = None if mask is None else read_mask(mask, mask_url, int(run[0]), num_tokens)
-                    yield Piece(ids, np.diff(run), np.arange(row, row + len(run) - 1, dtype=np.uint64), learned)
+                    rows = np.arange(row, row + len(run) - 1, dtype=np.uint64)
+                    yield Piece(ids, np.diff(run), rows, mask_of(int(run[0]), num_tokens))
+
+    @contextmanager
+    def open_mask(self, url: str, num_tokens: int) -> Iterator[MaskOf]:
+        """Open the mask of a file; provides what returns the mask of some tokens, None for a file without one.
+
+        Raises InputError if it is not one byte, 0 or 1, for each token.
+        """
+        if not self.has_mask:
+            yield lambda start, count: None
+            return
+        mask_url = next(side.url for side in self.sides(url) if side.role == MASK)
+        if (num_bytes := input_bytes(mask_url)) != num_tokens:
+            raise InputError(
+                f"{mask_url}: a mask has a byte for each token, and this one has {num_bytes:,} for the {num_tokens:,} "
+                f"of {url}: {MISMATCH}"
+            )
+        with open_input(mask_url) as file:
+            yield partial(_read_mask, file, mask_url)
+
+    def only_bad(self, url: str, row: int, num_tokens: int) -> Piece:
+        """Return a piece with nothing but a document that is too large."""
+        mask = np.empty(0, bool) if self.has_mask else None
+        nothing = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
+        return Piece(*nothing, mask, (self.too_large(url, row, num_tokens),))
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See TokenFormat.locate: the runs of consecutive numbers in `rows`."""
@@ -85,14 +108,20 @@ class IndexedFormat(TokenFormat):
         return ranges
 
 
-def _no_mask(mask: IO[bytes] | None) -> NDArray[np.bool_] | None:
-    return None if mask is None else np.empty(0, bool)
-
-
-def read_mask(file: IO[bytes], url: str, start: int, num_tokens: int) -> NDArray[np.bool_]:
+def _read_mask(file: IO[bytes], url: str, start: int, num_tokens: int) -> NDArray[np.bool_]:
     """Return whether tokens [start, start + num_tokens) are targets, from an open file of a byte a token, 0 or 1."""
     values = read_values(file, url, start, num_tokens, np.dtype(np.uint8))
     if values.max(initial=0) > 1:
         at = start + int((values > 1).argmax())
-        raise InputError(f"{url}: byte {at:,} is {values.max()}, and a mask has only 0 and 1; {REPAIR}")
+        raise InputError(f"{url}: byte {at:,} is {values[at - start]}, and a mask has only 0 and 1; {REPAIR}")
     return values.view(np.bool_)
+
+
+def whole_ids(url: str, num_bytes: int, dtype: AnyDtype) -> int:
+    """Return how many ids some bytes of a file are; raises InputError unless all of them are whole."""
+    if num_bytes % dtype.itemsize:
+        raise InputError(
+            f"{url}: {num_bytes:,} bytes are not a multiple of the {dtype.itemsize} of an id ({dtype.name}): it was "
+            "cut, or its ids are of another type; copy the file again, or set dtype"
+        )
+    return num_bytes // dtype.itemsize

@@ -9,7 +9,8 @@ from tokenloom.errors import InputError
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.work.fingerprints import joined_fingerprint, remote_fingerprint
 from tokenloom.tasks.sources.files.finding import FoundFile
-from tokenloom.tasks.sources.files.opening import info_of, is_local
+from tokenloom.tasks.sources.files.globs import local_info
+from tokenloom.tasks.sources.files.opening import info_of, is_local, local_path
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side, TokenFormat
 
 
@@ -49,7 +50,7 @@ def _with_own(file: FoundFile, sides: Sequence[Side], known: Mapping[str, FoundF
 def _fingerprint(side: Side, url: str) -> str | None:
     """Return the fingerprint of a remote side, None for a local one; "" if it does not exist and need not."""
     try:
-        info = info_of(side.url)
+        info = local_info(local_path(side.url)) if is_local(side.url) else info_of(side.url)
     except InputError as error:
         if not isinstance(error.__cause__, Exception) or kind_of(error.__cause__) != "missing":
             raise

@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, Rows, SourceReader
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.files.finding import FoundFile
 from tokenloom.tasks.sources.tokens.base import TokenFormat
 from tokenloom.tasks.sources.tokens.documents import rows_of
 from tokenloom.tasks.sources.tokens.listing import with_sides
@@ -37,7 +37,7 @@ class Reader(SourceReader):
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; raises InputError if a file lacks one that belongs to it."""
-        return with_sides(find_files(path, leave_out), self._format)
+        return with_sides(self._format.files(path, leave_out), self._format)
 
     def place(self, url: str, row: int) -> str:
         """See SourceReader.place."""

@@ -11,7 +11,7 @@ from tokenloom.cli.results import JsonResult
 from tokenloom.errors import SpecError
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.exporting.formats.llmc import MAGICS
+from tokenloom.tasks.sources.tokens.llmc import MAGICS
 from tokenloom.wording import counted, shown_bytes
 
 

@@ -1,0 +1,56 @@
+"""Datasets of Hugging Face with a column `input_ids`: folders of save_to_disk, Arrow files, parquet files.
+
+`labels` are the mask: -100 is not learned. Other columns, such as `attention_mask`, are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.tasks.sources import arrow, parquet
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
+from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.saved_datasets import find_arrow_files
+from tokenloom.tasks.sources.tokens.base import MASK, Piece, TokenFormat
+from tokenloom.tasks.sources.tokens.id_columns import LABELS, IdColumns, piece_of
+
+_PARQUET = ".parquet"
+
+
+class Format(TokenFormat):
+    """Rows of ids, read as the kinds `arrow` and `parquet` read rows."""
+
+    name = "huggingface"
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._arrow, self._parquet = arrow.Reader(options, IdColumns()), parquet.Reader(options, IdColumns())
+
+    def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
+        return self._parquet if url.endswith(_PARQUET) else self._arrow
+
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files."""
+        return (find_files if path.endswith(_PARQUET) else find_arrow_files)(path, leave_out)
+
+    def has(self, url: str, sides: Collection[str]) -> list[str]:
+        """See TokenFormat.has; reads the names of columns."""
+        return [MASK] if LABELS in self._reader(url).schema(url).names else []
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See TokenFormat.partitions; `start` and `end` count row groups or record batches."""
+        return self._reader(url).partitions(url)
+
+    def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
+        """See TokenFormat.pieces."""
+        for rows in self._reader(url).read(url, part):
+            yield piece_of(rows, url, self.has_mask)
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See TokenFormat.locate."""
+        return self._reader(url).locate(url, rows)
+
+    def place(self, url: str, row: int) -> str:
+        """See TokenFormat.place."""
+        return f"{url}, row {row}"

@@ -1,0 +1,140 @@
+"""Formats in which the end-of-text id alone may say where documents end, because they have no index or it is missing.
+
+A row is the position of a document's first token, so a part of a file can be read, and a row be found again, without
+what is before it. A part has the documents that begin in it. No step here is taken once a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, ClassVar
+
+import numpy as np
+
+from tokenloom.errors import InputError
+from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.files.opening import announce, open_input
+from tokenloom.tasks.sources.tokens.base import ID_BYTES, INDEX, PIECE_TOKENS, Piece, read_values
+from tokenloom.tasks.sources.tokens.indexed import IndexedFormat, Layout, MaskOf
+
+
+class InferringFormat(IndexedFormat):
+    """A format without an index, or with one that may be missing; a format adds `layout`, and `bounds` if it has one.
+
+    Without an index, documents end with the end-of-text id, or with the file. If there is a `bos_id`, only an
+    end-of-text id that it follows ends a document, as in OLMo-core.
+    """
+
+    eot_leads: ClassVar[bool] = False  # the end-of-text id is before documents, so one that begins a file ends none
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.infers = INDEX not in options.get("has", ())
+
+    def bounds(self, url: str, start: int, end: int) -> Int64s:
+        """See IndexedFormat.bounds; not called without an index."""
+        raise NotImplementedError
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See TokenFormat.partitions; without an index, `start` and `end` count tokens."""
+        if not self.infers:
+            return super().partitions(url)
+        num_tokens = self.layout(url).num_tokens
+        return cut_evenly(num_tokens, ID_BYTES * num_tokens) if num_tokens else []
+
+    def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
+        """See TokenFormat.pieces."""
+        if not self.infers:
+            yield from super().pieces(url, part)
+            return
+        layout = self.layout(url)
+        if part.end > layout.num_tokens:
+            raise InputError(
+                f"{url}: {layout.num_tokens:,} tokens, but {part.end:,} were planned; the file changed: build again"
+            )
+        boundary = self.eot_id, self.leading_id
+        with open_input(url) as file, self.open_mask(url, layout.num_tokens) as mask_of:
+            yield from self._inferred(_Stream(file, url, layout, *boundary), part, mask_of)
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See TokenFormat.locate."""
+        if not self.infers:
+            return super().locate(url, rows)
+        num_tokens = self.layout(url).num_tokens
+        return [FileRange(row, row + 1) for row in rows if row < num_tokens]
+
+    def place(self, url: str, row: int) -> str:
+        """See TokenFormat.place."""
+        return f"{url}, document at token {row}" if self.infers else super().place(url, row)
+
+    def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[Piece]:
+        """Yield the documents that begin in a part."""
+        stream.announce(part.start, part.end)
+        position, num_read = self._first_document(stream, part), PIECE_TOKENS
+        while position < part.end:
+            ids, ends = stream.read(position, position + num_read)
+            if len(ends):
+                begins = position + np.append(0, ends[:-1])
+                ends = ends[: np.searchsorted(begins, part.end)]
+                ids = ids[: int(ends[-1])]
+                rows = begins[: len(ends)].astype(np.uint64)
+                yield Piece(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
+                position, num_read = position + len(ids), PIECE_TOKENS
+            elif self.is_too_large(len(ids)):
+                yield self.only_bad(stream.url, position, len(ids))
+                position, num_read = stream.next_document(position + len(ids), part.end), PIECE_TOKENS
+            else:
+                num_read = min(
+                    2 * num_read, self._max_tokens + 1
+                )  # what was read is read again: that is rare, and simpler than joining parts
+
+    def _first_document(self, stream: _Stream, part: FileRange) -> int:
+        """Return where the first document that begins in a part does."""
+        if part.start:
+            return stream.next_document(part.start - 1, part.end)
+        ids, _ = stream.read(0, 1)
+        return int(self.eot_leads and bool(len(ids)) and int(ids[0]) == self.eot_id)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The ids of an open file, in which `eot_id`, followed by `bos_id` if there is one, ends a document."""
+
+    file: IO[bytes]
+    url: str
+    layout: Layout
+    eot_id: int
+    bos_id: int | None
+
+    def announce(self, start: int, end: int) -> None:
+        """Announce that tokens [start, end) will be read, see opening.announce."""
+        announce(self.file, [(self._byte(max(0, start - 1)), self._byte(end))])
+
+    def _byte(self, token: int) -> int:
+        return self.layout.first_byte + token * self.layout.dtype.itemsize
+
+    def read(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
+        """Return tokens [start, end), and after how many of them a document ends: [5, 0, 7, 0] -> [2, 4] if 0 ends one.
+
+        The end of the file ends one too.
+        """
+        end = min(end, self.layout.num_tokens)
+        with_next = min(end + 1, self.layout.num_tokens)
+        read = read_values(self.file, self.url, self._byte(start), with_next - start, self.layout.dtype)
+        ids, following = read[: end - start], read[1 : end - start + 1]
+        is_end = ids == self.eot_id
+        if self.bos_id is not None:
+            is_end[: len(following)] &= following == self.bos_id
+        if end == self.layout.num_tokens:
+            is_end[-1:] = True
+        return ids, np.flatnonzero(is_end) + 1
+
+    def next_document(self, start: int, limit: int) -> int:
+        """Return the first position after `start` at which a document begins; `limit` if there is none before it."""
+        for position in range(start, limit, PIECE_TOKENS):
+            _, ends = self.read(position, min(position + PIECE_TOKENS, limit))
+            if len(ends):
+                return position + int(ends[0])
+        return limit

@@ -1,0 +1,117 @@
+"""OLMo-core's token files: raw ids in .npy (without numpy's header), documents in .csv.gz, masks of one byte a token.
+
+X.csv.gz beside X.npy has a line "start,end" for each document, perhaps with more fields. labels_mask_X.npy beside
+token_ids_X.npy is its mask, as open-instruct names it. Both may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from tokenloom.errors import InputError, message_of
+from tokenloom.storage.formats.arrays import Int64s, token_dtype
+from tokenloom.tasks.sources.base import Options
+from tokenloom.tasks.sources.files.compressed import open_decompressed
+from tokenloom.tasks.sources.files.opening import input_bytes, open_input
+from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side
+from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout, whole_ids
+from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+
+_IDS, _MASKS = "token_ids", "labels_mask"  # what names of token files and of their masks begin with
+_NUMPY_MAGIC = b"\x93NUMPY"
+_INFER = "or delete the lines, to infer where documents end"
+
+
+class Format(InferringFormat):
+    """X.npy, X.csv.gz; `dtype` is by default the narrowest for the vocabulary, as in OLMo-core."""
+
+    name = "olmo"
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._known: tuple[str, Layout, Int64s] | None = None  # of the file used last: its lines are slow to read
+
+    def check_name(self, url: str) -> None:
+        """See TokenFormat.check_name."""
+        if not url.endswith(".npy"):
+            raise InputError(f"{url}: the ids of olmo are in .npy files; write a path such as data/*.npy")
+
+    def sides(self, url: str) -> Sequence[Side]:
+        """See TokenFormat.sides."""
+        folder, slash, name = url.rpartition("/")
+        sides = [Side(INDEX, _lines_of(url), is_required=False)]
+        if name.startswith(_IDS):
+            mask = f"{folder}{slash}{_MASKS}{name.removeprefix(_IDS)}"
+            sides.append(Side(MASK, mask, is_required=False))
+        return sides
+
+    def layout(self, url: str) -> Layout:
+        """See IndexedFormat.layout."""
+        return self._read(url)[0]
+
+    def bounds(self, url: str, start: int, end: int) -> Int64s:
+        """See IndexedFormat.bounds."""
+        return self._read(url)[1][start : end + 1]
+
+    def _read(self, url: str) -> tuple[Layout, Int64s]:
+        """Return the layout of a file and the bounds of all its documents, [0] without an index."""
+        if self._known is None or self._known[0] != url:
+            dtype = np.dtype(self.options.get("dtype") or token_dtype(self.options["vocab_size"])).newbyteorder("<")
+            _check_raw(url)
+            num_tokens = whole_ids(url, input_bytes(url), dtype)
+            bounds = np.zeros(1, np.int64) if self.infers else _read_lines(_lines_of(url), num_tokens, url)
+            self._known = url, Layout(len(bounds) - 1, num_tokens, dtype), bounds
+        return self._known[1:]
+
+
+def _lines_of(url: str) -> str:
+    return url.removesuffix(".npy") + ".csv.gz"
+
+
+def _check_raw(url: str) -> None:
+    with open_input(url) as file:
+        if file.read(len(_NUMPY_MAGIC)) == _NUMPY_MAGIC:
+            raise InputError(
+                f"{url}: it begins with numpy's header, and files of OLMo-core are raw ids: write it with tofile()"
+            )
+
+
+def _read_lines(index: str, num_tokens: int, url: str) -> Int64s:
+    """Return the bounds of documents, whose lines must cover the tokens in order, (num_documents + 1,)."""
+    parts, count = [np.zeros(1, np.int64)], 0
+    try:
+        for starts, ends in _lines(index):
+            begins = np.append(parts[-1][-1:], ends[:-1])
+            wrong = (starts != begins) | (ends <= starts) | (ends > num_tokens)
+            if wrong.any():
+                i = int(wrong.argmax())
+                raise InputError(
+                    f"{index}, line {count + i + 1}: {starts[i]},{ends[i]} is not a document from token {begins[i]} on "
+                    f"in the {num_tokens:,} of {url}: {MISMATCH}, {_INFER}"
+                )
+            parts.append(ends)
+            count += len(ends)
+    except (pa.ArrowException, ValueError) as error:  # ValueError: a field is empty
+        raise InputError(
+            f"{index}: not lines of start,end: {message_of(error)}; copy the file again, {_INFER}"
+        ) from error
+    if (last := int(parts[-1][-1])) != num_tokens:
+        raise InputError(
+            f"{index}: its documents end at token {last:,}, and {url} has {num_tokens:,}: {MISMATCH}, {_INFER}"
+        )
+    return np.concatenate(parts)
+
+
+def _lines(index: str) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield the first two fields of the lines."""
+    names = ["f0", "f1"]
+    convert = pacsv.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.int64()), null_values=[])
+    read = pacsv.ReadOptions(use_threads=False, autogenerate_column_names=True)
+    with open_decompressed(index) as file:
+        for batch in pacsv.open_csv(pa.PythonFile(file, "r"), read, convert_options=convert):
+            if len(batch):
+                yield batch.column(0).to_numpy(), batch.column(1).to_numpy()

@@ -1,0 +1,408 @@
+"""Formats of tokens: where documents end, read in pieces and by parts; what is damaged, cut off or foreign."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.counts import count
+from tokenloom.errors import InputError
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader
+from tokenloom.tasks.sources.tokens import base, indexed, inferred, olmo
+
+_EOT, _BOS = 0, 1
+_MB = 2**20
+_IDS = [5, 6, _EOT, 7, _EOT]  # of the small files below: two documents
+
+
+def _reader(form: str, **options: Any) -> SourceReader:
+    default: dict[str, Any] = {"eot_id": _EOT, "bos_id": None, "vocab_size": 50_000, "max_bytes": 256 * _MB, "has": []}
+    return make_reader({"kind": "tokens", "format": form, **default, **options})
+
+
+def _documents(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
+    """Return the row and the ids of each document."""
+    return [
+        (row, np.frombuffer(text, "<u4").tolist())
+        for rows in batches
+        for row, text in zip(rows.rows.tolist(), rows.texts.to_pylist(), strict=True)
+    ]
+
+
+def _masks(batches: Sequence[Rows]) -> list[list[int]]:
+    return [list(mask) for rows in batches if rows.masks is not None for mask in rows.masks.to_pylist()]
+
+
+def _read(form: str, path: Path, **options: Any) -> list[Rows]:
+    """Return what a source with one file reads."""
+    (file,) = _reader(form, **options).files(str(path))
+    reader = _reader(form, **options | file.options)
+    return [rows for part in reader.partitions(file.url) for rows in reader.read(file.url, part)]
+
+
+def _plain(ids: list[int], bos_id: int | None) -> list[tuple[int, list[int]]]:
+    """Return the row and the ids of each document that ends with _EOT, one token after the other."""
+    documents, begin = [], 0
+    for i in range(len(ids)):
+        is_end = ids[i] == _EOT and (bos_id is None or ids[i + 1 : i + 2] in ([], [bos_id]))
+        if is_end or i + 1 == len(ids):
+            document = ids[begin : i + 1]
+            stripped = document[1:] if document[0] == bos_id else document
+            documents.append((begin, stripped[:-1] if stripped[-1:] == [_EOT] else stripped))
+            begin = i + 1
+    return documents
+
+
+@settings(max_examples=count(150, 3000), deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 3), max_size=60),
+    bos_id=st.sampled_from([None, _BOS]),
+    cuts=st.lists(st.integers(0, 60), max_size=3),
+    piece_tokens=st.integers(1, 8),
+)
+def test_inferred_documents_are_those_of_a_plain_loop_however_the_file_is_cut(
+    ids: list[int], bos_id: int | None, cuts: list[int], piece_tokens: int, tmp_path_factory: Any
+) -> None:
+    path = tmp_path_factory.mktemp("ids") / "ids.bin"
+    np.array(ids, np.uint16).tofile(path)
+    bounds = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
+    expected = _plain(ids, bos_id)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inferred, "PIECE_TOKENS", piece_tokens)
+        reader = _reader("nanogpt", bos_id=bos_id)
+        found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
+        assert _documents(found) == expected
+        for row, document in expected:
+            again = [rows for part in reader.locate(str(path), [row]) for rows in reader.read(str(path), part)]
+            assert _documents(again) == [(row, document)]
+
+
+@settings(max_examples=count(80, 1000), deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=20).filter(sum),
+    cut=st.integers(1, 20),
+    piece_tokens=st.integers(1, 8),
+    index_documents=st.integers(1, 5),
+)
+def test_indexed_documents_and_their_masks_are_read_by_number(
+    lengths: list[int], cut: int, piece_tokens: int, index_documents: int, tmp_path_factory: Any
+) -> None:
+    path = tmp_path_factory.mktemp("ids") / "a.ds"
+    ends = np.cumsum(lengths, dtype=np.uint64)
+    ids = np.arange(1, sum(lengths) + 1, dtype=np.uint16)
+    learned = (ids % 3 == 0).astype(np.uint8)
+    ids.tofile(path)
+    ends.tofile(f"{path}.index")
+    learned.tofile(f"{path}.loss")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed, "PIECE_TOKENS", piece_tokens)
+        patch.setattr(indexed, "_INDEX_DOCUMENTS", index_documents)
+        reader = _reader("datatrove", has=[base.INDEX, base.MASK])
+        bounds = [0, *[cut] * (cut < len(lengths)), len(lengths)]
+        found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
+    parts = np.split(ids, ends[:-1].astype(np.int64)), np.split(learned, ends[:-1].astype(np.int64))
+    assert _documents(found) == list(enumerate(part.tolist() for part in parts[0]))
+    assert _masks(found) == [[*part.tolist(), 0] for part in parts[1]]  # the end-of-text id is not in the file
+
+
+def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inferred, "PIECE_TOKENS", 8)
+    ids = [5, _EOT, *[6] * 100, _EOT, 7, _EOT, *[8] * 19, _EOT]
+    np.array(ids, np.uint16).tofile(tmp_path / "ids.bin")
+    path = str(tmp_path / "ids.bin")
+    expected = [(0, [5]), (103, [7]), (105, [8] * 19)]
+    skipping = _reader("nanogpt", max_bytes=80, on_error="skip")
+    found = list(skipping.read(path, FileRange(0, len(ids))))
+    assert _documents(found) == expected
+    (bad,) = [bad for rows in found for bad in rows.bad]
+    assert (bad.row, bad.reason) == (2, "too_large")
+    assert _documents(list(skipping.read(path, FileRange(50, len(ids))))) == expected[1:]
+    with pytest.raises(InputError, match=r"ids.bin, document at token 2: .* too many for documents.max_bytes"):
+        list(_reader("nanogpt", max_bytes=80).read(path, FileRange(0, len(ids))))
+
+
+def test_memory_holds_a_document_not_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def noting(file: Any, url: str, position: int, count: int, dtype: Any) -> Any:
+        read.append(count)
+        return base.read_values(file, url, position, count, dtype)
+
+    monkeypatch.setattr(inferred, "read_values", noting)
+    monkeypatch.setattr(inferred, "PIECE_TOKENS", 100)
+    np.array([*[5] * 150, _EOT] * 60, np.uint16).tofile(tmp_path / "ids.bin")
+    assert len(_documents(_read("nanogpt", tmp_path / "ids.bin"))) == 60
+    assert max(read) <= 201
+
+
+# The formats
+
+
+def _olmo(folder: Path, lines: str = "0,3\n3,5\n", mask: bytes | None = None) -> Path:
+    path = folder / "token_ids_part_0000.npy"
+    np.array(_IDS, np.uint16).tofile(path)
+    path.with_suffix(".csv.gz").write_bytes(gzip.compress(lines.encode()))
+    if mask is not None:
+        (folder / "labels_mask_part_0000.npy").write_bytes(mask)
+    return path
+
+
+def _datatrove(folder: Path, ends: list[int], metadata: str = "gpt2|2\n5\n5 T") -> Path:
+    np.array(_IDS, np.uint16).tofile(folder / "a.ds")
+    np.array(ends, np.uint64).tofile(folder / "a.ds.index")
+    (folder / "a.ds.metadata").write_text(metadata)
+    return folder / "a.ds"
+
+
+def _llmc(folder: Path, ids: list[int], header: list[int] | None = None, dtype: str = "<u2") -> Path:
+    values = np.zeros(256, "<i4")
+    values[:4] = header or [20240520, 1, len(ids), 0]
+    (folder / "x_train_000000.bin").write_bytes(values.tobytes() + np.array(ids, dtype).tobytes())
+    return folder / "x_train_000000.bin"
+
+
+def test_lines_of_olmo_may_have_more_fields_and_may_be_missing(tmp_path: Path) -> None:
+    path = _olmo(tmp_path, '0,2,"a,b",s3://x,1\n2,5,c,s3://x,2\n')
+    assert _documents(_read("olmo", path)) == [(0, [5, 6]), (1, [_EOT, 7])]
+    path.with_suffix(".csv.gz").unlink()
+    assert _documents(_read("olmo", path)) == [(0, [5, 6]), (3, [7])]
+
+
+def test_masks_lie_beside_token_files_and_are_no_inputs(tmp_path: Path) -> None:
+    _olmo(tmp_path, mask=b"\1\0\1\1\1")
+    assert _masks(_read("olmo", tmp_path / "*.npy")) == [[1, 0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("0,3\n", "its documents end at token 3, and .* has 5"),
+        ("0,3\n3,6\n", "line 2: 3,6 is not a document from token 3 on"),
+        ("0,3\n4,5\n", "line 2: 4,5 is not"),
+        ("0,3\n2,5\n", "line 2: 2,5 is not"),
+        ("0,3\n3,3\n3,5\n", "line 2: 3,3 is not"),
+        ("1,3\n3,5\n", "line 1: 1,3 is not"),
+        ("", "not lines of start,end"),
+        ("0,3\n3\n", "not lines of start,end"),
+        ("0,3\n3,x\n", "not lines of start,end"),
+        ("0,3\n,5\n", "not lines of start,end"),
+        ("0\n3\n", "not lines of start,end"),
+    ],
+)
+def test_lines_that_do_not_fit_the_tokens_are_reported(lines: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"token_ids_part_0000.csv.gz.*{message}.*copy .* again, or delete") as raised:
+        _read("olmo", _olmo(tmp_path, lines))
+    assert "\n" not in str(raised.value)
+
+
+def test_lines_that_are_cut_off_are_reported(tmp_path: Path) -> None:
+    path = _olmo(tmp_path, "".join(f"{i},{i + 1}\n" for i in range(5)))
+    packed = path.with_suffix(".csv.gz")
+    whole = packed.read_bytes()
+    for end in range(len(whole)):
+        packed.write_bytes(whole[:end])
+        with pytest.raises(InputError, match=r"csv\.gz"):
+            _read("olmo", path)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (b"\1\1\0\1", "has 4 for the 5 of .*token_ids_part_0000.npy: one of the two was cut"),
+        (b"\1\1\0\1\1\1", "has 6 for the 5 of .*token_ids_part_0000.npy: one of the two was cut"),
+        (b"\1\1\0\1\2", "byte 4 is 2, and a mask has only 0 and 1"),
+    ],
+)
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_mask_that_does_not_fit_is_reported(mask: bytes, message: str, has_index: bool, tmp_path: Path) -> None:
+    path = _olmo(tmp_path, mask=mask)
+    if not has_index:
+        path.with_suffix(".csv.gz").unlink()
+    with pytest.raises(InputError, match=rf"labels_mask_part_0000.npy.*{message}"):
+        _read("olmo", path)
+
+
+def test_a_file_of_numpy_is_not_one_of_olmo(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(5, np.uint16))
+    with pytest.raises(InputError, match=r"begins with numpy's header.* raw ids: write it with tofile"):
+        _read("olmo", tmp_path / "a.npy")
+
+
+def test_half_an_id_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(b"12345")
+    with pytest.raises(InputError, match=r"train.bin: 5 bytes are not a multiple of the 2 of an id \(uint16\)"):
+        _read("nanogpt", tmp_path / "train.bin")
+
+
+def test_ids_of_another_type_are_outside_of_the_vocabulary(tmp_path: Path) -> None:
+    np.array([5, 6, 7, _EOT], np.uint16).tofile(tmp_path / "train.bin")
+    with pytest.raises(InputError, match=r"train.bin, document at token 0: its token 0 is 393221.*the type of the ids"):
+        _read("nanogpt", tmp_path / "train.bin", dtype="uint32")
+
+
+def test_the_metadata_of_datatrove_says_the_type_of_ids(tmp_path: Path) -> None:
+    path = _datatrove(tmp_path, [2, 5], "Unknown|Tokenizer|2\n5\n5 T")
+    assert _documents(_read("datatrove", path, vocab_size=100_000)) == [(0, [5, 6]), (1, [_EOT, 7])]
+    Path(f"{path}.metadata").unlink()
+    Path(f"{path}.index").unlink()
+    assert _documents(_read("datatrove", path)) == [(0, [5, 6]), (3, [7])]
+
+
+@pytest.mark.parametrize(
+    ("ends", "metadata", "message"),
+    [
+        ([3, 4], "gpt2|2\n5\n", "a.ds.index: its documents end at token 4, and .*a.ds has 5"),
+        ([3, 6], "gpt2|2\n5\n", "a.ds.index: its documents end at token 6, and .*a.ds has 5"),
+        ([], "gpt2|2\n5\n", "a.ds.index: its documents end at token 0, and .*a.ds has 5"),
+        ([4, 3, 5], "gpt2|2\n5\n", "a.ds.index: the ends of documents .* do not ascend"),
+        ([2**63 + 1, 5], "gpt2|2\n5\n", "a.ds.index: the ends of documents .* do not ascend"),
+        ([3, 5], "gpt2|2\n6\n", "a.ds: 5 tokens, and .*a.ds.metadata says 6"),
+        ([3, 5], "gpt2|3\n5\n", "a.ds.metadata: not metadata of datatrove"),
+        ([3, 5], "gpt2|2", "a.ds.metadata: not metadata of datatrove"),
+    ],
+)
+def test_files_of_datatrove_that_do_not_fit_are_reported(
+    ends: list[int], metadata: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        _read("datatrove", _datatrove(tmp_path, ends, metadata))
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ([20240521, 1, 5, 0], "it begins with 20240521 version 1, and files of llm.c with"),
+        ([20240520, 7, 5, 0], "it begins with 20240520 version 7, and files of llm.c with"),
+        ([20240520, 1, 6, 0], "its header says 6 tokens of 2 bytes, but 10 bytes follow"),
+        ([20240520, 1, 4, 0], "its header says 4 tokens of 2 bytes, but 10 bytes follow"),
+        ([20240520, 1, -1, 0], "its header says -1 tokens"),
+        ([278895051, 1, 5, 3], "its header says 3 bytes an id, not 2 or 4"),
+    ],
+)
+def test_a_wrong_header_of_llmc_is_reported(header: list[int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"x_train_000000.bin: {message}"):
+        _read("llmc", _llmc(tmp_path, _IDS, header))
+
+
+def test_a_header_of_llmc_that_is_cut_off_is_reported(tmp_path: Path) -> None:
+    path = _llmc(tmp_path, _IDS)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"x_train_000000.bin: it ends at byte 1,000"):
+        _read("llmc", path)
+
+
+@pytest.mark.parametrize(
+    ("header", "dtype"), [([20240520, 1, 6, 0], "<u2"), ([20240801, 7, 6, 0], "<u4"), ([278895051, 1, 6, 4], "<u4")]
+)
+def test_an_end_of_text_id_begins_the_documents_of_llmc(header: list[int], dtype: str, tmp_path: Path) -> None:
+    ids = [_EOT, 5, 6, _EOT, 7, 8]
+    assert _documents(_read("llmc", _llmc(tmp_path, ids, header, dtype))) == [(1, [5, 6]), (4, [7, 8])]
+    cut = [5, 6, _EOT, 7, _EOT, 8]  # its first document began in the file before
+    assert _documents(_read("llmc", _llmc(tmp_path, cut, header, dtype))) == [(0, [5, 6]), (3, [7]), (5, [8])]
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("olmo", "npy"), ("nanogpt", "bin"), ("datatrove", "ds")])
+def test_a_file_is_an_input_by_its_name(form: str, suffix: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"12")
+    with pytest.raises(InputError, match=rf"a.txt: the ids of {form} are in .{suffix} files; write a path such as"):
+        _read(form, tmp_path / "a.txt")
+
+
+def test_the_lines_of_a_file_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = olmo._lines
+
+    def noting(index: str) -> Any:
+        read.append(index)
+        return original(index)
+
+    monkeypatch.setattr(olmo, "_lines", noting)
+    monkeypatch.setattr(indexed, "_INDEX_DOCUMENTS", 1)
+    assert len(_documents(_read("olmo", _olmo(tmp_path)))) == 2
+    assert len(read) == 1
+
+
+# Rows of Hugging Face
+
+
+def _table(rows: list[Any], labels: list[Any] | None = None, kind: Any = None, **others: list[Any]) -> pa.Table:
+    columns = {"input_ids": pa.array(rows, pa.list_(kind or pa.int32()))}
+    if labels is not None:
+        columns["labels"] = pa.array(labels, pa.list_(pa.int64()))
+    return pa.table(columns | others)
+
+
+def _written(path: Path, table: pa.Table) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=2)
+    else:
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    return path
+
+
+@pytest.fixture(params=["a.parquet", "a.arrow"])
+def file_of_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A path of either kind of file."""
+    return tmp_path / str(request.param)
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64()])
+def test_rows_of_any_integer_type_are_documents(kind: Any, file_of_rows: Path) -> None:
+    rows = [[5, 6, _EOT], None, [], [7], [8, 9, 10], [_EOT]]
+    path = _written(file_of_rows, _table(rows, None, kind, attention_mask=[[1]] * 6, source=list("abcdef")))
+    expected = [[5, 6], [], [], [7], [8, 9, 10], []]
+    assert _documents(_read("huggingface", path)) == list(enumerate(expected))
+    reader = _reader("huggingface")
+    again = [rows for part in reader.locate(str(path), [4]) for rows in reader.read(str(path), part)]
+    assert (4, [8, 9, 10]) in _documents(again)
+
+
+def test_labels_are_the_mask(file_of_rows: Path) -> None:
+    labels = [[-100, 6, _EOT], [7, -100], []]
+    found = _read("huggingface", _written(file_of_rows, _table([[5, 6, _EOT], [7, 8], []], labels)))
+    assert _masks(found) == [[0, 1, 1], [1, 0, 0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[5, 6], [8, _EOT, -100]], r"row 1: a label is 8 where the id is 7; labels are .* not shifted, or -100"),
+        ([[5, 6], [7, 8]], "row 1: 3 ids and 2 labels"),
+        ([[5, 6], None], "row 1: 3 ids and 0 labels"),
+        ([[5, None], [7, 8, _EOT]], "row 0: a label is -1 where the id is 6"),
+    ],
+)
+def test_labels_that_are_not_of_the_ids_are_reported(labels: list[Any], message: str, file_of_rows: Path) -> None:
+    with pytest.raises(InputError, match=rf"{file_of_rows.name}, {message}"):
+        _read("huggingface", _written(file_of_rows, _table([[5, 6], [7, 8, _EOT]], labels)))
+
+
+@pytest.mark.parametrize("rows", [[[5, 50_000]], [[5, -1]], [[5, None]]])
+def test_rows_with_ids_outside_of_the_vocabulary_are_bad(rows: list[Any], file_of_rows: Path) -> None:
+    with pytest.raises(InputError, match=r"row 1: its token 1 is .*, outside of the vocabulary"):
+        _read("huggingface", _written(file_of_rows, _table([[5], *rows])))
+    assert _documents(_read("huggingface", _written(file_of_rows, _table([[5], *rows])), on_error="skip")) == [(0, [5])]
+
+
+def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) -> None:
+    for table, message in [
+        (pa.table({"input_ids": [[0.5]]}), "column 'input_ids' is list<.*double>, not lists of integers"),
+        (pa.table({"input_ids": [1]}), "column 'input_ids' is int64, not lists of integers"),
+        (_table([[5]]).append_column("labels", pa.array([1])), "column 'labels' is int64, not lists of integers"),
+        (pa.table({"text": ["a"]}), "not one column 'input_ids'; its columns are: text. Rename the column with ids"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            _read("huggingface", _written(file_of_rows, table))

@@ -1,0 +1,118 @@
+"""Exports of each format that are imported again: the same documents, with the masks that the format has."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.builders.datasets import build
+from tests.builders.exported import Exportable, small_parts
+from tests.builders.synthetic_store import EOT
+from tests.tasks.test_tokens import tokens_spec
+from tokenloom.flows.direct import export_directly
+from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.versions.document_tables import VersionTables
+from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.sources import make_reader
+
+#: By format of export: the format of its import, and the files with its ids.
+_IMPORTS = {
+    "megatron": ("megatron", "*.bin"),
+    "olmo": ("olmo", "*/*.npy"),
+    "llmc": ("llmc", "*.bin"),
+    "nanogpt": ("nanogpt", "*.bin"),
+    "datatrove": ("datatrove", "*/*.ds"),
+    "huggingface": ("huggingface", "*/*.arrow"),
+    "parquet": ("huggingface", "*/*.parquet"),
+}
+_WITH_MASKS = ("olmo", "datatrove", "huggingface", "parquet")
+_INFERRING = ("llmc", "nanogpt")
+_VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
+Found = dict[tuple[int, ...], set[tuple[bool, ...]]]  # the masks that documents of some ids have
+
+
+@pytest.fixture(scope="module", params=_VOCABULARIES)
+def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+    """A version of each type of ids, without masks."""
+    return Exportable(tmp_path_factory.mktemp("version"), _VOCABULARIES[request.param])
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+    """A version with masks, and a document of 3 MB."""
+    return Exportable(tmp_path_factory.mktemp("masked"), 50_000, with_masks=True, long_tokens=1_500_000)
+
+
+def _exported(version: Exportable, name: str, folder: Path, patch: pytest.MonkeyPatch) -> str:
+    """Export a version into several files, return the pattern of those with ids."""
+    small_parts(patch)
+    export_directly(version.reference, name, str(folder), ExportOptions([]), 0)
+    return str(folder / _IMPORTS[name][1])
+
+
+def _written(version: Exportable) -> Found:
+    """Return the documents of a version that are more than an end-of-text id, and their masks."""
+    found: Found = defaultdict(set)
+    learned = learned_classes("assistant")
+    for split, documents in version.documents.items():
+        classes = version.classes[split] or [np.zeros(0, np.uint8)] * len(documents)
+        for ids, each in zip(documents, classes, strict=True):
+            if ids != [EOT]:
+                found[tuple(ids)].add(tuple(learned[each].tolist()))
+    return found
+
+
+def _built(spec: Any) -> Found:
+    """Return the documents of the version that a spec builds, and their masks."""
+    build(spec)
+    tables, found = VersionTables(*resolve(parse_reference(f"{spec.store}/{spec.dataset}"))), Found()
+    learned = learned_classes("assistant")
+    for entry in tables.manifest.shards:
+        shard = StoredShard(tables.store, tables.manifest.version, entry)
+        ids, classes = shard.tokens(0, entry.tokens), learned[shard.classes(0, entry.tokens)]
+        for start, end in zip(shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True):
+            assert tuple(ids[start:end].tolist()) not in found
+            found[tuple(ids[start:end].tolist())] = {tuple(classes[start:end].tolist())} if entry.has_mask else set()
+    return found
+
+
+@pytest.mark.parametrize("name", _IMPORTS)
+def test_every_document_of_an_export_is_read_in_order(
+    name: str, version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "nanogpt" and version.vocab_size > 2**16:
+        pytest.skip("refused")
+    pattern = _exported(version, name, tmp_path / "out", monkeypatch)
+    options = {"kind": "tokens", "format": _IMPORTS[name][0], "max_bytes": 2**28}
+    options |= {"vocab_size": version.vocab_size, "eot_id": EOT, "bos_id": None}
+    read: dict[str, list[list[int]]] = {"train": [], "validation": []}
+    for file in make_reader(options).files(pattern):
+        reader = make_reader(options | file.options)
+        batches = [rows for part in reader.partitions(file.url) for rows in reader.read(file.url, part)]
+        split = "train" if "train" in Path(file.url).relative_to(tmp_path).as_posix() else "validation"
+        read[split] += [np.frombuffer(text, "<u4").tolist() for rows in batches for text in rows.texts.to_pylist()]
+    for split, documents in read.items():
+        expected = [ids[:-1] for ids in version.documents[split]]
+        assert (
+            documents == expected
+            if name not in _INFERRING
+            else [each for each in documents if each] == [each for each in expected if each]
+        )
+
+
+@pytest.mark.parametrize("name", _IMPORTS)
+def test_an_export_that_is_imported_and_built_has_the_same_documents_and_masks(
+    name: str, masked: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern = _exported(masked, name, tmp_path / "out", monkeypatch)
+    spec = tokens_spec(tmp_path, pattern, masked.vocab_size, source={"format": _IMPORTS[name][0]})
+    found, written = _built(spec), _written(masked)
+    assert found.keys() == written.keys()
+    assert all(masks <= written[ids] for ids, masks in found.items())
+    assert all(found.values()) is (name in _WITH_MASKS)
