@@ -47,7 +47,8 @@ class ChatCounts:
 
     `turns` are those of the assistant that may be learned; `ended_turns` of them end with a stop token that is learned.
     `without_target` conversations have no token that is learned; `dropped` more were left out for that.
-    `doubled_bos` ones begin with two beginning-of-text tokens.
+    `doubled_bos` ones begin with two beginning-of-text tokens. Of `incomplete` ones the template leaves out tools, a
+    call, or a message that has text beside its reasoning.
     """
 
     conversations: int = 0
@@ -56,6 +57,7 @@ class ChatCounts:
     without_target: int = 0
     dropped: int = 0
     doubled_bos: int = 0
+    incomplete: int = 0
 
     def __add__(self, other: ChatCounts) -> ChatCounts:
         return ChatCounts(*map(add, astuple(self), astuple(other)))

@@ -14,6 +14,7 @@ from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_cla
 from tokenloom.storage.formats.statistics import ChatCounts, add_chats
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.tasks.publishing.class_figures import sum_by_class
+from tokenloom.tasks.shuffling.documents_found import NO_TURN_HINT
 from tokenloom.wording import counted
 
 
@@ -46,27 +47,31 @@ def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
     return GateResult(name, "one beginning-of-text token at most", shown, chat.doubled_bos == 0)
 
 
-def chat_warnings(build: BuildRecord) -> Iterator[str]:
-    """Yield a line for each source and fault that a gate of conversations would find."""
-    for name, source in build.encoded.items():
-        chat = source.chat or ChatCounts()
-        if missing := chat.turns - chat.ended_turns:
-            yield (
-                f"source {name}: {missing:,} of {counted(chat.turns, 'turn')} of the assistant end without a stop "
-                "token, so a model does not learn to end them; give chat.stop_tokens, or a template that writes one"
-            )
-        if chat.doubled_bos:
-            yield (
-                f"source {name}: {counted(chat.doubled_bos, 'conversation')} begin with two beginning-of-text tokens; "
-                "write it in the template or in the first message, not in both"
-            )
-        if chat.dropped or chat.without_target:
-            kept = f", and {chat.without_target:,} of them are kept" if chat.without_target else ""
-            total = chat.conversations + chat.dropped
-            yield (
-                f"source {name}: nothing is learned of {chat.dropped + chat.without_target:,} of "
-                f"{counted(total, 'conversation')}{kept}; see documents.without_target"
-            )
+def chat_warnings(rows: str, chat: ChatCounts) -> Iterator[str]:
+    """Yield a line for each fault of conversations; `rows` says which they are, such as "source NAME"."""
+    if missing := chat.turns - chat.ended_turns:
+        yield (
+            f"{rows}: {missing:,} of {counted(chat.turns, 'turn')} of the assistant end without a stop token, so a "
+            "model does not learn to end them; give chat.stop_tokens, or a template that writes one"
+        )
+    if chat.doubled_bos:
+        yield (
+            f"{rows}: {counted(chat.doubled_bos, 'conversation')} begin with two beginning-of-text tokens; write it in "
+            "the template or in the first message, not in both"
+        )
+    if chat.incomplete:
+        yield (
+            f"{rows}: the template leaves tools, calls or messages out of {chat.incomplete:,} of "
+            f"{counted(chat.conversations, 'conversation')}; give a chat.template that writes them, or drop such rows"
+        )
+    if chat.dropped or chat.without_target:
+        kept = f", and {chat.without_target:,} of them are kept" if chat.without_target else ""
+        total = chat.conversations + chat.dropped
+        hint = "" if chat.turns else f"; {NO_TURN_HINT}"
+        yield (
+            f"{rows}: nothing is learned of {chat.dropped + chat.without_target:,} of "
+            f"{counted(total, 'conversation')}{kept}; see documents.without_target{hint}"
+        )
 
 
 def _chat(build: BuildRecord) -> ChatCounts:

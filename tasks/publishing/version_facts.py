@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from shlex import quote
 from typing import Any
 
@@ -84,11 +85,11 @@ class VersionFacts:
         spec = version_spec(self.store, self.manifest)
         shares = dict(spec.splits)
         empty = {name: shares.get(name, 0.0) for name, split in self.manifest.splits.items() if not split.documents}
-        of_chats = chat_warnings(self.build) if self.build else ()
+        encoded = self.build.encoded if self.build else {}
         return [
             *empty_splits(empty, self.manifest.num_documents),
             *_empty_sources(self.build, spec.documents),
-            *of_chats,
+            *chain(*(chat_warnings(f"source {name}", source.chat) for name, source in encoded.items() if source.chat)),
         ]
 
     @property

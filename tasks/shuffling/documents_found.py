@@ -12,6 +12,8 @@ from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
 from tokenloom.wording import counted
 
+NO_TURN_HINT = "if the template has {% generation %}, check that it gets there for messages of the assistant"
+
 
 def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord]) -> None:
     """Raise InputError if the sources of a build hold no document, or if no row has a key that they name.
@@ -70,7 +72,7 @@ def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
     num_bad = sum(record.quarantine.rows for record in records)
     num_pruned = sum(record.not_read for record in records)
     chat = add_chats(record.chat for record in records)
-    dropped = f", or without a target ({chat.dropped:,})" if chat and chat.dropped else ""
+    dropped = f", or without a target ({chat.dropped:,}; {NO_TURN_HINT})" if chat and chat.dropped else ""
     pruned = (
         f" ({num_pruned:,} by their paths or the statistics of their row groups, without being read)"
         if num_pruned

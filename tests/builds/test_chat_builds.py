@@ -192,6 +192,31 @@ def test_a_conversation_without_a_target_is_dropped_or_kept(
     assert any("nothing is learned of 1 of 3 conversations" in line for line in result.facts.warnings)
 
 
+def test_conversations_of_which_the_template_leaves_something_out_are_counted_in_one_line(tmp_path: Path) -> None:
+    plain = CHATML[CHATML.index("{%- for message") :].replace("message.tool_calls or []", "[]")
+    call = {"function": {"name": "jump", "arguments": {"over": "the fox"}}}
+    called = [GOOD[0]["messages"][0], {"role": "assistant", "content": "so", "tool_calls": [call]}]
+    rows = [*GOOD, {"messages": called}, {**GOOD[1], "tools": [{"name": "jump"}]}]
+    spec = chat_spec(tmp_path, rows, plain, documents={"deduplicate": False}, source={"tools": "tools"})
+    result = build(spec)
+    counts = build_record(local_store(spec.store, "data"), result.version).encoded["chats"].chat
+    assert counts == ChatCounts(conversations=4, turns=6, ended_turns=6, incomplete=2)
+    line = "source chats: the template leaves tools, calls or messages out of 2 of 4 conversations; "
+    assert [warning.startswith(line) for warning in result.facts.warnings].count(True) == 1
+    complete = build(chat_spec(tmp_path, rows, source={"tools": "tools"}))
+    assert not [warning for warning in complete.facts.warnings if "the template leaves" in warning]
+
+
+def test_a_block_of_generation_that_is_never_reached_is_named(tmp_path: Path) -> None:
+    template = CHATML + "{% if false %}{% generation %}{{ messages[0].content }}{% endgeneration %}{% endif %}"
+    hint = "if the template has {% generation %}, check that it gets there for messages of the assistant"
+    refused(chat_spec(tmp_path, GOOD, template), InputError, f"or without a target (2; {hint})")
+    result = build(chat_spec(tmp_path, GOOD, template, documents={"without_target": "keep"}))
+    assert [line for line in result.facts.warnings if line.endswith(f"see documents.without_target; {hint}")]
+    result = build(chat_spec(tmp_path, [*GOOD, NO_TARGET]))
+    assert not [line for line in result.facts.warnings if hint in line]
+
+
 def test_a_conversation_without_a_target_fails_even_where_bad_rows_are_skipped(tmp_path: Path) -> None:
     rules = {"without_target": "fail", "on_error": "skip"}
     spec = chat_spec(tmp_path, [*GOOD, NO_TARGET], documents=rules)

@@ -260,6 +260,45 @@ def test_tools_are_of_the_template() -> None:
     assert _learned(rendered) == ["hello<|eot|>"]
 
 
+_CALL = {"type": "function", "function": {"name": "get", "arguments": {"n": 5}}}
+_OTHER_CALL = {"type": "function", "function": {"name": "put", "arguments": {"n": 5}}}
+_TOOLS = [{"type": "function", "function": {"name": "get"}}]
+_CALLED = [USER, ASSISTANT | {"tool_calls": [_CALL, _OTHER_CALL]}, {"role": "tool", "content": "out"}, ASSISTANT]
+
+
+@pytest.mark.parametrize("generation", [False, True])
+@pytest.mark.parametrize(
+    ("style", "messages", "tools", "is_incomplete"),
+    [
+        ("thinking", _CALLED, None, False),
+        ("thinking", _CALLED, _TOOLS, True),
+        ("chatml", _CALLED, None, True),
+        ("channels", _CALLED, None, True),  # it writes one call
+        ("channels", [USER, {"role": "assistant", "tool_calls": [_CALL]}, _CALLED[2]], None, False),
+        ("thinking", [USER, ASSISTANT | {"reasoning_content": "so"}, USER, ASSISTANT], None, False),
+        ("headers", [USER, {"role": "tool", "content": " "}, ASSISTANT], None, False),
+    ],
+)
+def test_what_a_template_leaves_out_is_seen(
+    style: str, messages: list[dict[str, Any]], tools: Any, is_incomplete: bool, generation: bool
+) -> None:
+    assert _render(template(style, generation=generation), messages, tools).is_incomplete == is_incomplete
+
+
+@pytest.mark.parametrize(
+    ("head", "is_incomplete"),
+    [
+        ("", True),
+        ("{{ tools | tojson }}", False),
+        ("{{ tools | tojson if messages | length > 2 }}", True),
+        ("{{ 'With tools.' if tools else raise_exception('no tools') }}", False),
+    ],
+)
+def test_tools_are_left_out_where_a_text_is_the_same_without_them(head: str, is_incomplete: bool) -> None:
+    text = head + template("chatml", generation=False)
+    assert _render(text, [USER, ASSISTANT], _TOOLS).is_incomplete == is_incomplete
+
+
 def test_a_comment_that_mentions_generation_is_no_block() -> None:
     text = "{#- Adds {% generation %} and {% endgeneration %} -#}" + template("chatml", generation=False)
     assert _learned(_render(text, [USER, ASSISTANT])) == ["hello<|im_end|>"]

@@ -73,6 +73,27 @@ def test_plan_says_layout_and_template_and_shows_the_first_conversation(
     assert "".join(run["text"] for run in chat["first"] if run["learned"]).endswith("the dog jumps<|im_end|>")
 
 
+def test_plan_names_what_is_wrong_with_the_first_rows_of_each_source(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = project / "plain.jinja"
+    template.write_text("{% for m in messages %}{{ m.role + (m.content or '') }}{% endfor %}")
+    sources = [
+        {"kind": "jsonl", "path": f"{project}/chats.jsonl", "messages": "messages", "name": name, **more}
+        for name, more in (("chats", {}), ("called", {"tools": "tools"}))
+    ]
+    options = ["--set", f"chat.template={template}", "--set", f"sources={json.dumps(sources)}"]
+    warnings = _json(capsys, "plan", str(project / "chat.yaml"), *options)["warnings"]
+    ends = "end without a stop token, so a model does not learn to end them"
+    leaves = "the template leaves tools, calls or messages out"
+    for name in ("chats", "called"):
+        first = f"first rows of source {name}: "
+        assert [line.partition(";")[0].removeprefix(first) for line in warnings if line.startswith(first)] == [
+            f"20 of 20 turns of the assistant {ends}",
+            f"{leaves} of 1 of 20 conversations",
+        ]
+
+
 def test_peek_prints_runs_and_the_normalized_form(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents = _json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
     texts = [document for document in documents if document["source"] == "texts"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from typing import Any
 
@@ -113,6 +113,10 @@ class ChatEncoder:
             raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
         if not _is_utf8(plain):
             raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
+        rendered = self._with_spans(conversation, plain)
+        return replace(rendered, is_incomplete=True) if self._leaves_out_tools(conversation, plain) else rendered
+
+    def _with_spans(self, conversation: dict[str, Any], plain: str) -> Rendered:
         has_calls = any("tool_calls" in message for message in conversation["messages"])
         try:
             return self._rendered(conversation, plain, mark_names=True)
@@ -120,6 +124,15 @@ class ChatEncoder:
             if error.reason != NO_SPANS or not has_calls:
                 raise
         return self._rendered(conversation, plain, mark_names=False)
+
+    def _leaves_out_tools(self, conversation: dict[str, Any], plain: str) -> bool:
+        """Return whether a text is the same without the conversation's tools."""
+        if not conversation.get("tools"):
+            return False
+        try:
+            return self._template.render(conversation["messages"]) == plain
+        except BadConversation:  # it has calls of tools that are not there
+            return False
 
     def _rendered(self, conversation: dict[str, Any], plain: str, *, mark_names: bool) -> Rendered:
         marked = self._marker.mark(conversation, plain, mark_names=mark_names)
@@ -252,6 +265,7 @@ class ChatEncoder:
             turns=sum(one.num_turns for one in rendered),
             ended_turns=sum(one.num_ended for one in rendered),
             without_target=int(np.count_nonzero(~has_target)),
+            incomplete=sum(one.is_incomplete for one in rendered),
             doubled_bos=int(np.count_nonzero((joined.tokens[starts] == self._bos) & (second == self._bos))),
         )
         return EncodedChats(joined.tokens, joined.num_tokens.astype(np.uint32), classes, counts)

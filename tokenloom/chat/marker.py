@@ -84,7 +84,7 @@ class _Marking:
     def __init__(self, marker: Marker, marks: Marks, mark_names: bool) -> None:
         self._marker, self._marks, self._mark_names = marker, marks, mark_names
         self._pieces: list[Piece] = []
-        self._nameless: list[Call] = []
+        self._calls: list[Call] = []
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
 
     def marked(self, conversation: dict[str, Any]) -> Marked:
@@ -95,7 +95,7 @@ class _Marking:
             messages.append({name: self._field(message, name) for name in message})
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
         tools = self._spelled(conversation.get("tools"))
-        return Marked(messages, tools, self._pieces, self._marks, self._nameless)
+        return Marked(messages, tools, self._pieces, self._marks, self._calls, self._mark_names)
 
     def _field(self, message: dict[str, Any], name: str) -> Any:
         value = message[name]
@@ -112,10 +112,10 @@ class _Marking:
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
         mark_name = self._text if self._mark_names else self._spelled
-        name, first = mark_name(function["name"], TOOL_CALL), len(self._pieces)
+        before, name = len(self._pieces), mark_name(function["name"], TOOL_CALL)
+        first = before if self._mark_names else len(self._pieces)
         marked = {**function, "name": name, "arguments": self._value(function["arguments"])}
-        if not self._mark_names:
-            self._nameless.append(Call(self._message, function["name"], range(first, len(self._pieces))))
+        self._calls.append(Call(self._message, function["name"], range(first, len(self._pieces))))
         return {name: marked if name == "function" else self._spelled(value, TOOL_CALL) for name, value in call.items()}
 
     def _value(self, value: Any) -> Any:

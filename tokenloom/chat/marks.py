@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function whose name has no marks: its message, its name, and the indices of its arguments' pieces."""
+    """A call of a function: its message, its name, and the indices of the pieces of its name and arguments."""
 
     message: int
     name: str
@@ -145,13 +145,14 @@ class MarkedList(list[Any]):
 
 @dataclass(frozen=True)
 class Marked:
-    """A conversation with marks in its strings; `nameless` are the calls whose names have none."""
+    """A conversation with marks in its strings; the names of `calls` have some if `marks_names`."""
 
     messages: list[dict[str, Any]]
     tools: Any
     pieces: list[Piece]
     marks: Marks
-    nameless: list[Call]
+    calls: list[Call]
+    marks_names: bool
 
     def around_block(self, text: str, message: int) -> str:
         """Return the text of a block `generation` with marks around it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from tokenloom.chat.marks import OF_ASSISTANT, Call, Marked, Place, Span, unclear
 from tokenloom.chat.turns import Turns
-from tokenloom.storage.formats.classes import ASSISTANT, ENDS_TURN, LAST_TURN, MAY_LEARN, ROLE_BITS, TEMPLATE, TOOL_CALL
+from tokenloom.storage.formats.classes import (
+    ASSISTANT,
+    ENDS_TURN,
+    LAST_TURN,
+    MAY_LEARN,
+    REASONING,
+    ROLE_BITS,
+    TEMPLATE,
+    TOOL_CALL,
+)
+
+_MAY_LACK = (TEMPLATE, REASONING, TOOL_CALL)  # pieces of a message that is in a text all the same
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,7 @@ class Rendered:
         spellings: [start, end) of the spellings of special tokens in messages, which are text, in order.
         num_turns: messages of the assistant that may be learned.
         num_ended: those of them that end with a stop token.
+        is_incomplete: whether the template leaves out a call, tools, or a message that has text beside its reasoning.
     """
 
     text: str
@@ -41,6 +53,7 @@ class Rendered:
     spellings: list[Span]
     num_turns: int
     num_ended: int
+    is_incomplete: bool = False
 
 
 def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has_generation: bool) -> Rendered:
@@ -64,8 +77,10 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
         _paint_blocks(painting, places, turns)
     else:
         _paint_turns(painting, _runs(places), turns)
-        _check_calls(painting, places, marked.nameless)
-    return painting.rendered([(place.start, place.end) for place in places if place.piece.is_spelling])
+        if not marked.marks_names:
+            _check_calls(painting, places, marked.calls)
+    rendered = painting.rendered([(place.start, place.end) for place in places if place.piece.is_spelling])
+    return replace(rendered, is_incomplete=_leaves_out(text, places, marked))
 
 
 class _Painting:
@@ -258,3 +273,16 @@ def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[C
             num_alike = sum((other.message, other.name) == (call.message, call.name) for other in calls)
             if found is not None and len(own) < num_alike:
                 raise unclear(f"a call of {call.name} has no text among its arguments that shows where it is")
+
+
+def _leaves_out(text: str, places: Sequence[Place], marked: Marked) -> bool:
+    """Return whether a call or a message is not in a text; reasoning is often left out of earlier turns."""
+    written = {place.index for place in places}
+    if len(written) == len(marked.pieces) and marked.marks_names:  # usual
+        return False
+    for call in marked.calls:
+        if written.isdisjoint(call.pieces) and (marked.marks_names or call.name not in text):
+            return True
+    found = {(place.piece.message, place.piece.kind) for place in places}
+    said = [piece for piece in marked.pieces if piece.kind & ROLE_BITS not in _MAY_LACK and not piece.is_block]
+    return not found.issuperset([(piece.message, piece.kind) for piece in said])

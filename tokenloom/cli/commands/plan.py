@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.first_conversations import FirstRows
     from tokenloom.tasks.planning.plan import BuildPlan
 
 _CONVERSATION_CHARS = 60  # shown of each part of the first conversation
@@ -112,10 +113,14 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
 
 
 def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
+    from tokenloom.tasks.first_conversations import first_rows
     from tokenloom.tasks.publishing.version_facts import tokenizer_label
 
+    chats = list(first_rows(planned))
     sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
-    gates, warnings, found = _of_published(planned) if planned.published else ([], _warnings(planned, estimate), None)
+    gates, warnings, found = (
+        _of_published(planned) if planned.published else ([], _warnings(planned, estimate, chats), None)
+    )
     return PlanResult(
         dataset=planned.spec.dataset,
         version=planned.version,
@@ -133,7 +138,7 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
         estimate=estimate,
         sources=sources,
         left_out=planned.left_out,
-        chat=_chat(planned),
+        chat=_chat(planned, chats),
         checks=planned.limits,
         gates=gates,
         warnings=warnings,
@@ -142,14 +147,13 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
     )
 
 
-def _chat(planned: BuildPlan) -> PlannedChat | None:
+def _chat(planned: BuildPlan, chats: list[FirstRows]) -> PlannedChat | None:
     if planned.chat is None:
         return None
     from tokenloom.cli.classes_shown import class_runs
     from tokenloom.storage.formats.classes import learned_classes
-    from tokenloom.tasks.first_conversation import first_conversation
 
-    found, given = first_conversation(planned), planned.spec.chat.template
+    found, given = next((rows.shown for rows in chats if rows.shown), None), planned.spec.chat.template
     runs = class_runs(found.tokenizer, found.tokens, found.classes, learned_classes("assistant")) if found else []
     return PlannedChat(
         layouts={file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
@@ -169,9 +173,10 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
     return evaluate_published(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
 
 
-def _warnings(planned: BuildPlan, estimate: Estimate | None) -> list[str]:
-    """Return which sources are copies of earlier ones, and which splits may be empty."""
+def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
+    """Return which sources are copies of earlier ones, faults of their conversations, and which splits may be empty."""
     from tokenloom.tasks.planning.plan import partitions_by_source
+    from tokenloom.tasks.publishing.chat_gates import chat_warnings
     from tokenloom.tasks.publishing.version_facts import empty_splits
 
     warnings, seen = [], set[str]()
@@ -181,6 +186,8 @@ def _warnings(planned: BuildPlan, estimate: Estimate | None) -> list[str]:
             source = planned.inputs[parts[0].input_index].source
             warnings.append(f"source {source}: each file is a copy of one of another source: nothing of it is kept")
         seen |= names
+    for rows in chats:
+        warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts)
     count = estimate.num_documents if estimate else 0
     shares = {name: share for name, share in planned.spec.split_shares() if 0 < share * count < _FEW_DOCUMENTS}
     return [*warnings, *empty_splits(shares, count, is_estimate=True)]

@@ -1,7 +1,8 @@
-"""The first conversation of a build, encoded to be shown: what a template makes of it, and what is learned."""
+"""The first conversations of a build, encoded before it: what a template makes of them, and what is learned."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -11,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import naming_source
+from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
 from tokenloom.tasks.encoding.tokenization import TokenizeJob
 from tokenloom.tasks.jobs import tokenize_job
-from tokenloom.tasks.planning.plan import BuildPlan
+from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
 from tokenloom.tasks.rows.rules import keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
@@ -34,34 +36,47 @@ class FirstConversation:
     tokenizer: Tokenizer
 
 
-def first_conversation(plan: BuildPlan) -> FirstConversation | None:
-    """Return the first document of the first source of conversations; None if its first rows have none.
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of a source of conversations: what is counted of them, and the first that becomes a document."""
+
+    source: str
+    counts: ChatCounts
+    shown: FirstConversation | None
+
+
+def first_rows(plan: BuildPlan) -> Iterator[FirstRows]:
+    """Yield what a build makes of the first rows of each source of conversations.
 
     Args:
         plan: with its partitions.
 
     Raises TokenloomError as tokenize_partition, except for bad rows, which are passed over.
     """
-    parts = (part for part in plan.partitions if plan.inputs[part.input_index].holds_conversations)
-    job = next((tokenize_job(plan, part) for part in parts), None)
-    if job is None:
-        return None
-    tokenizer = load_for_measuring(job.definition, job.tokenizer_fingerprint, job.encoding)
-    with naming_source(job.file.source):
-        return _first_of(job, tokenizer)
+    for parts in partitions_by_source(plan):
+        if plan.inputs[parts[0].input_index].holds_conversations:
+            job = tokenize_job(plan, parts[0])
+            tokenizer = load_for_measuring(job.definition, job.tokenizer_fingerprint, job.encoding)
+            with naming_source(job.file.source):
+                yield _first_rows(job, tokenizer)
 
 
-def _first_of(job: TokenizeJob, tokenizer: Tokenizer) -> FirstConversation | None:
-    """Return the first document among the first rows of a partition."""
+def _first_rows(job: TokenizeJob, tokenizer: Tokenizer) -> FirstRows:
     encoder, rules = document_encoder(tokenizer, job.chat), replace(job.rules, on_error="skip")
     reader = make_reader({**job.file.options, "on_error": "skip"})
     place_of = partial(reader.place, job.file.url)
     batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], job.file.url)
+    counts, shown = ChatCounts(), None
     for rows in islice(batches, 1):
         first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
         for part in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):
+            counts += ChatCounts(dropped=part.num_without_target)
             if len(part.rows):
-                encoded = encoder.encode(part.head(1))
+                encoded = encoder.encode(part)
                 assert encoded.classes is not None
-                return FirstConversation(place_of(int(part.rows[0])), encoded.tokens, encoded.classes, tokenizer)
-    return None
+                assert encoded.counts is not None
+                counts += encoded.counts
+                own = slice(int(encoded.num_tokens[0]))
+                place = place_of(int(part.rows[0]))
+                shown = shown or FirstConversation(place, encoded.tokens[own], encoded.classes[own], tokenizer)
+    return FirstRows(job.file.source, counts, shown)
