@@ -136,7 +136,8 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
 
     Raises TokenizerError if the tokenizer can't be loaded.
     """
-    if definition["kind"] == "huggingface" and definition.get("name"):
+    loaded = definition.get("decode") or definition
+    if loaded["kind"] == "huggingface" and loaded.get("name"):
         return
     definition = {**definition, **pinned_fields(definition)}
     tokenizer = preload_tokenizer(definition)

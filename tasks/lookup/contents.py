@@ -6,7 +6,7 @@ Where duplicates are removed, a content is found by its key. Otherwise all table
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
@@ -30,10 +30,12 @@ from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
-from tokenloom.tasks.rows.forms import CONVERSATION, TEXT, DocumentForm
+from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
 from tokenloom.tasks.rows.rules import transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
+from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers.ids import IdsTokenizer
 from tokenloom.wording import counted
 
 Status = Literal[  # docs/trace.md says what each means
@@ -88,8 +90,30 @@ def look_up_text(tables: VersionTables, path: str, known: SpecOfVersion) -> Look
         InputError: the file can't be read, or is not UTF-8.
         SpecError: the version has a transform, and there is no spec.
     """
-    texts = {what: _transformed(tables, text, known, path, TEXT) for text, what in _variants(_read(path)).items()}
+    variants = _variants(_read(path))
+    if tables.manifest.tokenizer.kind == "ids":
+        as_ids = _ids_of(tables)
+        return _look_up_texts(tables, {what: as_ids(text) for text, what in variants.items()}, known, IDS)
+    texts = {what: _transformed(tables, text, known, path, TEXT) for text, what in variants.items()}
     return _look_up_texts(tables, texts, known, TEXT)
+
+
+def _ids_of(tables: VersionTables) -> Callable[[str], bytes]:
+    """Return what makes documents of texts, with the tokenizer that made the ids of a version."""
+    tokenizer = _tokenizer_of(tables)
+    assert isinstance(tokenizer, IdsTokenizer)
+    decoder = tokenizer.decoder
+    if decoder is None:
+        raise SpecError(
+            "--text: nothing says which tokenizer made the tokens of the version; give --content, or import them with "
+            "tokenizer.decode"
+        )
+
+    def ids_of(text: str) -> bytes:
+        encoded = decoder.encode(pa.array([text], pa.large_string()), np.dtype("<u4")).tokens
+        return encoded[len(decoder.bos_ids) : -1].tobytes()
+
+    return ids_of
 
 
 def look_up_messages(tables: VersionTables, path: str, known: SpecOfVersion) -> Lookup:
@@ -114,7 +138,7 @@ def look_up_messages(tables: VersionTables, path: str, known: SpecOfVersion) -> 
 
 
 def _look_up_texts(
-    tables: VersionTables, texts: dict[str, str | None], known: SpecOfVersion, form: DocumentForm
+    tables: VersionTables, texts: Mapping[str, str | bytes | None], known: SpecOfVersion, form: DocumentForm
 ) -> Lookup:
     """Return the documents of the first text that has any; `texts` are by what they are, null where left out."""
     hashed = [hashed_text(what, text, form) for what, text in texts.items() if text is not None]
@@ -122,7 +146,7 @@ def _look_up_texts(
     found = _find_contents(tables, contents)
     for each in hashed:
         if documents := [document for document in found if document["content"] == each["content"]]:
-            return Lookup("found", f"the text is {each['what']}" if form is TEXT else "", documents, hashed)
+            return Lookup("found", f"the text is {each['what']}" if form is not CONVERSATION else "", documents, hashed)
     missing = absent(tables, contents, known, "no document has a text that was hashed", hashed)
     for what, text in texts.items() if missing.status == "not_found" else ():
         if why := why_filtered(tables, text, form) or why_not_rendered(tables, text, form):
@@ -153,18 +177,19 @@ def absent(
     return Lookup("not_found", reason, [], list(hashed))
 
 
-def hashed_text(what: str, text: str, form: DocumentForm) -> HashedText:
+def hashed_text(what: str, text: str | bytes, form: DocumentForm) -> HashedText:
     """Return a text with its content; `what` says what it is."""
-    content = form.contents(pa.array([text], pa.large_string()))[0]
-    return {"what": what, "bytes": len(text.encode()), "content": content_digits(content)}
+    content = form.contents(pa.array([text], form.type))[0]
+    num_bytes = len(text if isinstance(text, bytes) else text.encode())
+    return {"what": what, "bytes": num_bytes, "content": content_digits(content)}
 
 
-def why_filtered(tables: VersionTables, text: str | None, form: DocumentForm) -> str:
+def why_filtered(tables: VersionTables, text: str | bytes | None, form: DocumentForm) -> str:
     """Return which document rule leaves out a text, "" if none does; the text is that after the transform."""
     if text is None:
         return "documents.transform leaves it out" if tables.rules.transform else "it has no text"
     minimum, maximum = tables.rules.min_chars, tables.rules.max_chars
-    num_chars = form.num_chars(pa.array([text], pa.large_string()))[0].as_py()
+    num_chars = form.num_chars(pa.array([text], form.type))[0].as_py()
     if num_chars < minimum:
         return f"it has {counted(num_chars, 'character')}, and documents.min_chars is {minimum:,}"
     if maximum is not None and num_chars > maximum:
@@ -172,18 +197,14 @@ def why_filtered(tables: VersionTables, text: str | None, form: DocumentForm) ->
     return ""
 
 
-def why_not_rendered(tables: VersionTables, text: str | None, form: DocumentForm) -> str:
+def why_not_rendered(tables: VersionTables, text: str | bytes | None, form: DocumentForm) -> str:
     """Return why a conversation is not a document of a version, "" if its template renders it with a target."""
-    if form is TEXT or text is None:
+    if form is not CONVERSATION or text is None:
         return ""
     chat = version_chat(tables.store, tables.manifest)
     if chat is None:
         return "the version has no conversations"
-    tokenizer = load_job_tokenizer(
-        tables.manifest.tokenizer_definition,
-        tables.manifest.tokenizer.fingerprint,
-        read_tokenizer_files(tables.store, tables.manifest),
-    )
+    tokenizer = _tokenizer_of(tables)
     rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
     encoder = document_encoder(tokenizer, chat)
     rule = tables.rules.without_target
@@ -191,6 +212,12 @@ def why_not_rendered(tables: VersionTables, text: str | None, form: DocumentForm
     if rows.bad:
         return str(rows.bad[0])
     return f"nothing of it is learned, and documents.without_target is {rule}" if rows.num_without_target else ""
+
+
+def _tokenizer_of(tables: VersionTables) -> Tokenizer:
+    manifest = tables.manifest
+    files = read_tokenizer_files(tables.store, manifest)
+    return load_job_tokenizer(manifest.tokenizer_definition, manifest.tokenizer.fingerprint, files)
 
 
 def scan(

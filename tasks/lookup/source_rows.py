@@ -64,10 +64,12 @@ class SpecOfVersion:
 class SourceRow:
     """A row of a source: its text after the transform, None if that or a null leaves it out, and its form.
 
+    Tokens have their ids as bytes in place of a text.
+
     `exists` is False for a number that no row has, `passes_filter` for a row that the filter of its source leaves out.
     """
 
-    text: str | None
+    text: str | bytes | None
     exists: bool = True
     passes_filter: bool = True
     form: DocumentForm = TEXT

@@ -71,6 +71,11 @@ class InputFile:
         """Whether it holds tokens, and says which of them are targets."""
         return "mask" in self.options.get("has", ())
 
+    @property
+    def infers_documents(self) -> bool:
+        """Whether it holds tokens, and no index says where its documents begin."""
+        return "index" not in self.options.get("has", ("index",))
+
 
 @dataclass(frozen=True)
 class _Listing:

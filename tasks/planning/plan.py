@@ -144,7 +144,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     inputs, left_out = list_inputs(spec, store)
     spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
-    excluded = read_exclusions(spec.documents.exclude) if spec.documents.exclude else None
+    path, only_hashes = spec.documents.exclude, bool(spec.ids_options())
+    excluded = read_exclusions(path, only_hashes=only_hashes) if path else None
     if excluded is not None and not len(excluded):
         excluded = None  # an empty list excludes nothing
     identity = _identity(spec, excluded, chat)

@@ -11,12 +11,14 @@ from dataclasses import astuple
 from tokenloom.errors import CheckError, InputError, StoreError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
+from tokenloom.storage.formats.statistics import add_sources
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.tasks.planning.inputs import check_all_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.check import NEXT_STEP
+from tokenloom.tasks.publishing.version_facts import INFERRED
 
 
 def validate_build(
@@ -40,11 +42,14 @@ def validate_build(
     _validate_shards(plan, assignment, records)
     if not rows.kept:
         raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
+    inferred = {file.source for file in plan.inputs if file.infers_documents}
+    sources = add_sources([record.statistics.sources for record in records])
+    num_inferred = sum(found.documents for name, found in sources.items() if name in inferred)
     return {
         "documents_encoded_again": num_checked,
         "largest_id": max(record.max_id for record in records),
         "rows_not_read": assignment.rows.not_read,
-    }
+    } | ({INFERRED: num_inferred} if inferred else {})
 
 
 def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: RowCounts) -> None:

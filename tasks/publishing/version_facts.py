@@ -20,6 +20,8 @@ from tokenloom.tasks.publishing.class_figures import ClassFigures, class_figures
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.wording import counted, tokenizer_name
 
+INFERRED = "documents_inferred"  # in build.json: documents of token files without an index
+
 
 @dataclass(frozen=True)
 class VersionFacts:
@@ -90,6 +92,7 @@ class VersionFacts:
             *empty_splits(empty, self.manifest.num_documents),
             *_empty_sources(self.build, spec.documents),
             *chain(*(chat_warnings(f"source {name}", source.chat) for name, source in encoded.items() if source.chat)),
+            *_inferred(self.build),
         ]
 
     @property
@@ -156,6 +159,15 @@ def _empty_sources(build: BuildRecord | None, rules: DocumentOptions) -> Iterato
                 f"source {name}: nothing is kept: its rows have no text, or its filter or a rule of `documents` leaves "
                 "them out; check these, or remove the source"
             )
+
+
+def _inferred(build: BuildRecord | None) -> Iterator[str]:
+    count = build.measured.get(INFERRED, 0) if build else 0
+    if count:
+        yield (
+            f"{counted(count, 'document')} were found by the end-of-text ids around them, because their files have no "
+            "index of documents"
+        )
 
 
 def lengths_checked(reference: str) -> str:

@@ -33,13 +33,14 @@ _HELP = (
 )
 
 
-def read_exclusions(url: str) -> NDArray[np.uint64]:
+def read_exclusions(url: str, *, only_hashes: bool = False) -> NDArray[np.uint64]:
     """Return the contents that a file lists, (n, 2) uint64 (high and low half), sorted, each once.
 
     Args:
         url: file of lines: 32 hexadecimal digits as in the document table's `content`, a JSON string, or an object
             with `text`, `content` or `messages` and perhaps `tools`; blank lines and lines that begin with # are
             comments.
+        only_hashes: whether a text or conversation is an error, because the documents are ids.
 
     Raises InputError, which names a line of any other form, or the file if it can't be read.
     """
@@ -50,6 +51,8 @@ def read_exclusions(url: str) -> NDArray[np.uint64]:
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text and not text.startswith("#"):
+                    if only_hashes and not _CONTENT.fullmatch(text):
+                        raise ValueError(f"{text[:40]!r} is not a content hash, and sources of tokens have no texts")
                     hashes.append(_content_of(text))
             except BadConversation as error:
                 raise InputError(f"{url}, line {number}: {error}") from error

@@ -27,6 +27,7 @@ class DocumentForm:
     """How the rows of a file become documents.
 
     Attributes:
+        type: of a text in a batch: large_string, or large_binary for ids.
         value_of: returns what a transform gets, from a text of a row.
         text_of: returns the text of a row, from what a transform returned; raises an error if that is not allowed.
         num_chars: returns how many characters the rules count in each of (n,) texts, null for null.
@@ -34,6 +35,7 @@ class DocumentForm:
         contents: returns what identifies each of (n,) texts, (n, 2), see storage.formats.keys.content_hashes.
     """
 
+    type: pa.DataType
     value_of: Callable[[str], Any]
     text_of: Callable[[Any], str]
     num_chars: Callable[[pa.Array], pa.Array]
@@ -83,12 +85,17 @@ def _not_of_ids(value: Any) -> Any:
 
 
 # Bytes are counted by the offsets alone.
-TEXT = DocumentForm(str, _checked_text, pc.utf8_length, pc.binary_length, _text_contents)
+TEXT = DocumentForm(pa.large_string(), str, _checked_text, pc.utf8_length, pc.binary_length, _text_contents)
 CONVERSATION = DocumentForm(
-    conversation.parse, conversation_text, _conversation_chars, _conversation_sizes, conversation.content_hashes
+    pa.large_string(),
+    conversation.parse,
+    conversation_text,
+    _conversation_chars,
+    _conversation_sizes,
+    conversation.content_hashes,
 )
 #: The ids of a document, as little-endian uint32 in a large_binary; the marks of its begin and end are not part of it.
-IDS = DocumentForm(_not_of_ids, _not_of_ids, pc.binary_length, pc.binary_length, _id_contents)
+IDS = DocumentForm(pa.large_binary(), _not_of_ids, _not_of_ids, pc.binary_length, pc.binary_length, _id_contents)
 
 
 def form_of(options: Mapping[str, Any]) -> DocumentForm:

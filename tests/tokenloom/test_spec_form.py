@@ -17,7 +17,7 @@ _SCHEMA: dict[str, Any] = build_dataset.parameters.model_dump()
 _SPEC = _SCHEMA["definitions"]["BuildSpec"]
 _TOKENIZERS = (
     *("By name", "Bytes", "tiktoken", "tiktoken files"),
-    *("Hugging Face", "Hugging Face files", "SentencePiece"),
+    *("Hugging Face", "Hugging Face files", "SentencePiece", "Ids"),
 )
 _SOURCE = {"kind": "text", "path": "a.txt"}
 
@@ -81,7 +81,8 @@ def test_the_first_tab_of_the_tokenizer_presets_nothing() -> None:
 @pytest.mark.parametrize("title", _TOKENIZERS[1:])
 def test_the_form_accepts_the_presets_of_each_tab_of_the_tokenizer(title: str) -> None:
     sent = as_filled_in(tabs("tokenizer")[title])
-    spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": sent}
+    source = {"kind": "tokens", "format": "megatron", "path": "a.bin"} if title == "Ids" else _SOURCE
+    spec = {"dataset": "news", "store": "store", "sources": [source], "tokenizer": sent}
     assert refused(spec) == []
     if title != "tiktoken files":  # these need a pattern, which has no sensible preset
         assert BuildSpec.model_validate(spec).tokenizer.kind == sent["kind"]

@@ -37,8 +37,9 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
     files = read_tokenizer_files(store, manifest)
     place = store.place(version_path(manifest.version, MANIFEST))
     definition = manifest.tokenizer_definition
-    if definition["kind"] in _FROM_FILES and not files:
-        raise FormatError(f"{place}: the manifest lists no file of its {definition['kind']} tokenizer; restore it")
+    kind = (definition.get("decode") or definition)["kind"]  # type: ignore[index]
+    if kind in _FROM_FILES and not files:
+        raise FormatError(f"{place}: the manifest lists no file of its {kind} tokenizer; restore it")
     try:
         return load_tokenizer(definition, files)
     except TokenizerError as error:

@@ -11,7 +11,6 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     TypeAdapter,
-    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -162,63 +161,7 @@ class SentencePieceTokenizer(_WithBackend):
     )
 
 
-_DECODERS = ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer
-_Id = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class IdsTokenizer(SpecModel):
-    """What is known of ids that were made elsewhere, for sources of tokens."""
-
-    model_config = ConfigDict(title="Ids")
-    kind: Literal["ids"] = kind_field("ids")
-    vocab_size: int = Field(ge=1, le=2**32, title="Vocabulary", description="Number of ids; each id is below it")
-    eot_id: _Id = Field(title="End of text", description="Id after each document")
-    bos_id: _Id | None = Field(
-        None, title="Beginning of text", description="Id to put before each document; default: none"
-    )
-    name: Name | None = Field(None, title="Name", description="Shown in the manifest; default: ids")
-    decode: Annotated[_DECODERS, Field(discriminator="kind")] | None = Field(
-        None, title="Decode", description="The tokenizer that made the ids, to show them as text"
-    )
-
-    @field_validator("decode", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return expand_short_name(value)
-
-    @model_validator(mode="after")
-    def _in_vocabulary(self) -> IdsTokenizer:
-        for name, value in (("eot_id", self.eot_id), ("bos_id", self.bos_id)):
-            if value is not None and value >= self.vocab_size:
-                raise ValueError(f"{name} {value} is not in the vocabulary [0, {self.vocab_size})")
-        return self
-
-    def ids(self) -> dict[str, Any]:
-        """Return what a reader of tokens needs to know."""
-        return {"vocab_size": self.vocab_size, "eot_id": self.eot_id, "bos_id": self.bos_id}
-
-    def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, path) for the paths of `decode`."""
-        if self.decode is not None:
-            yield from ((f"decode.{field}", path) for field, path in self.decode.paths())
-
-    def with_paths(self, key: str, folder_of: Callable[[str], str]) -> IdsTokenizer:
-        """See SpecModel.with_paths."""
-        decode = None if self.decode is None else self.decode.with_paths(f"{key}.decode", folder_of)
-        return self.model_copy(update={"decode": decode})
-
-    def identity(self) -> dict[str, Any]:
-        """See SpecModel.identity."""
-        decode = {} if self.decode is None else self.decode.identity()
-        return given_options(self.model_dump(mode="json", exclude={"decode"}) | {"decode": decode})
-
-    def pinned(self, fields: dict[str, Any]) -> IdsTokenizer:
-        """See SpecModel.pinned."""
-        decode = None if self.decode is None else self.decode.pinned(fields.get("decode", {}))
-        return self.model_copy(update={"decode": decode})
-
-
-# The rest is for the form, except the short names.
+# What follows is for the form, except the short names.
 
 
 class _NamedTiktoken(_WithBackend):
@@ -273,10 +216,72 @@ class _InForm:
     """Shows the choice in the form: the first tab presets nothing; tiktoken and Hugging Face have two tabs each."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        byte, *with_files, sentencepiece, ids = handler(core_schema)["oneOf"]
+        byte, tiktoken, huggingface, *others = handler(core_schema)["oneOf"]
         named = [TypeAdapter(model).json_schema() for model in (_NamedTiktoken, _HubTokenizer)]
-        pairs = [tab for pair in zip(named, with_files, strict=True) for tab in pair]
-        return {"anyOf": [_BY_NAME, byte, *pairs, sentencepiece, ids]}
+        pairs = [tab for pair in zip(named, (tiktoken, huggingface), strict=True) for tab in pair]
+        return {"anyOf": [_BY_NAME, byte, *pairs, *others]}
+
+
+_TextTokenizer = Annotated[
+    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
+    Field(discriminator="kind"),
+    BeforeValidator(expand_short_name),
+    _InForm(),
+]
+_Id = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class IdsTokenizer(SpecModel):
+    """What is known of ids that were made elsewhere, for sources of tokens."""
+
+    model_config = ConfigDict(title="Ids")
+    kind: Literal["ids"] = kind_field("ids")
+    vocab_size: int = Field(
+        ge=1,
+        le=2**32,
+        title="Vocabulary",
+        description="Number of ids; each id is below it",
+        json_schema_extra={"default": 50257},
+    )
+    eot_id: _Id = Field(title="End of text", description="Id after each document", json_schema_extra={"default": 50256})
+    bos_id: _Id | None = Field(
+        None, title="Beginning of text", description="Id to put before each document; default: none"
+    )
+    name: Name | None = Field(None, title="Name", description="Shown in the manifest; default: ids")
+    decode: _TextTokenizer | None = Field(
+        None, title="Decode", description="The tokenizer that made the ids, to show them as text"
+    )
+
+    @model_validator(mode="after")
+    def _in_vocabulary(self) -> IdsTokenizer:
+        for name, value in (("eot_id", self.eot_id), ("bos_id", self.bos_id)):
+            if value is not None and value >= self.vocab_size:
+                raise ValueError(f"{name} {value} is not in the vocabulary [0, {self.vocab_size})")
+        return self
+
+    def ids(self) -> dict[str, Any]:
+        """Return what a reader of tokens needs to know."""
+        return {"vocab_size": self.vocab_size, "eot_id": self.eot_id, "bos_id": self.bos_id}
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, path) for the paths of `decode`."""
+        if self.decode is not None:
+            yield from ((f"decode.{field}", path) for field, path in self.decode.paths())
+
+    def with_paths(self, key: str, folder_of: Callable[[str], str]) -> IdsTokenizer:
+        """See SpecModel.with_paths."""
+        decode = None if self.decode is None else self.decode.with_paths(f"{key}.decode", folder_of)
+        return self.model_copy(update={"decode": decode})
+
+    def identity(self) -> dict[str, Any]:
+        """See SpecModel.identity."""
+        decode = {} if self.decode is None else self.decode.identity()
+        return given_options(self.model_dump(mode="json", exclude={"decode"}) | {"decode": decode})
+
+    def pinned(self, fields: dict[str, Any]) -> IdsTokenizer:
+        """See SpecModel.pinned."""
+        decode = None if self.decode is None else self.decode.pinned(fields.get("decode", {}))
+        return self.model_copy(update={"decode": decode})
 
 
 Tokenizer = Annotated[

@@ -48,8 +48,7 @@ def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
     A plan asks for them once. Raises TokenizerError as load_tokenizer.
     """
     if definition.get("decode"):
-        pinned = pinned_fields(definition["decode"])
-        return {"decode": pinned} if pinned else {}
+        return {"decode": {**definition["decode"], **pinned_fields(definition["decode"])}}
     if definition.get("kind") != "huggingface":
         return {}
     fields: dict[str, Any] = _module("tokenloom.tokenizers.pretrained", "huggingface").pinned_fields(definition)

@@ -64,6 +64,8 @@ def identity_of(tokenizer: ReferenceTokenizer) -> TokenizerIdentity:
 
 def _encoder_key(tokenizer: Tokenizer) -> tuple[str | None, str | None]:
     """Return `encoder_key` and `unproven` of a tokenizer."""
+    if tokenizer.kind == "ids":
+        return None, "the sources have ids already"
     if tokenizer.kind not in _LIBRARIES:
         return None, f"no fast encoder supports the kind {tokenizer.kind}"
     from tokenloom.tokenizers.fast.known_parts import Unproven

@@ -61,11 +61,9 @@ class TokenFormat(ABC):
             document rules; and, except where files are listed, `has`: what a file has beside its ids, INDEX or MASK.
 
     Attributes:
-        infers: whether it finds documents by their end-of-text ids, because no index says where they are.
         leading_id: an id before a document that is not part of it, None if there is none; that after it is `eot_id`.
     """
 
-    infers: bool = False
     leading_id: int | None
     name: ClassVar[str]
 
@@ -87,7 +85,7 @@ class TokenFormat(ABC):
         return ()
 
     def has(self, url: str, sides: Collection[str]) -> list[str]:
-        """Return what a file has beside its ids, INDEX or MASK.
+        """Return what a file has beside its ids, INDEX or MASK. Without an INDEX, its documents are inferred.
 
         Args:
             url: of the file.

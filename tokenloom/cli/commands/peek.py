@@ -69,7 +69,7 @@ def run(reference: str, split: str, count: int, chars: int, out: Output, learn: 
     documents = list(islice(_documents(tables, split, count, chars, learned_classes(learn)), count))
     for document in documents:
         _print(out, document, chars)
-    if out.is_quiet:
+    if out.is_quiet and tables.manifest.tokenizer.kind != "ids":
         _add_conversations(tables, documents)
     return PeekResult(tables.reference, split, documents)
 

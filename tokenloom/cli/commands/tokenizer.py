@@ -10,10 +10,11 @@ from tokenloom.cli.argument_types import add_whole_spec, utf8
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.errors import TokenizerError
 from tokenloom.wording import described_end, described_tokenizer, tokenizer_name
 
 if TYPE_CHECKING:
-    from tokenloom.tokenizers import Tokenizer
+    from tokenloom.tokenizers import ReferenceTokenizer, Tokenizer
     from tokenloom.tokenizers.base import TokenizerIdentity
     from tokenloom.tokenizers.fast.choice import Choice
 
@@ -68,7 +69,9 @@ def run(spec: str, overrides: list[str], text: str | None, out: Output) -> Token
     reference = load_tokenizer(definition)
     known = identity_of(reference)
     choice = _choose(known, definition, out)
-    speeds = choice.speeds or check_here(definition, known.encoder_key or known.fingerprint, None).speeds
+    speeds = choice.speeds
+    if speeds is None and reference.kind != "ids":
+        speeds = check_here(definition, known.encoder_key or known.fingerprint, None).speeds
     result = TokenizerResult(
         name=tokenizer_name(reference.name, reference.kind, definition),
         kind=reference.kind,
@@ -82,7 +85,7 @@ def run(spec: str, overrides: list[str], text: str | None, out: Output) -> Token
         reason=choice.reason,
         reference_speed=speeds.reference if speeds else None,
         encoder_speed=speeds.fast if speeds else None,
-        ids=None if text is None else _ids(reference, text),
+        ids=None if text is None else _ids(_encoder(reference), text),
     )
     _print(out, result)
     return result
@@ -99,6 +102,14 @@ def _choose(known: TokenizerIdentity, definition: dict[str, Any], out: Output) -
     out.line(f"proving {choice.unproven} (once per vocabulary and machine); this takes about a minute")
     prove_directly(definition, known.fingerprint)
     return choose(known, definition, again=True)
+
+
+def _encoder(reference: ReferenceTokenizer) -> Tokenizer:
+    """Return the tokenizer that gives the ids of a text; raises TokenizerError for ids whose tokenizer is not known."""
+    decoder = getattr(reference, "decoder", reference)
+    if decoder is None:
+        raise TokenizerError("--text: nothing says which tokenizer made the ids; give tokenizer.decode")
+    return decoder
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -122,6 +133,7 @@ def _print(out: Output, result: TokenizerResult) -> None:
         out.line(f"encoder    {result.reference}: {result.reason}")
     speeds = [(result.encoder or "gigatoken", result.encoder_speed), (result.reference, result.reference_speed)]
     shown = "; ".join(f"{library}: {speed:,} MB/s" for library, speed in speeds if speed is not None)
-    out.line(f"speed      {shown} (on one core, Python's own sources)")
+    if shown:
+        out.line(f"speed      {shown} (on one core, Python's own sources)")
     if result.ids is not None:
         out.line(f"ids        {' '.join(map(str, result.ids))}")
