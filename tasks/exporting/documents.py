@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -52,27 +52,19 @@ class Documents:
     shards: tuple[ShardEntry, ...]
     start: int
     end: int
+    num_tokens: int
 
     @classmethod
     def of_split(cls, store: Store, manifest: Manifest, split: str) -> Documents:
         """Return all documents of a split."""
         entries = tuple(entry for entry in manifest.splits[split].shards if entry.documents)
-        return cls(store, manifest.version, entries, 0, sum(entry.documents for entry in entries))
+        num_documents, num_tokens = (sum(getattr(entry, of) for entry in entries) for of in ("documents", "tokens"))
+        return cls(store, manifest.version, entries, 0, num_documents, num_tokens)
 
     @property
     def num_documents(self) -> int:
         """The number of documents."""
         return self.end - self.start
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of their tokens; reads the offsets of a shard that lies in it partly."""
-        return sum(
-            shard.entry.tokens
-            if (first, end) == (0, shard.entry.documents)
-            else int(shard.offsets[end]) - int(shard.offsets[first])
-            for shard, first, end in self._ranges()
-        )
 
     def _ranges(self) -> Iterator[tuple[StoredShard, int, int]]:
         """Yield each shard and which of its documents [first, end) are among these."""
@@ -102,29 +94,31 @@ class Documents:
                 yield Piece(ids, np.diff(offsets[i : j + 1]).astype(np.uint32), classes)
 
     def cut(self, num_parts: int) -> list[Documents]:
-        """Return these documents in up to `num_parts` parts of about as many tokens; reads a shard's offsets a cut.
+        """Return these documents in up to `num_parts` parts of about as many tokens; reads the offsets of each shard.
 
         Only of all documents of a split.
         """
-        ends = list(accumulate(entry.tokens for entry in self.shards))
-        targets = [ends[-1] * part // num_parts for part in range(1, num_parts)] if ends else []
-        bounds = sorted({self.start, *(self._document_at(target, ends) for target in targets), self.end})
-        return [self._between(*pair) for pair in pairwise(bounds)]
+        targets = [self.num_tokens * part // num_parts for part in range(1, num_parts)]
+        bounds = {(self.start, 0), *self._documents_at(targets), (self.end, self.num_tokens)}
+        return [self._between(*pair) for pair in pairwise(sorted(bounds))]
 
-    def _document_at(self, token: int, ends: list[int]) -> int:
-        """Return how many documents end at a token or before it."""
-        index = int(np.searchsorted(ends, token, side="right"))
-        shard = StoredShard(self.store, self.version, self.shards[index])
-        inside = token - (ends[index] - shard.entry.tokens)
-        before = sum(entry.documents for entry in self.shards[:index])
-        return before + int(np.searchsorted(shard.offsets, np.uint64(inside), side="right")) - 1
+    def _documents_at(self, targets: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield how many documents end at each token or before it, and how many tokens these have."""
+        ends = np.cumsum([entry.tokens for entry in self.shards])
+        before = [0, *accumulate(entry.documents for entry in self.shards)]
+        for index, tokens in groupby(targets, lambda token: int(np.searchsorted(ends, token, side="right"))):
+            offsets = StoredShard(self.store, self.version, self.shards[index]).offsets.astype(np.int64)
+            first = int(ends[index]) - self.shards[index].tokens
+            for document in np.searchsorted(offsets, np.array(list(tokens)) - first, side="right") - 1:
+                yield before[index] + int(document), first + int(offsets[document])
 
-    def _between(self, start: int, end: int) -> Documents:
-        """Return the documents [start, end) with no more shards than hold them."""
+    def _between(self, start: tuple[int, int], end: tuple[int, int]) -> Documents:
+        """Return the documents between two bounds (document, token), with no more shards than hold them."""
         ends = list(accumulate(entry.documents for entry in self.shards))
-        first, last = (int(np.searchsorted(ends, at, side="right")) for at in (start, end - 1))
+        first, last = (int(np.searchsorted(ends, at, side="right")) for at in (start[0], end[0] - 1))
         before = ends[first] - self.shards[first].documents
-        return replace(self, shards=self.shards[first : last + 1], start=start - before, end=end - before)
+        shards, num_tokens = self.shards[first : last + 1], end[1] - start[1]
+        return replace(self, shards=shards, start=start[0] - before, end=end[0] - before, num_tokens=num_tokens)
 
 
 class _CheckedFile:

@@ -247,7 +247,7 @@ def _written(job: UnitJob) -> dict[str, FileRecord] | None:
 
 def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileRecord]:
     """Write the small files and the summary, and show the export; return the records of all files."""
-    for name, data in export.format.finish(export.facts, export.units).items():
+    for name, data in export.format.finish(export.facts, export.units, records).items():
         export.destination.store.replace(name, data)
         records[name] = FileRecord(len(data), xxhash.xxh3_128_hexdigest(data))
     export.destination.publish(sign_record(_Summary(export.identity, records)))

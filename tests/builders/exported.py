@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import polars
 import pyarrow as pa
 import pytest
+import xxhash
 from numpy.typing import NDArray
 
 from tests.builders.manifests import NO_FILES
@@ -23,7 +25,7 @@ from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.tasks.exporting.formats import datatrove, llmc, olmo, rows
+from tokenloom.tasks.exporting.formats import datatrove, llmc, olmo, row_files, rows
 
 Documents = list[list[int]]
 Masks = list[list[bool]]
@@ -96,6 +98,7 @@ def small_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(datatrove, "_PART_BYTES", 4000)
     patch.setattr(llmc, "_PART_TOKENS", 2000)
     patch.setattr(rows, "PART_BYTES", 4000)
+    patch.setattr(row_files, "PART_BYTES", 4000)
 
 
 def cut(items: NDArray[Any], ends: Sequence[int] | NDArray[Any]) -> list[list[Any]]:
@@ -192,6 +195,73 @@ def read_parquet(folder: Path, split: str, _: int) -> tuple[Documents, list[Any]
     return found["input_ids"].to_list(), found["labels"].to_list() if "labels" in found.columns else []
 
 
+def _table(path: Path) -> tuple[bytes, list[int]]:
+    """Return the bytes of a shard of MDS or a chunk of LitData, and where its rows begin and the last one ends."""
+    data = path.read_bytes()
+    count = int.from_bytes(data[:4], "little")
+    places = np.frombuffer(data, "<u4", count + 1, 4).tolist()
+    assert places[-1] == len(data)
+    return data, places
+
+
+def _mds_value(data: bytes, encoding: str) -> list[int]:
+    """Return the items of an array by its encoding, ndarray:TYPE or ndarray:TYPE:LENGTH."""
+    _, dtype, *shape = encoding.split(":")
+    if not shape:
+        assert data[0] == 1 << 2 | 2  # one dimension, its length a u32
+        shape, data = [str(int.from_bytes(data[1:5], "little"))], data[5:]
+    items = np.frombuffer(data, dtype)
+    assert shape == [str(len(items))]
+    return list(items.tolist())
+
+
+def read_mds(folder: Path, split: str, _: int) -> tuple[Documents, list[Any]]:
+    """Return the samples of the shards in index.json, and their labels."""
+    found: dict[str, list[Any]] = {"tokens": [], "labels": []}
+    index = json.loads((folder / split / "index.json").read_text())
+    assert index["version"] == 2
+    for shard in index["shards"]:
+        path = folder / split / shard["raw_data"]["basename"]
+        data, places = _table(path)
+        assert shard["raw_data"]["bytes"] == len(data) and shard["samples"] == len(places) - 1
+        assert shard["raw_data"]["hashes"] == {"xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+        assert shard["column_names"] == sorted(shard["column_names"])
+        columns = list(zip(*(shard[f"column_{each}"] for each in ("names", "encodings", "sizes")), strict=True))
+        config = {key: shard[key] for key in shard if key not in ("raw_data", "samples", "zip_data")}
+        assert json.loads(data[4 * (len(places) + 1) : places[0]]) == config
+        for start, end in pairwise(places):
+            at = start + 4 * sum(size is None for _, _, size in columns)
+            heads = iter(np.frombuffer(data[start:at], "<u4").tolist())
+            for name, encoding, size in columns:
+                num_bytes = size or next(heads)
+                found[name].append(_mds_value(data[at : at + num_bytes], encoding))
+                at += num_bytes
+            assert at == end
+    return found["tokens"], found["labels"]
+
+
+def read_litdata(folder: Path, split: str, _: int) -> tuple[Documents, list[Any]]:
+    """Return the items of the chunks in index.json, and their labels: arrays, or dictionaries of two."""
+    found: list[list[Any]] = [[], []]
+    index = json.loads((folder / split / "index.json").read_text())
+    types = [{"no_header_numpy:5": "<u2", "no_header_numpy:2": "<i4"}[each] for each in index["config"]["data_format"]]
+    for chunk in index["chunks"]:
+        data, places = _table(folder / split / chunk["filename"])
+        assert (chunk["chunk_bytes"], chunk["chunk_size"]) == (len(data), len(places) - 1)
+        for start, end in pairwise(places):
+            sizes, at = [end - start], start
+            if index["config"]["item_loader"] == "PyTreeLoader":
+                at += 4 * len(types)
+                sizes = np.frombuffer(data[start:at], "<u4").tolist()
+            for items, dtype, size in zip(found, types, sizes, strict=False):
+                items.append(np.frombuffer(data[at : at + size], dtype).tolist())
+                at += size
+            assert at == end
+        dim = (len(data) - places[0]) // np.dtype(types[0]).itemsize
+        assert chunk["dim"] == (None if len(types) > 1 else dim)
+    return found[0], found[1]
+
+
 #: By format: a reader of (folder, split, vocab_size) that returns documents, and masks or None.
 READERS: Mapping[str, Callable[[Path, str, int], tuple[Documents, Masks | None]]] = {
     "megatron": read_megatron,
@@ -199,6 +269,8 @@ READERS: Mapping[str, Callable[[Path, str, int], tuple[Documents, Masks | None]]
     "llmc": read_llmc,
     "nanogpt": read_nanogpt,
     "datatrove": read_datatrove,
+    "mds": read_mds,
+    "litdata": read_litdata,
     "huggingface": read_hugging_face,
     "parquet": read_parquet,
 }

@@ -18,15 +18,20 @@ _TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True)
 class Environment:
-    """What is installed beside Python: requirements; `ours` says that tokenloom and what it needs are too."""
+    """What is installed beside Python.
+
+    `alone` is installed without what it needs; `ours` says that tokenloom and what it needs are installed too.
+    """
 
     requirements: tuple[str, ...]
+    alone: tuple[str, ...] = ()
     ours: bool = False
     python: str = sys.executable
 
 
 #: By name. A trainer that takes our loader needs `ours`; one that reads an export does not.
 ENVIRONMENTS = {
+    "automodel": Environment(("numpy==2.4.6", _TORCH), alone=("nemo-automodel==0.7.0",)),
     "datasets": Environment(("datasets==5.2.0",)),
     "datasets-3": Environment(("datasets==3.6.0",)),
     "datatrove": Environment(("datatrove==0.10.1", _TORCH)),
@@ -48,6 +53,8 @@ def python_of(name: str) -> Path:
         if not (folder / "ready").exists():
             subprocess.run([wanted.python, "-m", "venv", "--clear", str(folder / "environment")], check=True)
             _install(python, [*wanted.requirements, *["-e", str(_ROOT)] * wanted.ours])
+            if wanted.alone:
+                _install(python, ["--no-deps", *wanted.alone])
             (folder / "ready").touch()
     return python
 

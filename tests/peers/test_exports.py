@@ -1,24 +1,79 @@
-"""Exports read by the released readers themselves."""
+"""Exports read by the released readers themselves: every token, document and mask, of every type of ids."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.builders.exported import Exportable
+from tests.builders.exported import Exportable, cut, small_parts
+from tests.builders.synthetic_store import EOT
 from tests.peers.environments import run_in
 from tokenloom.flows.direct import export_directly
-from tokenloom.tasks.exporting.formats import datatrove
+from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2
+
+_SPLITS = ("train", "validation")
+_BLOCK = 7
+
+_VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
+
+
+@pytest.fixture(scope="module", params=[f"{name}{masks}" for name in _VOCABULARIES for masks in ("", "-masks")])
+def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+    """A version of each type of ids, with masks and without, of several shards, with a document of 3 MB."""
+    vocab_size = _VOCABULARIES[request.param.partition("-")[0]]
+    folder = tmp_path_factory.mktemp("version")
+    tokens = 3_000_000 if vocab_size == 256 else 1_500_000
+    return Exportable(folder, vocab_size, with_masks="-masks" in request.param, long_tokens=tokens)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let formats with numbered files make several of little data."""
+    small_parts(monkeypatch)
+
+
+def _export(version: Exportable, name: str, folder: Path, **options: Any) -> Path:
+    """Export all splits; return the folder. The one without documents gets no file."""
+    export_directly(version.reference, name, str(folder / "out"), ExportOptions([], **options), 0)
+    return folder / "out"
+
+
+def _masks(version: Exportable, split: str) -> list[list[bool]]:
+    """Return whether each token of each document is learned."""
+    return [learned_classes("assistant")[classes].tolist() for classes in version.classes[split]]
+
+
+def _labels(version: Exportable, split: str) -> list[list[int]]:
+    """Return the labels of each document, none without masks."""
+    pairs = zip(version.documents[split], _masks(version, split), strict=bool(version.classes[split]))
+    return [np.where(mask, ids, -100).tolist() for ids, mask in pairs]
+
+
+def _stream(lists: list[list[Any]]) -> list[Any]:
+    """Return the items of all lists, end to end."""
+    return list(chain.from_iterable(lists))
+
+
+def _samples(documents: list[list[int]]) -> list[list[int]]:
+    """Return the blocks of one stream of tokens."""
+    stream = np.array(_stream(documents))
+    return stream[: len(stream) // _BLOCK * _BLOCK].reshape(-1, _BLOCK).tolist()
+
 
 #: Writes with megatron-core's own builder, and reads ours with its own reader.
 _MEGATRON = """
 import json, sys
-ours, theirs, width = sys.argv[1:]
 import numpy
 from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
+ours, theirs, width = sys.argv[1:]
 documents = json.load(sys.stdin)
 builder = IndexedDatasetBuilder(theirs + ".bin", dtype={"1": numpy.uint8, "2": numpy.uint16, "4": numpy.int32}[width])
 for document in documents:
@@ -29,35 +84,208 @@ assert len(found) == len(documents)
 assert all(found[i].tolist() == document for i, document in enumerate(documents))
 assert found.document_indices.tolist() == list(range(len(documents) + 1))
 """
-_DATATROVE = """
-import json, sys
-from pathlib import Path
-from datatrove.utils.dataset import DatatroveFileDataset
-files = sorted(Path(sys.argv[1]).glob("*.ds"))
-ids = []
-for path in files:
-    found = DatatroveFileDataset(str(path), 0, token_size=int(sys.argv[2]))
-    ids += [found[i]["input_ids"].item() for i in range(len(found))]
-json.dump(ids, sys.stdout)
-"""
 
 
-@pytest.mark.parametrize(("vocab_size", "width"), [(256, 1), (50_000, 2), (150_000, 4)])
-def test_megatron_files_are_those_of_its_own_builder(vocab_size: int, width: int, tmp_path: Path) -> None:
-    made = Exportable(tmp_path, vocab_size, long_tokens=1_500_000)
-    export_directly(made.reference, "megatron", str(tmp_path / "out"), ExportOptions([]), 0)
-    for split in ("train", "validation"):
-        ours, theirs = tmp_path / "out" / split, tmp_path / f"theirs-{split}"
-        run_in("megatron", _MEGATRON, ours, theirs, width, given=str(made.documents[split]))
+def test_megatron_files_are_those_of_its_own_builder(version: Exportable, tmp_path: Path) -> None:
+    out, width = _export(version, "megatron", tmp_path), np.min_scalar_type(version.vocab_size - 1).itemsize
+    for split in _SPLITS:
+        ours, theirs = out / split, tmp_path / f"theirs-{split}"
+        run_in("megatron", _MEGATRON, ours, theirs, width, given=json.dumps(version.documents[split]))
         for suffix in (".bin", ".idx"):
             hashes = [hashlib.sha256(Path(f"{path}{suffix}").read_bytes()).hexdigest() for path in (ours, theirs)]
             assert hashes[0] == hashes[1]
 
 
-@pytest.mark.parametrize("vocab_size", [256, 50_000, 150_000])
-def test_datatrove_reads_the_same_ids(vocab_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datatrove, "_PART_BYTES", 4000)
-    made = Exportable(tmp_path, vocab_size)
-    export_directly(made.reference, "datatrove", str(tmp_path / "out"), ExportOptions([]), 0)
-    found = run_in("datatrove", _DATATROVE, tmp_path / "out" / "train", 4 if vocab_size > 2**16 else 2)
-    assert found == str([token for document in made.documents["train"] for token in document])
+#: Documents by the .csv.gz and, as OLMo-core does on a local path, by the end-of-text id; blocks with their masks.
+_OLMO = """
+import json, sys
+from pathlib import Path
+import numpy
+from olmo_core.data import NumpyFSLDataset
+from olmo_core.data.utils import iter_document_indices, load_array_slice
+folder, vocab_size, eot, block = Path(sys.argv[1]), *map(int, sys.argv[2:])
+dtype = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32}[numpy.min_scalar_type(vocab_size - 1).itemsize]
+paths, masks = sorted(folder.glob("token_ids_*.npy")), sorted(folder.glob("labels_mask_*.npy"))
+documents = []
+for path in paths:
+    bounds = list(iter_document_indices(path, use_array_if_local=False))
+    assert bounds == list(iter_document_indices(path, eos_token_id=eot, dtype=dtype))
+    documents += [load_array_slice(path, *pair, dtype).tolist() for pair in bounds]
+made = NumpyFSLDataset(*paths, sequence_length=block, pad_token_id=eot, eos_token_id=eot, vocab_size=vocab_size,
+                       dtype=dtype, label_mask_paths=masks or None)
+made.prepare()
+count = min(len(made), 2000)
+blocks = [made[i] for i in range(count)]
+first = made.offsets[0][1]
+found = {"documents": documents, "first": first, "files": len(paths),
+         "blocks": [each["input_ids"].tolist() for each in blocks]}
+if masks:
+    found["masks"] = [each["label_mask"].tolist() for each in blocks]
+    found["all_masks"] = [numpy.fromfile(path, numpy.bool_).tolist() for path in masks]
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("split", _SPLITS)
+def test_olmo_core_reads_the_same_documents_and_masks(version: Exportable, split: str, tmp_path: Path) -> None:
+    out = _export(version, "olmo", tmp_path)
+    found = json.loads(run_in("olmo", _OLMO, out / split, version.vocab_size, EOT, _BLOCK))
+    assert found["documents"] == version.documents[split]
+    assert found["files"] > 1
+    first = found["first"]  # blocks of the first file; the others begin where their files do
+    assert 0 < first <= 2000
+    stream = _stream(version.documents[split])
+    assert _stream(found["blocks"][:first]) == stream[: first * _BLOCK]
+    if version.classes[split]:
+        masks = _stream(_masks(version, split))
+        assert _stream(found["masks"][:first]) == masks[: first * _BLOCK]
+        assert _stream(found["all_masks"]) == masks
+
+
+#: The ids of each file as one window, and the place of each of them in its document.
+_DATATROVE = """
+import json, sys
+from pathlib import Path
+from datatrove.utils.dataset import DatatroveFileDataset
+folder, width = Path(sys.argv[1]), int(sys.argv[2])
+documents = []
+for path in sorted(folder.glob("*.ds")):
+    count = path.stat().st_size // width
+    (window,) = DatatroveFileDataset(str(path), count - 1, token_size=width, return_positions=True)
+    for token, place in zip(window["input_ids"].tolist(), window["positions"].tolist()):
+        if place == 0:
+            documents.append([])
+        documents[-1].append(token)
+json.dump(documents, sys.stdout)
+"""
+
+
+def test_datatrove_reads_the_same_documents(version: Exportable, tmp_path: Path) -> None:
+    out = _export(version, "datatrove", tmp_path)
+    for split in _SPLITS:
+        found = run_in("datatrove", _DATATROVE, out / split, 4 if version.vocab_size > 2**16 else 2)
+        assert json.loads(found) == version.documents[split]
+
+
+#: llm.c's files as nemo-automodel reads them.
+_AUTOMODEL = """
+import importlib.util, json, sys
+from pathlib import Path
+(file,) = Path(sys.prefix).glob("lib/*/site-packages/nemo_automodel/components/datasets/llm/nanogpt_dataset.py")
+spec = importlib.util.spec_from_file_location("nanogpt_dataset", file)
+module = sys.modules["nanogpt_dataset"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+json.dump([module.load_bin_shard(path).tolist() for path in sys.argv[1:]], sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("magic", [GPT2, AUTOMODEL])
+def test_automodel_reads_the_files_of_llmc(version: Exportable, magic: int, tmp_path: Path) -> None:
+    if magic == GPT2 and version.vocab_size > 2**16:
+        pytest.skip("refused")
+    out = _export(version, "llmc", tmp_path, magic=magic)
+    for split, short in (("train", "train"), ("validation", "val")):
+        files = json.loads(run_in("automodel", _AUTOMODEL, *sorted(out.glob(f"*_{short}_*.bin"))))
+        assert len(files) > 1
+        found = []
+        for ids in files:
+            places = np.flatnonzero(np.array(ids) == EOT)
+            assert places[0] == 0
+            found += [[*document[1:], EOT] for document in cut(np.array(ids), [*places[1:], len(ids)])]
+        assert found == version.documents[split]
+
+
+_DATASETS = """
+import json, sys
+import datasets
+datasets.disable_progress_bars()
+found = {}
+for split, data in datasets.load_from_disk(sys.argv[1]).items():
+    found[split] = {name: data[name][:] for name in data.column_names}
+    assert data.with_format("torch" if len(sys.argv) > 2 else "numpy")[0]["input_ids"].tolist() == data[0]["input_ids"]
+    parquet = datasets.Dataset.from_parquet([str(path) for path in sorted(__import__("pathlib").Path(
+        sys.argv[1] + "-parquet", split).glob("*.parquet"))], cache_dir=sys.argv[1] + "-cache")
+    assert all(parquet[name][:] == data[name][:] for name in data.column_names)
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("environment", ["datasets", "datasets-3"])
+def test_datasets_reads_the_same_rows(version: Exportable, environment: str, tmp_path: Path) -> None:
+    out = _export(version, "huggingface", tmp_path)
+    export_directly(version.reference, "parquet", f"{out}-parquet", ExportOptions([]), 0)
+    found = json.loads(run_in(environment, _DATASETS, out))
+    assert list(found) == list(_SPLITS)
+    for split in _SPLITS:
+        assert found[split]["input_ids"] == version.documents[split]
+        assert found[split].get("labels", []) == _labels(version, split)
+
+
+#: Read as from a store, so that it compares the checksums in the index; by index and in order.
+_STREAMING = """
+import json, sys
+from streaming import StreamingDataset
+out, local, split = sys.argv[1:]
+data = StreamingDataset(remote=out, local=local, split=split, batch_size=1, num_canonical_nodes=1, shuffle=False,
+                        validate_hash="xxh3_128")
+found = [{name: value.tolist() for name, value in data[i].items()} for i in range(len(data))]
+assert [{name: value.tolist() for name, value in each.items()} for each in data] == found
+json.dump({name: [each[name] for each in found] for name in found[0]}, sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("split", _SPLITS)
+def test_streaming_reads_the_same_documents(version: Exportable, split: str, tmp_path: Path) -> None:
+    out = _export(version, "mds", tmp_path)
+    found = json.loads(run_in("streaming", _STREAMING, out, tmp_path / "local", split))
+    assert found["tokens"] == version.documents[split]
+    assert found.get("labels", []) == _labels(version, split)
+
+
+def test_streaming_reads_samples(version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # one shard
+    out = _export(version, "mds", tmp_path, seq_len=_BLOCK)
+    found = json.loads(run_in("streaming", _STREAMING, out, tmp_path / "local", "validation"))
+    assert found["tokens"] == _samples(version.documents["validation"])
+    if version.classes["validation"]:
+        assert found["labels"] == _samples(_labels(version, "validation"))
+
+
+#: With masks by rows, else by blocks of tokens.
+_LITDATA = """
+import json, sys
+from litdata import StreamingDataset, TokensLoader
+folder, block = sys.argv[1], int(sys.argv[2])
+data = StreamingDataset(folder, item_loader=TokensLoader(block_size=block) if block else None)
+json.dump([value.tolist() if block else {k: v.tolist() for k, v in value.items()} for value in data], sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("split", _SPLITS)
+def test_litdata_reads_the_same_tokens(version: Exportable, split: str, tmp_path: Path) -> None:
+    out = _export(version, "litdata", tmp_path)
+    if version.classes[split]:
+        found = json.loads(run_in("litdata", _LITDATA, out / split, 0))
+        assert [row["input_ids"] for row in found] == version.documents[split]
+        assert [row["labels"] for row in found] == _labels(version, split)
+        return
+    stream = _stream(version.documents[split])
+    chunks = json.loads((out / split / "index.json").read_text())["chunks"]
+    found = json.loads(run_in("litdata", _LITDATA, out / split, _BLOCK))
+    at = 0
+    for chunk in chunks:  # what the losses say: the tail of each chunk is dropped
+        blocks = chunk["dim"] // _BLOCK
+        assert _stream(found[:blocks]) == stream[at : at + blocks * _BLOCK]
+        found, at = found[blocks:], at + chunk["dim"]
+    assert (found, at) == ([], len(stream))
+
+
+def test_litdata_reads_every_sample(version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # one chunk
+    out = _export(version, "litdata", tmp_path, seq_len=_BLOCK)
+    masks = bool(version.classes["validation"])
+    found = json.loads(run_in("litdata", _LITDATA, out / "validation", 0 if masks else _BLOCK))
+    wanted = _samples(version.documents["validation"])
+    assert ([row["input_ids"] for row in found] if masks else found) == wanted
+    if masks:
+        assert [row["labels"] for row in found] == _samples(_labels(version, "validation"))

@@ -32,6 +32,7 @@ from tokenloom.tasks.sources.tokens.llmc import GPT2, MAGICS
 
 _ROOT = Path(__file__).parents[2]
 _ALL = ExportOptions([])
+_TABLES = [name for name, each in FORMATS.items() if each.takes_samples]
 _VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
 
 
@@ -92,7 +93,7 @@ def test_formats_without_masks_say_so(name: str, masked: Exportable, tmp_path: P
     assert READERS[name](tmp_path / "out", "train", masked.vocab_size)[0] == masked.documents["train"]
 
 
-@pytest.mark.parametrize("name", ["huggingface", "parquet"])
+@pytest.mark.parametrize("name", _TABLES)
 def test_labels_are_the_ids_that_are_learned(name: str, masked: Exportable, tmp_path: Path) -> None:
     export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"], "last"), 0)
     documents, labels = READERS[name](tmp_path / "out", "train", masked.vocab_size)
@@ -102,21 +103,22 @@ def test_labels_are_the_ids_that_are_learned(name: str, masked: Exportable, tmp_
     assert labels == [np.where(learned[classes], ids, -100).tolist() for ids, classes in pairs]
 
 
-@pytest.mark.parametrize("name", ["huggingface", "parquet"])
-@pytest.mark.parametrize("length", [1, 7, 5000])
+@pytest.mark.parametrize("name", _TABLES)
+@pytest.mark.parametrize(("length", "masks"), [(1, True), (7, False), (5000, True)])
 def test_samples_are_the_tokens_of_a_file_end_to_end(
-    name: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, length: int, masks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Exportable(tmp_path, 50_000, with_masks=True)
+    made = Exportable(tmp_path, 50_000, with_masks=masks)
     monkeypatch.setattr("tokenloom.tasks.exporting.documents._PIECE_BYTES", 1000)
-    options = ExportOptions(["train"], "all", seq_len=length)
+    options = ExportOptions(["train"], "all" if masks else None, seq_len=length)
     result = export_directly(made.reference, name, str(tmp_path / "out"), options, 0)
     found, labels = READERS[name](tmp_path / "out", "train", 50_000)
     ids = np.concatenate(made.documents["train"])
-    learned = learned_classes("all")[np.concatenate(made.classes["train"])]
     end = len(ids) // length * length
     assert found == ids[:end].reshape(-1, length).tolist()
-    assert labels == np.where(learned, ids, -100)[:end].reshape(-1, length).tolist()
+    if masks:
+        learned = learned_classes("all")[np.concatenate(made.classes["train"])]
+        assert labels == np.where(learned, ids, -100)[:end].reshape(-1, length).tolist()
     assert f"up to {length - 1:,} tokens at the end of each file are lost" in result["losses"][0]
 
 
@@ -161,7 +163,12 @@ def test_what_does_not_fit_is_refused_with_what_to_use(tmp_path: Path) -> None:
         ("nanogpt", _ALL, "nanogpt holds ids below 65,536.*; use llmc, olmo or megatron"),
         ("megatron", ExportOptions([], magic=20240801), "--magic: only llmc has magic numbers"),
         ("megatron", ExportOptions([], learn="all"), "--learn: the version has no conversations"),
-        ("olmo", ExportOptions([], seq_len=8), "--unit sample: olmo is a stream .*; use huggingface, parquet"),
+        (
+            "olmo",
+            ExportOptions([], seq_len=8),
+            "--unit sample: olmo is a stream .*; use mds, litdata, huggingface, parquet",
+        ),
+        ("mds", ExportOptions([], seq_len=9000), r"--seq-len 9,000: validation has only 8,\d+ tokens"),
         ("megatron", ExportOptions(["empty"]), "there are no documents in empty"),
         ("mp3", _ALL, "'mp3' is not a format of exports; there are: megatron"),
     ]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.tasks.exporting.documents import Documents, Piece
-from tokenloom.tasks.exporting.hashed_file import HashedFile
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
 from tokenloom.wording import counted
 
 
@@ -85,8 +85,10 @@ class ExportFormat(ABC):
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the files of a unit, which are open in their order."""
 
-    def finish(self, facts: VersionFacts, units: Sequence[ExportUnit]) -> dict[str, bytes]:
-        """Return the small files that are written when all units are, by name."""
+    def finish(
+        self, facts: VersionFacts, units: Sequence[ExportUnit], records: Mapping[str, FileRecord]
+    ) -> dict[str, bytes]:
+        """Return the small files that are written when all units are, by name; `records` are of all others."""
         return {}
 
 

@@ -7,30 +7,21 @@ files; dataset_dict.json beside the folders names the splits.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import xxhash
 
 from tokenloom.storage.formats.records import JsonObject, fields_of
 from tokenloom.tasks.exporting.formats import rows
-from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, numbered_parts
-from tokenloom.tasks.exporting.hashed_file import HashedFile
+from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts, numbered_parts
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
 
 
-class HuggingFace(ExportFormat):
+class HuggingFace(rows.TableFormat):
     """SPLIT/data-00000-of-00001.arrow and the JSON files beside it."""
 
     name = "huggingface"
-    takes_samples = True
-
-    def refuse(self, facts: VersionFacts) -> None:
-        """Raise SpecError if ids need 32 bits without a sign."""
-        check_ids(facts, 2**31, self.name, "olmo")
-
-    def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what samples lose."""
-        return rows.sample_losses(facts)
 
     def plan(self, facts: VersionFacts) -> list[ExportUnit]:
         """Return a unit for each part of about 512 MiB of ids."""
@@ -47,7 +38,9 @@ class HuggingFace(ExportFormat):
             for batch in rows.record_batches(unit, facts):
                 writer.write_batch(batch)
 
-    def finish(self, facts: VersionFacts, units: Sequence[ExportUnit]) -> dict[str, bytes]:
+    def finish(
+        self, facts: VersionFacts, units: Sequence[ExportUnit], records: Mapping[str, FileRecord]
+    ) -> dict[str, bytes]:
         """Return the JSON files."""
         files = {"dataset_dict.json": _json({"splits": list(facts.splits)})}
         for split in facts.splits:

@@ -6,10 +6,10 @@ hand: tokenloom imports no pickle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, no_masks
-from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, report_tokens
 
 _GPT2_IDS = 50_257
 
@@ -39,7 +39,9 @@ class NanoGpt(ExportFormat):
             files[0].write(piece.ids.astype("<u2", copy=False))
             report_tokens(len(piece.ids), len(piece.lengths))
 
-    def finish(self, facts: VersionFacts, units: Sequence[ExportUnit]) -> dict[str, bytes]:
+    def finish(
+        self, facts: VersionFacts, units: Sequence[ExportUnit], records: Mapping[str, FileRecord]
+    ) -> dict[str, bytes]:
         """Return meta.pkl: the pickle of {"vocab_size": N}."""
         size = facts.tokenizer.vocab_size
         return {} if size == _GPT2_IDS else {"meta.pkl": b"(Vvocab_size\nI%d\nd." % size}

@@ -8,23 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.tasks.exporting.formats import rows
-from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, numbered_parts
+from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts, numbered_parts
 from tokenloom.tasks.exporting.hashed_file import HashedFile
 
 
-class Parquet(ExportFormat):
+class Parquet(rows.TableFormat):
     """SPLIT/00000.parquet and so on, with a row group for each 4 MB of ids."""
 
     name = "parquet"
-    takes_samples = True
-
-    def refuse(self, facts: VersionFacts) -> None:
-        """Raise SpecError if ids need 32 bits without a sign."""
-        check_ids(facts, 2**31, self.name, "olmo")
-
-    def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what samples lose."""
-        return rows.sample_losses(facts)
 
     def plan(self, facts: VersionFacts) -> list[ExportUnit]:
         """Return a unit for each part of about 512 MiB of ids."""

@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--learn", metavar="POLICY", help="of conversations, what masks let a model learn: assistant, last, all"
     )
     parser.add_argument(
-        "--unit", choices=["document", "sample"], default="document", help="what a row is, of huggingface and parquet"
+        "--unit",
+        choices=["document", "sample"],
+        default="document",
+        help="what a row is, of mds, litdata, huggingface, parquet",
     )
     parser.add_argument("--seq-len", type=positive, metavar="T", help="tokens of a sample, with --unit sample")
     parser.add_argument("--magic", type=int, choices=MAGICS, help="of llmc (default: by the width of the ids)")
