@@ -198,7 +198,7 @@ def test_a_reader_that_lost_the_mask_is_seen(version: Version, monkeypatch: pyte
     num_learned = int(learned_classes("assistant")[classes].sum())
     assert _num_targets(version.open("document_padded")) == num_learned
     with monkeypatch.context() as patch:
-        patch.setattr(targets, "_learned", lambda classes, learn: np.ones(classes.shape, np.uint8))
+        patch.setattr(targets, "_ignored", lambda classes, learn: np.zeros(classes.shape, np.int8))
         assert _num_targets(version.open("document_padded")) > num_learned
 
 
