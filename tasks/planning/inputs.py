@@ -25,6 +25,7 @@ from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
 from tokenloom.tasks.sources.files.opening import info_of, is_local
 from tokenloom.tasks.sources.rows.path_columns import path_columns
+from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 from tokenloom.wording import counted
 
 #: source -> pattern of its leave_out -> files that match it; HIDDEN counts those that its wildcards pass over
@@ -150,6 +151,13 @@ def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     for file in reversed(first.values()):
         if warning := CsvReader(file.options).header_warning(file.url):
             yield warning
+
+
+def token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
+    """Yield what a person should know of how the first file of each source of tokens is read."""
+    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "tokens"}
+    for file in reversed(first.values()):
+        yield from TokensReader(file.options).notes(file.url)
 
 
 def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:

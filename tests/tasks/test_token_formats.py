@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.tokens import base, indexed, inferred, olmo
+from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 
 _EOT, _BOS = 0, 1
 _MB = 2**20
@@ -234,15 +236,23 @@ def test_a_mask_that_does_not_fit_is_reported(mask: bytes, message: str, has_ind
         _read("olmo", path)
 
 
+@pytest.mark.parametrize("form", ["olmo", "nanogpt", "datatrove"])
+def test_a_file_of_llmc_is_not_one_of_raw_ids(form: str, tmp_path: Path) -> None:
+    path = tmp_path / {"olmo": "a.npy", "nanogpt": "a.bin", "datatrove": "a.ds"}[form]
+    _llmc(tmp_path, _IDS).rename(path)
+    with pytest.raises(InputError, match=rf"{path.name}: it begins with the header of llm.c, .* set format: llmc"):
+        _read(form, path)
+
+
 def test_a_file_of_numpy_is_not_one_of_olmo(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(5, np.uint16))
-    with pytest.raises(InputError, match=r"begins with numpy's header.* raw ids: write it with tofile"):
+    with pytest.raises(InputError, match=r"begins with numpy's header, not with ids; write the array with tofile"):
         _read("olmo", tmp_path / "a.npy")
 
 
 def test_half_an_id_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(b"12345")
-    with pytest.raises(InputError, match=r"train.bin: 5 bytes are not a multiple of the 2 of an id \(uint16\)"):
+    with pytest.raises(InputError, match=r"train.bin: 5 bytes are not a multiple of the 2 of uint16"):
         _read("nanogpt", tmp_path / "train.bin")
 
 
@@ -313,7 +323,37 @@ def test_an_end_of_text_id_begins_the_documents_of_llmc(header: list[int], dtype
     assert _documents(_read("llmc", _llmc(tmp_path, cut, header, dtype))) == [(0, [5, 6]), (3, [7]), (5, [8])]
 
 
-@pytest.mark.parametrize(("form", "suffix"), [("olmo", "npy"), ("nanogpt", "bin"), ("datatrove", "ds")])
+def test_a_mask_alone_is_no_input(tmp_path: Path) -> None:
+    _olmo(tmp_path, mask=b"\1\0\1\1\1")
+    with pytest.raises(InputError, match=r"labels_mask_part_0000.npy: a mask, .* token file token_ids_part_0000.npy"):
+        _read("olmo", tmp_path / "labels_*.npy")
+
+
+def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
+    path = _olmo(tmp_path)
+    rows = _written(tmp_path / "a.parquet", _table([[5]], None, attention_mask=[[1]]))
+    for form, file, has, expected in [
+        ("olmo", path, [], r"no index, so a document ends with the id 0$"),
+        ("olmo", path, [base.INDEX], None),
+        ("huggingface", rows, [base.INDEX], r"attention_mask is not read: if rows are padded, padding is part of"),
+    ]:
+        reader = _reader(form, has=has)
+        assert isinstance(reader, TokensReader)
+        notes = reader.notes(str(file))
+        assert len(notes) == (expected is not None)
+        assert all(re.search(f"{file.name}: {expected}", note) for note in notes)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int32", "int64"])
+def test_raw_ids_are_of_the_type_that_is_given(dtype: str, tmp_path: Path) -> None:
+    for form, name in [("olmo", "a.npy"), ("nanogpt", "a.bin"), ("datatrove", "a.ds")]:
+        np.array(_IDS, dtype).tofile(tmp_path / name)
+        assert _documents(_read(form, tmp_path / name, dtype=dtype)) == [(0, [5, 6]), (3, [7])]
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix"), [("olmo", "npy"), ("nanogpt", "bin"), ("llmc", "bin"), ("datatrove", "ds"), ("megatron", "bin")]
+)
 def test_a_file_is_an_input_by_its_name(form: str, suffix: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"12")
     with pytest.raises(InputError, match=rf"a.txt: the ids of {form} are in .{suffix} files; write a path such as"):

@@ -66,6 +66,7 @@ class TokenFormat(ABC):
 
     leading_id: int | None
     name: ClassVar[str]
+    suffix: ClassVar[str] = ""  # of the names of its files
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -73,8 +74,16 @@ class TokenFormat(ABC):
         self.leading_id = None if options.get("bos_id") is None else int(options["bos_id"])
         self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
 
-    def check_name(self, url: str) -> None:  # noqa: B027  (most take every name)
+    def check_name(self, url: str) -> None:
         """Raise InputError if a file is not an input by its name."""
+        if not url.endswith(self.suffix):
+            raise InputError(
+                f"{url}: the ids of {self.name} are in {self.suffix} files; write a path such as data/*{self.suffix}"
+            )
+
+    def notes(self, url: str) -> list[str]:
+        """Return what a person should know of how such a file is read, one line each."""
+        return []
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files."""

@@ -13,10 +13,11 @@ import numpy as np
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s
 from tokenloom.tasks.sources.base import REPAIR
-from tokenloom.tasks.sources.files.opening import input_bytes, open_input
+from tokenloom.tasks.sources.files.opening import open_input
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side, read_values
-from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout, whole_ids
+from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout
 from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+from tokenloom.tasks.sources.tokens.raw import count_ids, count_values
 
 _METADATA = "metadata"
 _METADATA_BYTES = 65_536
@@ -27,11 +28,7 @@ class Format(InferringFormat):
     """X.ds and the files beside it; without metadata, `dtype` or the vocabulary says the type of ids."""
 
     name = "datatrove"
-
-    def check_name(self, url: str) -> None:
-        """See TokenFormat.check_name."""
-        if not url.endswith(".ds"):
-            raise InputError(f"{url}: the ids of datatrove are in .ds files; write a path such as data/*.ds")
+    suffix = ".ds"
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""
@@ -45,7 +42,7 @@ class Format(InferringFormat):
         described = None
         if _METADATA in self.options["has"]:
             dtype, described = _read_metadata(f"{url}.metadata")
-        num_tokens = whole_ids(url, input_bytes(url), dtype)
+        num_tokens = count_ids(url, dtype)
         if described is not None and described != num_tokens:
             raise InputError(f"{url}: {num_tokens:,} tokens, and {url}.metadata says {described:,}: {MISMATCH}")
         return Layout(0 if self.infers else _num_documents(url, num_tokens), num_tokens, dtype)
@@ -62,7 +59,7 @@ class Format(InferringFormat):
 def _num_documents(url: str, num_tokens: int) -> int:
     """Return how many documents an index has; compares where the last one ends with the tokens."""
     index = f"{url}.index"
-    count = whole_ids(index, input_bytes(index), _END)
+    count = count_values(index, _END)
     if (last := int(_read_ends(index, count - 1, count)[0]) if count else 0) != num_tokens:
         raise InputError(f"{index}: its documents end at token {last:,}, and {url} has {num_tokens:,}: {MISMATCH}")
     return count

@@ -12,10 +12,10 @@ from tokenloom.tasks.sources import arrow, parquet
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.saved_datasets import find_arrow_files
-from tokenloom.tasks.sources.tokens.base import MASK, Piece, TokenFormat
+from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Piece, TokenFormat
 from tokenloom.tasks.sources.tokens.id_columns import LABELS, IdColumns, piece_of
 
-_PARQUET = ".parquet"
+_PARQUET, _ATTENTION = ".parquet", "attention_mask"
 
 
 class Format(TokenFormat):
@@ -35,8 +35,14 @@ class Format(TokenFormat):
         return (find_files if path.endswith(_PARQUET) else find_arrow_files)(path, leave_out)
 
     def has(self, url: str, sides: Collection[str]) -> list[str]:
-        """See TokenFormat.has; reads the names of columns."""
-        return [MASK] if LABELS in self._reader(url).schema(url).names else []
+        """See TokenFormat.has; reads the names of columns. Rows say where documents are."""
+        return [INDEX, *[MASK] * (LABELS in self._reader(url).schema(url).names)]
+
+    def notes(self, url: str) -> list[str]:
+        """See TokenFormat.notes; padding in the ids can't be told from text."""
+        if _ATTENTION not in self._reader(url).schema(url).names:
+            return []
+        return [f"{url}: {_ATTENTION} is not read: if rows are padded, padding is part of their documents"]
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See TokenFormat.partitions; `start` and `end` count row groups or record batches."""

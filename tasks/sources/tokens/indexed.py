@@ -115,13 +115,3 @@ def _read_mask(file: IO[bytes], url: str, start: int, num_tokens: int) -> NDArra
         at = start + int((values > 1).argmax())
         raise InputError(f"{url}: byte {at:,} is {values[at - start]}, and a mask has only 0 and 1; {REPAIR}")
     return values.view(np.bool_)
-
-
-def whole_ids(url: str, num_bytes: int, dtype: AnyDtype) -> int:
-    """Return how many ids some bytes of a file are; raises InputError unless all of them are whole."""
-    if num_bytes % dtype.itemsize:
-        raise InputError(
-            f"{url}: {num_bytes:,} bytes are not a multiple of the {dtype.itemsize} of an id ({dtype.name}): it was "
-            "cut, or its ids are of another type; copy the file again, or set dtype"
-        )
-    return num_bytes // dtype.itemsize

@@ -12,7 +12,7 @@ from typing import IO, ClassVar
 
 import numpy as np
 
-from tokenloom.errors import InputError
+from tokenloom.errors import BadRow, InputError
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.opening import announce, open_input
@@ -36,6 +36,16 @@ class InferringFormat(IndexedFormat):
     def bounds(self, url: str, start: int, end: int) -> Int64s:
         """See IndexedFormat.bounds; not called without an index."""
         raise NotImplementedError
+
+    def notes(self, url: str) -> list[str]:
+        """See TokenFormat.notes."""
+        marks = f"the id {self.eot_id:,}" + ("" if self.leading_id is None else f" before {self.leading_id:,}")
+        return [f"{url}: no index, so a document ends with {marks}"] if self.infers else []
+
+    def too_large(self, url: str, row: int, num_tokens: int) -> BadRow:
+        """See TokenFormat.too_large."""
+        bad = super().too_large(url, row, num_tokens)
+        return bad.changed(option="check tokenizer.eot_id") if self.infers else bad
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See TokenFormat.partitions; without an index, `start` and `end` count tokens."""

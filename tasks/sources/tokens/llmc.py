@@ -25,6 +25,7 @@ class Format(InferringFormat):
     """Files of three magic numbers; the header says the type of ids, and how many there are."""
 
     name = "llmc"
+    suffix = ".bin"
     eot_leads = True
 
     def layout(self, url: str) -> Layout:

@@ -53,11 +53,7 @@ class Format(IndexedFormat):
     """PREFIX.bin and PREFIX.idx."""
 
     name = "megatron"
-
-    def check_name(self, url: str) -> None:
-        """See TokenFormat.check_name."""
-        if not url.endswith(".bin"):
-            raise InputError(f"{url}: the ids of megatron are in .bin files; write a path such as data/*.bin")
+    suffix = ".bin"
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""

@@ -16,13 +16,12 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.storage.formats.arrays import Int64s, token_dtype
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.files.compressed import open_decompressed
-from tokenloom.tasks.sources.files.opening import input_bytes, open_input
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side
-from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout, whole_ids
+from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout
 from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+from tokenloom.tasks.sources.tokens.raw import count_ids
 
 _IDS, _MASKS = "token_ids", "labels_mask"  # what names of token files and of their masks begin with
-_NUMPY_MAGIC = b"\x93NUMPY"
 _INFER = "or delete the lines, to infer where documents end"
 
 
@@ -30,15 +29,19 @@ class Format(InferringFormat):
     """X.npy, X.csv.gz; `dtype` is by default the narrowest for the vocabulary, as in OLMo-core."""
 
     name = "olmo"
+    suffix = ".npy"
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._known: tuple[str, Layout, Int64s] | None = None  # of the file used last: its lines are slow to read
 
     def check_name(self, url: str) -> None:
-        """See TokenFormat.check_name."""
-        if not url.endswith(".npy"):
-            raise InputError(f"{url}: the ids of olmo are in .npy files; write a path such as data/*.npy")
+        """See TokenFormat.check_name; a mask whose token file does not match is not an input either."""
+        super().check_name(url)
+        name = url.rpartition("/")[2]
+        if name.startswith(_MASKS):
+            ids = _IDS + name.removeprefix(_MASKS)
+            raise InputError(f"{url}: a mask, of which the path does not match the token file {ids}; name that, too")
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""
@@ -61,8 +64,7 @@ class Format(InferringFormat):
         """Return the layout of a file and the bounds of all its documents, [0] without an index."""
         if self._known is None or self._known[0] != url:
             dtype = np.dtype(self.options.get("dtype") or token_dtype(self.options["vocab_size"])).newbyteorder("<")
-            _check_raw(url)
-            num_tokens = whole_ids(url, input_bytes(url), dtype)
+            num_tokens = count_ids(url, dtype)
             bounds = np.zeros(1, np.int64) if self.infers else _read_lines(_lines_of(url), num_tokens, url)
             self._known = url, Layout(len(bounds) - 1, num_tokens, dtype), bounds
         return self._known[1:]
@@ -70,14 +72,6 @@ class Format(InferringFormat):
 
 def _lines_of(url: str) -> str:
     return url.removesuffix(".npy") + ".csv.gz"
-
-
-def _check_raw(url: str) -> None:
-    with open_input(url) as file:
-        if file.read(len(_NUMPY_MAGIC)) == _NUMPY_MAGIC:
-            raise InputError(
-                f"{url}: it begins with numpy's header, and files of OLMo-core are raw ids: write it with tofile()"
-            )
 
 
 def _read_lines(index: str, num_tokens: int, url: str) -> Int64s:

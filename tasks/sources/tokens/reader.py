@@ -39,6 +39,10 @@ class Reader(SourceReader):
         """See SourceReader.files; raises InputError if a file lacks one that belongs to it."""
         return with_sides(self._format.files(path, leave_out), self._format)
 
+    def notes(self, url: str) -> list[str]:
+        """Return what a person should know of how a file is read, one line each."""
+        return self._format.notes(url)
+
     def place(self, url: str, row: int) -> str:
         """See SourceReader.place."""
         return self._format.place(url, row)
