@@ -25,6 +25,7 @@ from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spil
 from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
 from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
+from tokenloom.tasks.rows.forms import IDS
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.rows.tally import PartitionTally
@@ -162,7 +163,7 @@ def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: Quaran
         quarantine.add(rows.bad)
         if len(rows.rows):
             documents, num_bytes, counts = _encode(rows, job, encoder)
-            tally.add_encoded(num_bytes, counts)
+            tally.add_encoded(0 if encoder.form is IDS else num_bytes, counts)
             pending.add(documents, num_bytes, text_read)
             del documents
         del rows

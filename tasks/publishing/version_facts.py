@@ -61,10 +61,11 @@ class VersionFacts:
 
     @cached_property
     def conversations(self) -> ClassFigures | None:
-        """What is known of its conversations; None if it has none, or its build.json can't be read."""
-        if self.build is None or "chat" not in self.manifest.spec:
+        """What is known of its conversations or imported masks; None if it has none, or build.json can't be read."""
+        if self.build is None:
             return None
-        return class_figures(split.classes for split in self.build.statistics.values())
+        classes = [split.classes for split in self.build.statistics.values()]
+        return class_figures(classes) if "chat" in self.manifest.spec or any(classes) else None
 
     @property
     def recorded_gates(self) -> list[GateResult]:

@@ -41,7 +41,7 @@ def report_sections(figures: VersionFigures) -> Iterator[Section]:
 
 def bytes_per_token(counts: EncodedCounts | None) -> float | None:
     """Return the bytes of text for each token; None if unknown."""
-    return counts.bytes / counts.tokens if counts and counts.tokens else None
+    return counts.bytes / counts.tokens if counts and counts.bytes and counts.tokens else None
 
 
 def _sources(figures: VersionFigures) -> Section:
@@ -51,7 +51,7 @@ def _sources(figures: VersionFigures) -> Section:
     if rates:
         bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
         charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
-    lead = "" if rates else "Bytes per token are unknown: build.json can't be used, or nothing was encoded."
+    lead = "" if rates else "Bytes per token are unknown: build.json can't be used, or no text was encoded."
     return Section("sources", "Sources", lead, charts, [_table_of_sources(figures, rates)])
 
 
@@ -165,10 +165,15 @@ def _conversations(figures: VersionFigures) -> Iterator[Section]:
     if not found:
         return
     total = figures.total.tokens
-    lead = (
-        f"{counted(found.conversations, 'conversation')} with {counted(found.turns, 'turn')} of the assistant. "
-        f"{percent_of(found.learned, total)} of the tokens are learned by default: what the assistant writes, and text."
-    )
+    lead = f"{percent_of(found.learned, total)} of the tokens are learned by default: "
+    if found.conversations:
+        turns = counted(found.turns, "turn")
+        lead = f"{counted(found.conversations, 'conversation')} with {turns} of the assistant. {lead}"
+        lead += "what the assistant writes, and text."
+    else:
+        lead += (
+            "those that the masks of the source say, as if an assistant wrote them; the others have the role of a user."
+        )
     roles = [(role.replace("_", " "), count) for role, count in found.tokens.items()]
     bars = [Bar(role, count, f"{short(count)} ({percent_of(count, total)})") for role, count in roles]
     rows = [[role, f"{count:,}", percent_of(count, total)] for role, count in roles]

@@ -20,6 +20,7 @@ import pytest
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
 from tests.builders.observing import at_step, messages_of_builds
+from tests.builders.token_files import write_megatron
 from tests.counts import count, full_only
 from tests.drivers.s3_kill_driver import wrong_in_store
 from tests.servers.faulty_proxy import FaultyProxy
@@ -32,7 +33,8 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.planning.inputs import check_all_unchanged, list_inputs
+from tokenloom.tasks.planning.inputs import check_all_unchanged, check_unchanged, list_inputs
+from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.publishing.publish import BuildResult
 
 _ROOT = Path(__file__).parents[2]
@@ -320,3 +322,21 @@ def run_to_s3(spec: BuildSpec, folder: Path, key: str, kill_after: float | None)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return process.wait()
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_files_of_tokens_are_read_with_their_index(s3_url: str, tmp_path: Path) -> None:
+    key = uuid.uuid4().hex
+    path = write_megatron(tmp_path / "in" / "a", [[[i, i + 1, 0]] for i in range(1, 50)])
+    upload(s3_url, tmp_path / "in", key)
+    source = {"kind": "tokens", "format": "megatron", "path": f"s3://{BUCKET}/{key}/*.bin"}
+    spec = make_spec(tmp_path / "store", [source], tokenizer={"kind": "ids", "vocab_size": 100, "eot_id": 0})
+    assert build(spec).facts.manifest.rows.kept == 49
+    (file,) = plan_build(spec).inputs
+    check_unchanged(file)
+    write_megatron(tmp_path / "in" / "a", [[[1, 2]]])
+    put(s3_url, f"{key}/a.idx", path.with_suffix(".idx").read_bytes())
+    with pytest.raises(InputError, match="changed"):
+        check_unchanged(file)
+    with pytest.raises(InputError, match=r"a\.idx: its sequences end at byte 4, and s3.*a\.bin has 294 bytes"):
+        build(spec)

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from tests.builders.datasets import build, make_spec
-from tests.builders.exported import Documents, Exportable
-from tests.builders.synthetic_store import EOT
-from tokenloom import TokenDataset
-from tokenloom.flows.direct import export_directly
+from tests.builders.commands import run_json
+from tests.builders.datasets import build, build_record, local_store, make_spec
+from tests.builders.exported import Documents
+from tests.builders.token_files import TYPES, write_megatron
+from tests.counts import count
+from tokenloom.cli.main import main
+from tokenloom.errors import BadRow, InputError
+from tokenloom.flows.direct import verify_directly
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.planning.inputs import check_unchanged
+from tokenloom.tasks.planning.plan import plan_build
+from tokenloom.tasks.sources.tokens import base, indexed
+from tokenloom.tasks.sources.tokens.documents import rows_of
 
-_VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
+_EOT = 0
+_TEXTS = [f"document {i} of a corpus that was tokenized long ago" for i in range(40)]
 
 
-def tokens_spec(folder: Path, pattern: str, vocab_size: int, eot_id: int = EOT, **fields: Any) -> BuildSpec:
+def tokens_spec(folder: Path, pattern: Path | str, vocab_size: int, eot_id: int = _EOT, **fields: Any) -> BuildSpec:
     """Return the spec of a build of files of Megatron; one split, so that documents are easy to compare."""
-    source = {"kind": "tokens", "format": "megatron", "path": pattern} | fields.pop("source", {})
+    source = {"kind": "tokens", "format": "megatron", "path": str(pattern)} | fields.pop("source", {})
     tokenizer = {"kind": "ids", "vocab_size": vocab_size, "eot_id": eot_id} | fields.pop("tokenizer", {})
     return make_spec(folder / "store", [source], tokenizer=tokenizer, **{"splits": {"train": 1.0}} | fields)
 
@@ -40,17 +54,345 @@ def documents_of(spec: BuildSpec) -> Documents:
     return found
 
 
-@pytest.mark.parametrize("width", _VOCABULARIES)
-def test_an_exported_version_is_imported_with_the_same_documents(width: str, tmp_path: Path) -> None:
-    version = Exportable(tmp_path / "version", _VOCABULARIES[width])
-    export_directly(version.reference, "megatron", str(tmp_path / "out"), ExportOptions([]), 0)
-    spec = tokens_spec(tmp_path, str(tmp_path / "out" / "*.bin"), version.vocab_size)
-    result = build(spec)
-    written = {tuple(each) for split in version.documents.values() for each in split}
-    imported = [tuple(each) for each in documents_of(spec)]
-    assert set(imported) == {each for each in written if each != (EOT,)}
-    assert len(imported) == len(set(imported))
-    assert result.facts.manifest.rows.filtered == sum(
-        each == [EOT] for split in version.documents.values() for each in split
+# Megatron
+
+
+@pytest.mark.parametrize("code", TYPES)
+def test_documents_of_every_type_of_ids_become_those_of_a_version(code: int, tmp_path: Path) -> None:
+    long = np.resize(np.arange(1, 100), 750_000).tolist()  # 3 MB as 32 bits
+    one: list[list[list[int]]] = [
+        [[5, 6, _EOT]],
+        [[7]],
+        [[8, 9], [10, _EOT]],
+        [long],
+        [[_EOT]],
+        [[]],
+        [],
+        [[11, _EOT, 12, _EOT]],
+    ]
+    two = [[[5, 6]], [[7, 8, _EOT]]]
+    write_megatron(tmp_path / "in" / "one", one, code)
+    write_megatron(tmp_path / "in" / "two", two, code)
+    spec = tokens_spec(tmp_path, tmp_path / "in" / "*", 100)
+    rows = build(spec).facts.manifest.rows
+    expected = [[5, 6], [7], [8, 9, 10], long, [11, _EOT, 12], [7, 8]]
+    assert sorted(documents_of(spec)) == sorted([*ids, _EOT] for ids in expected)
+    assert (rows.read, rows.filtered, rows.duplicates, rows.kept) == (10, 3, 1, 6)
+
+
+def test_documents_without_an_id_are_kept_on_request(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "in", [[[_EOT]], [[5, _EOT]]])
+    spec = tokens_spec(tmp_path, path, 100, documents={"min_chars": 0})
+    build(spec)
+    assert sorted(documents_of(spec)) == [[_EOT], [5, _EOT]]
+
+
+def test_ids_around_documents_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "in", [[[1, 5, _EOT]], [[5, _EOT]], [[1, 1, 6]], [[7]]])
+    spec = tokens_spec(tmp_path, path, 100, tokenizer={"bos_id": 1})
+    assert build(spec).facts.manifest.rows.duplicates == 1
+    assert sorted(documents_of(spec)) == [[1, 1, 6, _EOT], [1, 5, _EOT], [1, 7, _EOT]]
+
+
+def test_the_content_of_a_document_is_the_hash_of_its_ids(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "in", [[[5, 6, _EOT]]])
+    spec = tokens_spec(tmp_path, path, 70_000)
+    build(spec)
+    content = xxhash.xxh3_128_hexdigest(b"ids\0" + np.array([5, 6], "<u4").tobytes())
+    (found,) = VersionTables(*resolve(parse_reference(f"{spec.store}/data"))).find(
+        np.frombuffer(bytes.fromhex(content), ">u8").astype(np.uint64)
     )
-    assert TokenDataset(f"{spec.store}/{spec.dataset}", seq_len=16).decode(np.array([5, 6, EOT])) == "5 6 <|endoftext|>"
+    assert (found["content"], found["path"], found["row"]) == (content, "in.bin", 0)
+
+
+def _cut(suffix: str, num_bytes: int) -> Callable[[Path], object]:
+    def cut(prefix: Path) -> None:
+        data = prefix.with_suffix(suffix).read_bytes()
+        prefix.with_suffix(suffix).write_bytes(data[:-num_bytes])
+
+    return cut
+
+
+def _poke(position: int, data: bytes) -> Callable[[Path], object]:
+    def poke(prefix: Path) -> None:
+        index = bytearray(prefix.with_suffix(".idx").read_bytes())
+        index[position : position + len(data)] = data
+        prefix.with_suffix(".idx").write_bytes(index)
+
+    return poke
+
+
+def _swap(prefix: Path) -> None:
+    other = write_megatron(prefix.parents[1] / "other", [[[1, 2, 3]]])
+    shutil.copy(other.with_suffix(".idx"), prefix.with_suffix(".idx"))
+
+
+_NUM = 3  # sequences of the file that is damaged, each a document
+_LENGTHS, _OFFSETS, _FIRSTS = 34, 34 + 4 * _NUM, 34 + 12 * _NUM
+_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no .idx": (lambda prefix: prefix.with_suffix(".idx").unlink(), r"a\.bin: .*a\.idx, which .*is missing; copy"),
+    "no .bin": (lambda prefix: prefix.with_suffix(".bin").unlink(), r"a\.idx: the ids of megatron are in \.bin files"),
+    "a cut .idx": (_cut(".idx", 5), r"a\.idx: 3 sequences .* need 102 bytes, and it has 97: it was cut"),
+    "a head alone": (lambda prefix: prefix.with_suffix(".idx").write_bytes(b"MMIDIDX"), r"7 bytes are too few"),
+    "an empty .idx": (lambda prefix: prefix.with_suffix(".idx").write_bytes(b""), r"0 bytes are too few"),
+    "a cut .bin": (_cut(".bin", 2), r"a\.idx: its sequences end at byte 16, and .*a\.bin has 14 bytes: one .* was cut"),
+    "a swapped .idx": (_swap, r"its sequences end at byte 6, and .*a\.bin has 16 bytes"),
+    "an older format": (_poke(0, b"TNTIDX\0\0"), r"not an \.idx of Megatron, version 1"),
+    "version 2": (_poke(9, b"\2"), r"not an \.idx of Megatron, version 1"),
+    "floats": (_poke(17, b"\7"), r"type 7 of its ids is not an integer type"),
+    "an unknown type": (_poke(17, b"\x63"), r"type 99"),
+    "32 bits for 16": (_poke(17, b"\4"), r"end at byte 22, and .* has 16 bytes"),
+    "a count too large": (_poke(18, b"\xff" * 7), r"need [\d,]+ bytes, and it has 102"),
+    "a negative length": (_poke(_LENGTHS + 4, b"\xff" * 4), r"sequence 1, .* does not begin"),
+    "a wrong offset": (_poke(_OFFSETS + 8, b"\2"), r"sequence 1, at byte 2 .* does not begin where"),
+    "a first offset": (_poke(_OFFSETS, b"\2"), r"sequence 0, at byte 2 .* does not begin where"),
+    "wrong bounds": (_poke(_FIRSTS + 8, b"\3"), r"the first sequences of documents \[0, 3\) do not ascend"),
+    "bounds that end early": (_poke(_FIRSTS + 24, b"\2"), r"its documents are sequences \[0, 2\) of \[0, 3\)"),
+}
+
+
+@pytest.mark.parametrize("what", _DAMAGE)
+def test_damaged_files_are_named_with_the_rule_and_the_next_step(what: str, tmp_path: Path) -> None:
+    write_megatron(tmp_path / "in" / "a", [[[5, 6, _EOT]], [[7, 8]], [[9, 10, _EOT]]])
+    damage, message = _DAMAGE[what]
+    damage(tmp_path / "in" / "a")
+    with pytest.raises(InputError, match=message) as found:
+        build(tokens_spec(tmp_path, tmp_path / "in" / "*", 100))
+    assert "\n" not in str(found.value)
+
+
+def test_an_index_that_ends_with_the_file_but_has_other_documents_is_read_as_it_says(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "a", [[[5, 6, 7, 8]]])
+    write_megatron(tmp_path / "b", [[[1, 2]], [[3, 4]]])
+    shutil.copy(tmp_path / "b.idx", tmp_path / "a.idx")
+    spec = tokens_spec(tmp_path, path, 100)
+    build(spec)
+    assert sorted(documents_of(spec)) == [[5, 6, _EOT], [7, 8, _EOT]]
+
+
+# Ids, whatever the format
+
+
+@pytest.mark.parametrize(("code", "ids"), [(8, [5, 100]), (4, [5, -1]), (1, [5, 200]), (5, [5, 2**40])])
+def test_an_id_outside_of_the_vocabulary_names_file_and_document(code: int, ids: list[int], tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "a", [[[5, _EOT]], [ids, [6]], [[7, _EOT]]], code)
+    with pytest.raises(BadRow, match=rf"a\.bin, document 1: its token 1 is {ids[1]}, .*\[0, 100\); check .*vocab_size"):
+        build(tokens_spec(tmp_path, path, 100))
+    spec = tokens_spec(tmp_path, path, 100, documents={"on_error": "skip"})
+    assert build(spec).facts.quarantined == {"tokens-0": {"unknown_id": 1}}
+    assert sorted(documents_of(spec)) == [[5, _EOT], [7, _EOT]]
+
+
+def test_a_document_above_the_limit_is_skipped_without_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed, "PIECE_TOKENS", 5)
+    path = write_megatron(tmp_path / "a", [[[5] * 10], [[6] * 30], [[7] * 11]])
+    documents = {"max_bytes": 40, "on_error": "skip"}
+    spec = tokens_spec(tmp_path, path, 100, documents=documents)
+    assert build(spec).facts.quarantined == {"tokens-0": {"too_large": 2}}
+    assert documents_of(spec) == [[5] * 10 + [_EOT]]
+    with pytest.raises(BadRow, match=r"document 1: 30 tokens, too many for documents\.max_bytes, which counts 4 bytes"):
+        build(tokens_spec(tmp_path, path, 100, documents={"max_bytes": 60}))
+
+
+class _Form:
+    """What rows_of needs of a format."""
+
+    eot_id = _EOT
+
+    def __init__(self, leading_id: int | None) -> None:
+        self.leading_id = leading_id
+
+    def place(self, url: str, row: int) -> str:
+        return f"{url}, {row}"
+
+
+def _plain_rows(
+    documents: list[list[tuple[int, bool]]], bos_id: int | None, vocab_size: int
+) -> tuple[list[tuple[int, list[int], list[int]]], list[int]]:
+    """Return (row, ids, mask) of each good document, one token after the other, and the rows of bad ones."""
+    good, bad = [], []
+    for row, document in enumerate(documents):
+        if any(not 0 <= one < vocab_size for one, _ in document):
+            bad.append(row)
+            continue
+        before, inside, after = [0] * (bos_id is not None), document, [0]
+        if inside and inside[0][0] == bos_id:
+            before, inside = [int(inside[0][1])], inside[1:]
+        if inside and inside[-1][0] == _EOT:
+            inside, after = inside[:-1], [int(inside[-1][1])]
+        good.append((row, [one for one, _ in inside], [*before, *(int(learned) for _, learned in inside), *after]))
+    return good, bad
+
+
+@settings(max_examples=count(200, 5000), deadline=None)
+@given(
+    documents=st.lists(st.lists(st.tuples(st.integers(-1, 6), st.booleans()), max_size=6), max_size=8),
+    bos_id=st.sampled_from([None, 1, _EOT]),
+    dtype=st.sampled_from(["<i1", "<i2", "<i4", "<i8"]),
+)
+def test_documents_and_masks_are_those_of_a_plain_loop(
+    documents: list[list[tuple[int, bool]]], bos_id: int | None, dtype: str
+) -> None:
+    flat = [token for document in documents for token in document]
+    piece = base.Piece(
+        np.array([one for one, _ in flat], dtype),
+        np.array([len(document) for document in documents], np.int64),
+        np.arange(len(documents), dtype=np.uint64),
+        np.array([learned for _, learned in flat], bool),
+    )
+    rows = rows_of(piece, "a", _Form(bos_id), 6, [] if bos_id is None else [bos_id])  # type: ignore[arg-type]
+    assert rows.masks is not None
+    texts = [np.frombuffer(text, "<u4").tolist() for text in rows.texts.to_pylist()]
+    found = list(zip(rows.rows.tolist(), texts, map(list, rows.masks.to_pylist()), strict=True))
+    assert (found, [bad.row for bad in rows.bad]) == _plain_rows(documents, bos_id, 6)
+
+
+def test_the_default_policies_give_a_mask_again() -> None:
+    for policy in ("assistant", "last"):
+        assert learned_classes(policy)[MASK_CLASSES].tolist() == [False, True]
+    assert learned_classes("all")[MASK_CLASSES].tolist() == [True, True]
+
+
+# The spec
+
+
+_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a transform": (
+        {"documents": {"transform": {"function": "a:b", "version": "1"}}},
+        r"documents\.transform works on texts, and sources of tokens have none; remove it",
+    ),
+    "min_chars": ({"documents": {"min_chars": 2}}, r"documents\.min_chars counts characters"),
+    "max_chars": ({"documents": {"max_chars": 9}}, r"documents\.max_chars counts characters"),
+    "encoding_errors": ({"documents": {"encoding_errors": "replace"}}, r"documents\.encoding_errors is for text files"),
+    "without_target": ({"documents": {"without_target": "keep"}}, r"no source holds conversations"),
+    "another tokenizer": ({"tokenizer": {"kind": "byte"}}, r"tokenizer: tokens-0 holds tokens; write \{kind: ids"),
+    "an eot_id": ({"tokenizer": {"kind": "ids", "vocab_size": 9, "eot_id": 9}}, r"eot_id 9 is not in the vocabulary"),
+    "a bos_id": (
+        {"tokenizer": {"kind": "ids", "vocab_size": 9, "eot_id": 0, "bos_id": 9}},
+        r"bos_id 9 is not in the vocabulary",
+    ),
+    "ids to decode ids": (
+        {"tokenizer": {"kind": "ids", "vocab_size": 9, "eot_id": 0, "decode": {"kind": "ids"}}},
+        "decode",
+    ),
+    "texts beside tokens": (
+        {"sources": [{"kind": "tokens", "format": "megatron", "path": "a"}, {"kind": "text", "path": "b"}]},
+        r"sources: text-1 holds texts, which the tokenizer ids can't encode",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _REFUSED)
+def test_what_makes_no_sense_for_tokens_is_refused(what: str) -> None:
+    changed, message = _REFUSED[what]
+    fields: dict[str, Any] = {
+        "dataset": "data",
+        "store": "store",
+        "sources": [{"kind": "tokens", "format": "megatron", "path": "a.bin"}],
+        "tokenizer": {"kind": "ids", "vocab_size": 100, "eot_id": 0},
+    }
+    with pytest.raises(ValidationError, match=message):
+        BuildSpec.model_validate(fields | changed)
+
+
+def test_contents_are_excluded_and_texts_are_refused(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "a", [[[5, 6, _EOT]], [[7, _EOT]]])
+    content = xxhash.xxh3_128_hexdigest(b"ids\0" + np.array([7], "<u4").tobytes())
+    (tmp_path / "out.txt").write_text(f"# asked to remove\n{content}\n")
+    spec = tokens_spec(tmp_path, path, 100, documents={"exclude": str(tmp_path / "out.txt")})
+    assert build(spec).facts.manifest.rows.excluded == 1
+    assert documents_of(spec) == [[5, 6, _EOT]]
+    (tmp_path / "out.txt").write_text('"a text"\n')
+    with pytest.raises(InputError, match=r"out\.txt, line 1: '\"a text\"' is not a content hash"):
+        build(spec)
+
+
+# Inputs
+
+
+def test_the_index_is_part_of_the_input(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "in" / "a", [[[5, 6], [7, 8]]])
+    spec = tokens_spec(tmp_path, tmp_path / "in" / "*", 100)
+    (one,) = plan_build(spec).inputs
+    check_unchanged(one)
+    write_megatron(tmp_path / "in" / "a", [[[5, 6]], [[7, 8]]])
+    with pytest.raises(InputError, match=r"a\.\w+: it changed while it was read"):
+        check_unchanged(one)
+    (two,) = plan_build(spec).inputs
+    assert (one.path, one.url) == (two.path, two.url) == ("a.bin", str(path))
+    assert one.fingerprint.partition(" + ")[0] == two.fingerprint.partition(" + ")[0]
+    assert one.fingerprint != two.fingerprint
+
+
+# A version of tokens
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
+    """The spec of a version of bytes, as ids; the tokenizer `byte` made them."""
+    folder = tmp_path_factory.mktemp("imported")
+    documents = [[[*text.encode(), 255]] for text in _TEXTS]
+    write_megatron(folder / "in" / "a", documents[:25], 1)
+    write_megatron(folder / "in" / "b", [*documents[25:], [[*_TEXTS[0].encode(), 255]]], 1)
+    tokenizer = {"decode": {"kind": "byte"}}
+    spec = tokens_spec(folder, folder / "in" / "*.bin", 256, 255, tokenizer=tokenizer, source={"name": "old"})
+    build(spec, 2)
+    return spec
+
+
+def test_peek_and_trace_show_text_and_the_number_of_the_document(
+    imported: BuildSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = f"{imported.store}/data"
+    shown = run_json(capsys, "peek", reference, "--count", 40, "--chars", 100)["documents"]
+    texts = {("a.bin", i): text for i, text in enumerate(_TEXTS[:25])}
+    texts |= {("b.bin", i): text for i, text in enumerate(_TEXTS[25:])}
+    assert {(each["path"], each["row"]): each["text"] for each in shown} == texts
+    (sample,) = run_json(capsys, "trace", reference, "--sample", 0, "--seq-len", 64)["samples"]
+    assert all(texts[each["path"], each["row"]].startswith(each["text"][:10]) for each in sample["documents"][:1])
+
+
+def test_where_finds_a_text_a_content_and_a_row(
+    imported: BuildSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = f"{imported.store}/data"
+    (tmp_path / "a.txt").write_text(_TEXTS[30] + "\n")
+    by_text = run_json(capsys, "where", reference, "--text", tmp_path / "a.txt")
+    (found,) = by_text["documents"]
+    assert (by_text["status"], found["path"], found["row"]) == ("found", "b.bin", 5)
+    by_content = run_json(capsys, "where", reference, "--content", found["content"])
+    by_row = run_json(capsys, "where", reference, "--path", "b.bin", "--row", 5)
+    assert by_content["documents"] == by_row["documents"] == [found]
+    copy = run_json(capsys, "where", reference, "--path", "b.bin", "--row", 15)
+    assert (copy["status"], copy["documents"][0]["path"]) == ("duplicate", "a.bin")
+    assert run_json(capsys, "where", reference, "--path", "b.bin", "--row", 16, code=3)["status"] == "no_such_row"
+    (tmp_path / "a.txt").write_text("another text")
+    missing = run_json(capsys, "where", reference, "--text", tmp_path / "a.txt", code=3)
+    assert missing["status"] == "not_found"
+
+
+def test_a_text_needs_the_tokenizer_that_made_the_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tokens_spec(tmp_path, write_megatron(tmp_path / "a", [[[5, 6, _EOT]]]), 100)
+    build(spec)
+    (tmp_path / "a.txt").write_text("a text")
+    assert main(["where", f"{spec.store}/data", "--text", str(tmp_path / "a.txt")]) == 2
+    assert "nothing says which tokenizer made the tokens" in capsys.readouterr().err
+    (shown,) = run_json(capsys, "peek", f"{spec.store}/data")["documents"]
+    assert shown["text"] == "5 6"
+
+
+def test_every_document_is_compared_with_its_source(imported: BuildSpec, tmp_path: Path) -> None:
+    _, manifest = resolve(parse_reference(f"{imported.store}/data"))
+    record = build_record(local_store(imported.store, "data"), manifest.version)
+    assert record.measured["documents_encoded_again"] == len(_TEXTS)
+    assert "documents_inferred" not in record.measured
+    verified = verify_directly(f"{imported.store}/data", True, None, 0)
+    assert (verified["damages"], verified["warnings"], verified["documents_encoded_again"]) == ([], [], len(_TEXTS))
+
+
+def test_inspect_and_report_say_no_bytes_of_text(imported: BuildSpec, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", f"{imported.store}/data"]) == 0
+    page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
+    assert "of UTF-8 text" not in page and _TEXTS[3][:8] in page

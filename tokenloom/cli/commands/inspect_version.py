@@ -36,11 +36,9 @@ def run(reference: str, out: Output) -> JsonResult:
             f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
         )
     if found := facts.conversations:
-        turns = counted(found.turns, "turn")
-        out.line(
-            f"  chat       {counted(found.conversations, 'conversation')}, {turns} of the assistant; "
-            f"{percent(found.learned_share)} of the tokens are learned by default"
-        )
+        learned = f"{percent(found.learned_share)} of the tokens are learned by default"
+        chats = f"{counted(found.conversations, 'conversation')}, {counted(found.turns, 'turn')} of the assistant"
+        out.line(f"  chat       {chats}; {learned}" if found.conversations else f"  masks      {learned}")
         roles = (f"{role} {count:,}" for role, count in found.tokens.items())
         out.line(f"  roles      {', '.join(roles)}")
     splits = [
