@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.agreement import Comparison
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.meshes import ranks_text
 from tokenloom.reader.ranks import DataRank, find_ranks
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -94,9 +99,16 @@ def test_another_number_of_data_ranks_is_named() -> None:
 
 def test_two_equal_data_ranks_are_named_at_once() -> None:
     found = _compared(_of_numbers(0, 1, 1, 3), 4, seconds=1000)
-    assert found.keys() == {0, 1, 2, 3}
-    assert all("no loader of data rank 2, of 4, asks for its first batch, though all 4" in m for m in found.values())
-    assert "ranks 1 and 2 would read the rows of data rank 1. Pass the mesh" in found[1]
+    assert found.keys() == {0, 1, 2, 3}  # nobody waits for data rank 2
+    expected = "ranks 1 and 2 would read the rows of data rank 1, but with 4 data ranks, each has 1 of the 4 ranks"
+    assert all(message.startswith(expected) for message in found.values())
+
+
+def test_a_model_parallel_peer_with_other_rows_is_seen_without_a_mesh() -> None:
+    ranks = {rank: DataRank(number, 2, "arguments") for rank, number in enumerate([0, 0, 0, 1])}
+    found = _compared(ranks, 4)
+    assert found  # perhaps only the last to come
+    assert all(m.startswith("ranks 0 to 2 would read the rows of data rank 0, but with 2") for m in found.values())
 
 
 def test_a_rank_that_never_comes_is_named_after_the_limit() -> None:
@@ -110,14 +122,70 @@ def test_a_rank_that_never_comes_is_named_after_the_limit() -> None:
         assert "compare_ranks=None turns this comparison off" in message
 
 
-def test_a_peer_of_the_mesh_with_other_rows_is_named() -> None:
-    ranks = _of_mesh({"dp": 2, "tp": 2}, 4) | {1: DataRank(1, 2, "arguments")}  # it belongs to data rank 0
-    for first in ([0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1]):
-        found = _compared({rank: ranks[rank] for rank in first}, 4)
-        assert found.keys() & {0, 1}
+_SIZES: list[dict[str, int]] = [
+    {"dp": 2},
+    {"dp": 2, "tp": 2},
+    {"pp": 2, "dp": 2},
+    {"dp_replicate": 2, "dp_shard": 2, "cp": 2},
+    {"pp": 2, "dp_replicate": 2, "dp_shard": 2, "tp": 2},
+    {"dp": 4, "cp": 2, "tp": 2},
+    {"dp": 16},
+]
+
+
+@pytest.mark.parametrize("sizes", _SIZES, ids=str)
+def test_each_planted_mistake_on_each_mesh_is_named(sizes: dict[str, int]) -> None:
+    size = Mesh(sizes, 0).mesh.numel()
+    ranks = _of_mesh(sizes, size)
+    world_size = ranks[0].world_size
+    rng = random.Random(str(sizes))
+    order = rng.sample(range(size), size)  # in which they come
+    wrong = rng.randrange(size)
+    assert _compared({rank: ranks[rank] for rank in order}, size) == {}
+
+    # another seed on one rank, another version on the second of two nodes
+    for those in ({wrong}, {*range(size // 2, size)}):
+        found = _compared({rank: ranks[rank] for rank in order}, size, dict.fromkeys(those, "other"))
+        assert found.keys() & those if len(order) - len(those) > 1 else found
+        assert all(re.search(r"rank \d+ reads copy \d+: other, data ranks", message) for message in found.values())
+
+    # two data ranks are equal: all ranks of one of them read the rows of another
+    own = ranks[wrong].rank
+    equal = {
+        r: replace(found, rank=(own + 1) % world_size) if found.rank == own else found for r, found in ranks.items()
+    }
+    found = _compared({rank: equal[rank] for rank in order}, size, seconds=1000)
+    assert found.keys() == {*range(size)}
+    for message in found.values():
+        assert re.search(rf"would read the rows of data rank {(own + 1) % world_size}, ", message)
+
+    # one rank reads other rows than its peers
+    if len(ranks[wrong].peers) > 1:
+        for peers in ((), (wrong,)):
+            alone = ranks | {wrong: DataRank((own + 1) % world_size, world_size, "arguments", peers)}
+            found = _compared({rank: alone[rank] for rank in order}, size)
+            assert found
+            by_number = f" would read the rows of data rank {(own + 1) % world_size}, but with {world_size} data ranks"
+            assert all(m.startswith(f"rank {wrong} would read the rows of") or by_number in m for m in found.values())
+
+    # no rank of one data rank comes
+    absent = ranks[wrong].peers
+    found = _compared({rank: ranks[rank] for rank in order if rank not in absent}, size, seconds=0.2)
+    assert found.keys() == {*range(size)} - {*absent}
+    for message in found.values():
+        assert message.startswith(f"no loader of data rank {own}, of {world_size}, asks for its first batch within")
+        assert f"Of the process group, {ranks_text(absent)} did not come" in message
+
+
+def test_another_order_of_dimensions_on_one_node_is_named() -> None:
+    ranks = _of_mesh({"dp": 2, "tp": 4}, 8)
+    turned: Any = [Mesh({"tp": 4, "dp": 2}, rank) for rank in range(8)]
+    ranks |= {rank: find_ranks(None, None, turned[rank]) for rank in range(4, 8)}
+    for seed in range(5):
+        found = _compared({rank: ranks[rank] for rank in random.Random(seed).sample(range(8), 8)}, 8)
+        assert found
         assert all(
-            "rank 1 reads the rows of data rank 1, but the mesh of other ranks gives it those of data rank 0" in message
-            for message in found.values()
+            re.match(r"ranks? .* would read the rows of data rank [01], ", message) for message in found.values()
         )
 
 
@@ -129,13 +197,14 @@ def test_a_limit_is_positive(folder: Path) -> None:
 
 
 _RANK = """
-import json, sys
+import json, os, sys
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.meshes import ranks_text
 
 folder, rank, references = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
@@ -164,18 +233,30 @@ planted("equal", data, rank=0, world_size=2)
 if rank == 0:
     planted("missing", data, compare_ranks=1.0)
 planted("off", data, rank=0, world_size=2, compare_ranks=None)
-open(f"{folder}/{rank}.json", "w").write(json.dumps(found))
 dist.barrier()
+dist.destroy_process_group()
+
+planted("no group", data, mesh=mesh)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[4]}", rank=rank, world_size=2)
+planted("new group", data)  # rank 0 has compared once more than rank 1, in the group before
+dist.barrier()
+if rank == 1:
+    planted("gone", data)
+open(f"{folder}/{rank}.json", "w").write(json.dumps(found))
+os._exit(0)
 """
 
 
 @pytest.mark.slow
 def test_two_processes_name_planted_mistakes(tmp_path: Path) -> None:
     references = {"same": make_store(tmp_path / "a", (300, 90)), "other": make_store(tmp_path / "b", (300, 90), seed=7)}
-    command = [sys.executable, "-c", _RANK, str(tmp_path)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [[str(tmp_path), str(rank), json.dumps(references), str(port)] for rank in range(2)]
     running = [
-        subprocess.Popen([*command, str(rank), json.dumps(references)], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
+        subprocess.Popen([sys.executable, "-c", _RANK, *each], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
+        for each in arguments
     ]
     errors = [process.communicate(timeout=120)[1] for process in running]
     assert [process.returncode for process in running] == [0] * 2, errors
@@ -187,8 +268,8 @@ def test_two_processes_name_planted_mistakes(tmp_path: Path) -> None:
     for rank in found:
         assert "rank 1 reads" in rank["position"]
         assert '"samples": 12' in rank["position"]
-        assert "no loader of data rank 1, of 2" in rank["equal"]
         assert "ranks 0 and 1 would read the rows of data rank 0" in rank["equal"]
-        assert "off" not in rank
+        assert not rank.keys() & {"off", "no group", "new group"}
     assert any("rank 1 reads" in rank.get("version", "") for rank in found)  # the one that comes later
     assert "within 1 s. Of the process group, rank 1 did not come" in found[0]["missing"]
+    assert "the store of the process group does not answer while ranks compare" in found[1]["gone"]

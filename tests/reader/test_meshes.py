@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.reader.oracle import make_store
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.meshes import place_in_mesh, ranks_text
+from tokenloom.reader.ranks import find_ranks
 
 
 @pytest.fixture(scope="module")
@@ -50,28 +52,71 @@ def test_data_dimensions_are_found_and_flattened_in_mesh_order(sizes: dict[str, 
 def test_dims_name_other_dimensions() -> None:
     assert place_in_mesh(Mesh({"workers": 4, "tp": 2}, 5), "workers") == (2, 4, (4, 5))
     assert place_in_mesh(Mesh({"fsdp": 4, "tp": 2}, 5), ["fsdp"]) == (2, 4, (4, 5))
-    assert place_in_mesh(Mesh({"anything": 4}, 3), None) == (3, 4, (3,))
+    assert place_in_mesh(Mesh({"dp_replicate": 2, "fsdp": 4}, 5), ["dp_replicate", "fsdp"]) == (5, 8, (5,))
+    assert place_in_mesh(Mesh({"dp_outer": 2, "dp_shard": 2, "tp": 2}, 5), ["dp_outer", "dp_shard"]) == (2, 4, (4, 5))
+
+
+def test_a_mesh_of_one_dimension_has_the_data_ranks_under_any_name_but_those_of_the_model() -> None:
+    for name in ("anything", "fsdp", "dp_shard", "world"):
+        assert place_in_mesh(Mesh({name: 4}, 3), None) == (3, 4, (3,))
+    for name in ("tp", "cp", "pp", "sp", "ep"):
+        with pytest.raises(ValueError, match="name those of data parallelism"):
+            place_in_mesh(Mesh({name: 4}, 3), None)
+
+
+@pytest.mark.parametrize("names", [["dp"], ["dp", "cp"], ["dp", "cp", "tp"], ["pp", "dp"]])
+def test_a_part_of_a_mesh_stands_for_the_whole(names: list[str]) -> None:
+    sizes = {"pp": 2, "dp": 2, "cp": 2, "tp": 2}
+    for rank in range(16):
+        whole = Mesh(sizes, rank)
+        part = Mesh({name: sizes[name] for name in names}, rank % 2, whole)
+        assert place_in_mesh(part, None) == place_in_mesh(whole, None)
+        assert len(place_in_mesh(part, None).peers) == 8
+
+
+@pytest.mark.parametrize("half", ["dp_shard", "dp_replicate", "replicate", "shard"])
+def test_one_half_of_data_parallelism_stands_alone_beside_dimensions_of_the_model(half: str) -> None:
+    mesh = Mesh({"pp": 2, half: 2, "tp": 2}, 3)
+    assert place_in_mesh(mesh, None) == (1, 2, (2, 3, 6, 7))
+    assert place_in_mesh(Mesh({half: 2}, 1, mesh), None) == (1, 2, (2, 3, 6, 7))
+
+
+_HSDP = Mesh({"dp_replicate": 2, "dp_shard": 2}, 0)
+_WORLD = Mesh({"world": 16}, 0)  # torchtitan's meshes are parts of it, which it does not know
 
 
 @pytest.mark.parametrize(
     ("mesh", "dims", "message"),
     [
         (Mesh({"tp": 2, "pp": 2}, 0), None, r"dimensions \('tp', 'pp'\): name those of data parallelism"),
-        (Mesh({"dp_shard": 2, "tp": 2}, 0), None, "name those of data parallelism"),
-        (Mesh({"fsdp": 2, "tp": 2}, 0), None, "name those of data parallelism"),
+        (Mesh({"dp_outer": 2, "dp_shard": 2}, 0), None, "name those of data parallelism"),
         (Mesh({"dp": 2}, 0), ["tp"], r"the mesh has the dimensions \('dp',\): name those"),
         (Mesh({"dp": 2}, 0), [], "each once"),
         (Mesh({"dp": 2, "tp": 2}, 0), ["dp", "dp"], "each once"),
-        (Mesh({"fsdp": 2, "cp": 2}, 0), None, "'fsdp' beside 'cp' contains the context parallel ranks"),
-        (Mesh({"fsdp": 2, "cp": 2}, 0), ["fsdp"], "'fsdp' beside 'cp' contains the context parallel ranks"),
-        (Mesh({"dp_shard_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), None, "'dp_shard_cp' beside 'cp'"),
-        (Mesh({"dp_shard": 2}, 0, Mesh({"dp_replicate": 2, "dp_shard": 2}, 0)), None, "'dp_replicate' need other rows"),
+        (Mesh({"fsdp": 2, "cp": 2}, 0), None, "'fsdp' contains the context parallel ranks if there are any"),
+        (Mesh({"fsdp": 2, "cp": 2}, 0), ["fsdp"], "'fsdp' contains the context parallel ranks"),
+        (Mesh({"fsdp": 2, "tp": 2}, 0), None, r"without context parallelism, name .* with dims=\(\.\.\.\)"),
+        (Mesh({"dp_replicate": 2, "fsdp": 2}, 0), None, "'fsdp' contains the context parallel ranks"),
+        (Mesh({"dp_shard_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), None, "'dp_shard_cp' contains"),
+        (Mesh({"dp_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), ["dp_cp"], "'dp_cp' contains"),
+        (Mesh({"dp_shard": 2}, 0, _HSDP), None, "the ranks of 'dp_replicate' need other rows too"),
+        (Mesh({"tp": 2}, 0, Mesh({"dp": 2, "tp": 2}, 0)), None, "name those of data parallelism"),
+        (Mesh({"fsdp": 2}, 0, _WORLD), None, "'fsdp' contains the context parallel ranks if there are any"),
+        (Mesh({"loss_mesh": 2}, 0, _WORLD), None, "'loss_mesh' contains"),
+        (Mesh({"dp_replicate": 2}, 0, _WORLD), None, "name those of data parallelism"),
+        (Mesh({"x": 2}, 0, _WORLD), None, "name those of data parallelism"),
         (Mesh({"dp": 2}, 7), None, "this process is not in the mesh"),
     ],
 )
 def test_meshes_that_would_give_wrong_rows_are_refused(mesh: Any, dims: list[str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         place_in_mesh(mesh, dims)
+
+
+def test_what_is_no_mesh_is_refused() -> None:
+    group: Any = object()
+    with pytest.raises(TypeError, match="mesh must be a DeviceMesh, not a object; or pass rank and world_size"):
+        find_ranks(None, None, group)
 
 
 def test_a_loader_says_who_gets_the_same_rows(reference: str) -> None:
@@ -97,31 +142,84 @@ def test_an_iterable_takes_the_rows_of_the_mesh_too(reference: str) -> None:
     assert streamed["input_ids"].equal(loaded["input_ids"])
 
 
-_FAKE_GROUP = """
+_MESHES = """
+import json
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from tokenloom.reader.meshes import place_in_mesh
 
-dist.init_process_group("fake", rank=13, world_size=16, store=FakeStore())
-mesh = init_device_mesh("cpu", (2, 2, 2, 2), mesh_dim_names=("pp", "dp_replicate", "dp_shard", "tp"))
-print(*place_in_mesh(mesh, None))
-print(*place_in_mesh(mesh["dp_replicate", "dp_shard"], None))
-print(*place_in_mesh(mesh["dp_replicate", "dp_shard"]._flatten("batch"), None))
-try:
-    place_in_mesh(mesh["dp_shard"], None)
-except ValueError as error:
-    print(error)
-print(*place_in_mesh(init_device_mesh("cpu", (16,)), None))
+def place(mesh, dims=None):
+    try:
+        return place_in_mesh(mesh, dims)
+    except ValueError as error:
+        return str(error)
+
+def places(size, rank):
+    dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
+    half = size // 2
+    mesh = lambda sizes, *names: init_device_mesh("cpu", sizes, mesh_dim_names=names or None)
+    found = {"tp": place(mesh((half, 2), "dp", "tp")), "unnamed": place(mesh((size,)))}
+    found["unnamed 2"] = place(mesh((half, 2)))
+    found["one of 1"] = place(mesh((1, size), "dp", "tp"))
+    if size >= 8:
+        hsdp = mesh((size // 8, 2, 2, 2), "pp", "dp_replicate", "dp_shard", "tp")
+        found["hsdp"] = place(hsdp)
+        found["hsdp part"] = place(hsdp["dp_replicate", "dp_shard"])
+        found["hsdp flat"] = place(hsdp["dp_replicate", "dp_shard"]._flatten("dp"))
+        found["hsdp half"] = place(hsdp["dp_shard"])
+        found["tp part"] = place(hsdp["tp"])
+        # torchtitan 0.3.0 makes all of its meshes from one of the whole world
+        world = mesh((size,), "world")
+        data = world._unflatten(0, (size // 8, 2, 2, 2), ("pp", "batch", "cp", "tp"))
+        model = world._unflatten(0, (size // 8, 1, 4, 2), ("pp", "dp_replicate", "fsdp", "tp"))
+        found["batch"] = place(data["batch"])
+        found["data"] = place(data)
+        found["fsdp"] = place(model["fsdp"])
+        found["loss"] = place(data["batch", "cp"]._flatten("loss_mesh"))
+        found["named"] = place(model["fsdp"], ["fsdp"])
+        # the order of ranks of Megatron-core: tp, cp, dp, pp, from the innermost
+        megatron = mesh((size // 8, 2, 2, 2), "pp", "dp", "cp", "tp")
+        found["megatron"] = place(megatron["dp"])
+        found["group"] = place(DeviceMesh.from_group(dist.new_group([rank]), "cpu"))
+    dist.destroy_process_group()
+    return found
+
+print(json.dumps([[places(size, rank) for rank in range(size)] for size in (2, 8, 16)]))
 """
 
 
-def test_meshes_of_torch_are_read() -> None:
-    done = subprocess.run([sys.executable, "-c", _FAKE_GROUP], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.splitlines() == [
-        "2 4 (4, 5, 12, 13)",
-        "2 4 (13,)",
-        "2 4 (13,)",
-        "the ranks of 'dp_replicate' need other rows too: pass a mesh with 'dp_shard' and 'dp_replicate'",
-        "13 16 (13,)",
-    ], done.stderr
+@pytest.fixture(scope="module")
+def places() -> list[list[dict[str, Any]]]:
+    """What place_in_mesh gives for meshes of torch of 2, 8 and 16 ranks, on each rank."""
+    done = subprocess.run([sys.executable, "-c", _MESHES], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[list[dict[str, Any]]] = json.loads(done.stdout)
+    return found
+
+
+def test_meshes_of_torch_give_each_rank_its_rows(places: list[list[dict[str, Any]]]) -> None:
+    for size, of_ranks in zip((2, 8, 16), places, strict=True):
+        for rank, found in enumerate(of_ranks):
+            first = rank // 2 * 2
+            assert found["tp"] == [rank // 2, size // 2, [first, first + 1]]
+            assert found["unnamed"] == [rank, size, [rank]]
+            assert "have no names: pass mesh_dim_names to init_device_mesh" in found["unnamed 2"]
+            assert found["one of 1"] == [0, 1, [*range(size)]]
+            if size == 2:
+                continue
+            stages = range(size // 8)
+            own = rank // 2 % 4
+            expected = [own, 4, [8 * stage + 2 * own + tp for stage in stages for tp in range(2)]]
+            assert found["hsdp"] == found["hsdp part"] == expected
+            assert found["hsdp flat"] == [own, 4, [rank]]  # a flattened mesh knows no others
+            assert "the ranks of 'dp_replicate' need other rows too" in found["hsdp half"]
+            assert "name those of data parallelism" in found["tp part"]
+            own = rank // 4 % 2
+            assert found["batch"] == [own, 2, [rank]]
+            expected = [own, 2, [8 * stage + 4 * own + i for stage in stages for i in range(4)]]
+            assert found["data"] == found["megatron"] == expected
+            for name in ("fsdp", "loss"):
+                assert "contains the context parallel ranks if there are any" in found[name]
+            assert found["named"] == [rank // 2 % 4, 4, [rank]]
+            assert found["group"] == [0, 1, [rank]]

@@ -6,11 +6,11 @@ and those that never come are named after a time limit. A rank makes some small 
 
 from __future__ import annotations
 
-import itertools
+import json
 import time
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import TokenloomError
+from tokenloom.errors import TokenloomError, message_of
 from tokenloom.reader.meshes import ranks_text
 from tokenloom.reader.ranks import DataRank, process_group
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _LONGEST_PAUSE = 0.25  # seconds
 _SWITCH = "compare_ranks=None turns this comparison off"
-_numbers = itertools.count()  # comparison k of this process is with comparison k of the others
 
 
 def compare_ranks(ranks: DataRank, summary: str, place: str, seconds: float) -> None:
@@ -41,8 +40,16 @@ def compare_ranks(ranks: DataRank, summary: str, place: str, seconds: float) -> 
         return
     from torch.distributed.distributed_c10d import _get_default_store  # torch has no public name for it
 
-    store = distributed.PrefixStore(f"tokenloom/{next(_numbers)}", _get_default_store())
-    Comparison(store, distributed.get_rank(), distributed.get_world_size(), ranks).run(summary, place, seconds)
+    store, rank = distributed.PrefixStore("tokenloom", _get_default_store()), distributed.get_rank()
+    try:
+        number = store.add(f"comparisons of rank {rank}", 1)  # comparison k of a rank is with those k of the others
+        store = distributed.PrefixStore(str(number), store)
+        Comparison(store, rank, distributed.get_world_size(), ranks).run(summary, place, seconds)
+    except distributed.DistError as error:
+        raise TokenloomError(
+            "the store of the process group does not answer while ranks compare what they read: the process that "
+            f"holds it, mostly rank 0, may have ended; its log says why ({message_of(error)})"
+        ) from error
 
 
 class Comparison:
@@ -60,66 +67,85 @@ class Comparison:
     def run(self, summary: str, place: str, seconds: float) -> None:
         """Compare; see compare_ranks."""
         self._compare_streams(f"{summary}, data ranks: {self._ranks.world_size}", place)
-        for peer in self._ranks.peers:
-            self._store.set(f"place of {peer}", str(self._ranks.rank))
-        self._store.set(f"data rank of {self._group_rank}", str(self._ranks.rank))
-        if self._store.add(f"ranks of {self._ranks.rank}", 1) == 1:
-            self._store.add("data ranks", 1)
-        self._store.add("ranks", 1)
+        self._compare_rows()
         self._wait(seconds)
-        # Of two ranks that write before they read, at least one reads what the other wrote.
-        for rank in {*self._ranks.peers, self._group_rank}:
-            expected, found = self._number(f"place of {rank}"), self._number(f"data rank of {rank}")
-            if None not in (expected, found) and expected != found:
-                raise TokenloomError(
-                    f"rank {rank} reads the rows of data rank {found}, but the mesh of other ranks gives it those "
-                    f"of data rank {expected}: pass the same mesh to the loaders of all ranks ({_SWITCH})"
-                )
+
+    def _fail(self, message: str) -> None:
+        """Raise TokenloomError, here and in the ranks that wait."""
+        self._store.set("difference", f"{message} ({_SWITCH})")
+        self._wait(0)
 
     def _compare_streams(self, summary: str, place: str) -> None:
-        """Compare with the rank that came first; a difference is written down before this rank counts as present."""
+        """Compare with the rank that came first."""
         mine = f"rank {self._group_rank} reads {place}: {summary}"
         if self._store.add("first", 1) == 1:
             self._store.set("first summary", summary)
             self._store.set("first text", mine)
         elif self._store.get("first summary").decode() != summary:
             other = self._store.get("first text").decode()
-            message = (
+            self._fail(
                 f"ranks would read different streams: {'; '.join(sorted([mine, other]))}. Pass the same state and the "
                 "same arguments to all of them, take the first batches of several loaders in the same order on all "
-                f"ranks, and name the version by its 16 digits, because a tag may move ({_SWITCH})"
+                "ranks, and name the version by its 16 digits, because a tag may move"
             )
-            self._store.set("difference", message)
-            raise TokenloomError(message)
+
+    def _compare_rows(self) -> None:
+        """Compare with the ranks that read the same rows; only then does this rank count as present."""
+        own, most = self._ranks.rank, self._group_size // self._ranks.world_size
+        count = self._store.add(f"ranks of {own}", 1)
+        self._store.set(f"rank {count} of {own}", str(self._group_rank))
+        self._check_mesh(own, most)
+        if count > most:
+            self._fail(
+                f"{ranks_text(self._ranks_of(own))} would read the rows of data rank {own}, but with "
+                f"{self._ranks.world_size} data ranks, each has {most} of the {self._group_size} ranks: pass the mesh, "
+                "or its own data rank to each process"
+            )
+        if count == 1:
+            self._store.add("data ranks", 1)
+
+    def _check_mesh(self, own: int, most: int) -> None:
+        """Compare with the first rank of the data rank that has a mesh; it checks those that came before it."""
+        key = f"mesh of {own}"
+        if len(self._ranks.peers) == most and self._store.add(f"meshes of {own}", 1) == 1:
+            self._store.set(key, json.dumps(self._ranks.peers))
+            peers, unchecked = list(self._ranks.peers), self._ranks_of(own)
+        elif self._store.check([key]):
+            peers, unchecked = json.loads(self._store.get(key)), [self._group_rank]
+        else:
+            return
+        if wrong := sorted({*unchecked} - {*peers}):
+            self._fail(
+                f"{ranks_text(wrong)} would read the rows of data rank {own}, which the mesh of other ranks gives to "
+                f"{ranks_text(peers)}: pass the same mesh to the loaders of all ranks"
+            )
+
+    def _ranks_of(self, data_rank: int) -> list[int]:
+        """Return the ranks of the process group that have come for the rows of a data rank, ascending."""
+        count = self._store.add(f"ranks of {data_rank}", 0)
+        return sorted(int(self._store.get(f"rank {number} of {data_rank}")) for number in range(1, count + 1))
 
     def _wait(self, seconds: float) -> None:
         """Return when each data rank has a loader; raise TokenloomError at a difference, or if one has none."""
         end, pause = time.monotonic() + seconds, 0.001
         while True:
-            num_ranks, num_data_ranks = self._store.add("ranks", 0), self._store.add("data ranks", 0)
+            num_data_ranks = self._store.add("data ranks", 0)
             if self._store.check(["difference"]):
                 raise TokenloomError(self._store.get("difference").decode())
             if num_data_ranks == self._ranks.world_size:
                 return
-            if num_ranks == self._group_size or time.monotonic() > end:
+            if time.monotonic() > end:
                 raise TokenloomError(self._describe_missing(seconds))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _number(self, key: str) -> int | None:
-        return int(self._store.get(key)) if self._store.check([key]) else None
-
     def _describe_missing(self, seconds: float) -> str:
-        found = [self._number(f"data rank of {rank}") for rank in range(self._group_size)]
-        missing = sorted({*range(self._ranks.world_size)} - {*found})
-        text = f"no loader of data {ranks_text(missing)}, of {self._ranks.world_size}, asks for its first batch"
-        if absent := [rank for rank, data_rank in enumerate(found) if data_rank is None]:
-            return (
-                f"{text} within {seconds:g} s. Of the process group, {ranks_text(absent)} did not come: they may have "
-                f"failed, or read fewer loaders; a longer limit is compare_ranks=seconds, and {_SWITCH}"
-            )
-        of_first = [rank for rank, data_rank in enumerate(found) if data_rank == self._ranks.rank]
+        world_size = self._ranks.world_size
+        found = [self._ranks_of(data_rank) for data_rank in range(world_size)]
+        missing = [data_rank for data_rank in range(world_size) if not found[data_rank]]
+        absent = sorted({*range(self._group_size)}.difference(*found))
         return (
-            f"{text}, though all {self._group_size} ranks of the process group do: {ranks_text(of_first)} would read "
-            f"the rows of data rank {self._ranks.rank}. Pass the mesh, or its own data rank to each process ({_SWITCH})"
+            f"no loader of data {ranks_text(missing)}, of {world_size}, asks for its first batch within {seconds:g} s. "
+            f"Of the process group, {ranks_text(absent)} did not come: they may have failed, or read fewer loaders; a "
+            f"longer limit is compare_ranks=seconds, and {_SWITCH}"
         )

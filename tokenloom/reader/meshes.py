@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _DATA_DIMS = (("dp",), ("batch",), ("dp_replicate", "dp_shard"), ("replicate", "shard"))
-_WITH_CONTEXT = ("fsdp", "dp_shard_cp")  # torchtitan's names of dp_shard and cp together
+_MODEL_DIMS = {"cp", "ep", "pp", "sp", "tp"}
+_WITH_CONTEXT = {"dp_cp", "dp_shard_cp", "fsdp", "loss", "loss_mesh"}  # names of data and context parallelism together
 
 
 class MeshPlace(NamedTuple):
@@ -30,13 +31,22 @@ def place_in_mesh(mesh: DeviceMesh, dims: Sequence[str] | None) -> MeshPlace:
     """Return the place of this process in a mesh, its data-parallel dimensions flattened in the mesh's order.
 
     Args:
-        mesh: of one dimension, the data-parallel ranks, or with names.
+        mesh: with names; or of one dimension, the data-parallel ranks. A part of a mesh stands for the whole.
         dims: the data-parallel dimensions; None for dp, batch, dp_replicate with dp_shard, or replicate with shard.
 
-    Raises ValueError if the dimensions are not there, leave out ranks that need other rows, or span context parallel
-    ranks; or if this process is not in the mesh.
+    Raises:
+        TypeError: the mesh is not one.
+        ValueError: the dimensions are not there, leave out ranks that need other rows, or span context parallel
+            ranks; or this process is not in the mesh.
     """
-    axes = _data_axes(mesh, [dims] if isinstance(dims, str) else dims)
+    if not hasattr(mesh, "mesh_dim_names"):
+        raise TypeError(f"mesh must be a DeviceMesh, not a {type(mesh).__name__}; or pass rank and world_size")
+    # A torch without this method knows no whole.
+    whole = getattr(mesh, "_get_root_mesh", lambda: mesh)()
+    chosen = _chosen_dims(mesh, whole, (dims,) if isinstance(dims, str) else dims)
+    if {*chosen} <= {*_names(whole)}:
+        mesh = whole  # it has the ranks that get the same rows
+    axes = sorted(map(_names(mesh).index, chosen)) or [0]
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise ValueError("this process is not in the mesh: make no loader in it, or pass the mesh that it is in")
@@ -47,40 +57,46 @@ def place_in_mesh(mesh: DeviceMesh, dims: Sequence[str] | None) -> MeshPlace:
     return MeshPlace(rank, world_size, tuple(sorted(of_data_ranks[rank].tolist())))
 
 
-def _data_axes(mesh: DeviceMesh, dims: Sequence[str] | None) -> list[int]:
-    names = tuple(mesh.mesh_dim_names or ())
-    # A part of a mesh knows the whole; a torch without this method has no names to add.
-    whole = getattr(mesh, "_get_root_mesh", lambda: mesh)()
-    every = {*names, *(whole.mesh_dim_names or ())}
-    chosen = _known_dims(mesh.ndim, names) if dims is None else tuple(dims)
-    if "cp" in every and (spans := {*_WITH_CONTEXT} & {*(chosen or names)}):
+def _names(mesh: DeviceMesh) -> tuple[str, ...]:
+    return tuple(mesh.mesh_dim_names or ())
+
+
+def _chosen_dims(mesh: DeviceMesh, whole: DeviceMesh, dims: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the data-parallel dimensions of a mesh, none if its only one has no name; see place_in_mesh."""
+    names, every = _names(mesh), {*_names(mesh), *_names(whole)}
+    if not names and mesh.ndim > 1:
+        raise ValueError("the dimensions of the mesh have no names: pass mesh_dim_names to init_device_mesh")
+    if dims is None and mesh is whole and mesh.ndim == 1 and not every & _MODEL_DIMS:
+        return names
+    suspects = {*names} if dims is None else {*dims} if "cp" in every else set()
+    for spans in suspects & _WITH_CONTEXT:
         raise ValueError(
-            f"the dimension {spans.pop()!r} beside 'cp' contains the context parallel ranks, which need the same rows: "
-            "pass a mesh with the dimension 'batch', or with dp_replicate and dp_shard"
+            f"the dimension {spans!r} contains the context parallel ranks if there are any, and they need the same "
+            "rows: pass a mesh with the dimension 'batch', or with dp_replicate and dp_shard; without context "
+            "parallelism, name the data-parallel dimensions with dims=(...)"
         )
-    if dims is None and (left_out := _other_half(chosen, every)):
-        raise ValueError(
-            f"the ranks of {left_out!r} need other rows too: pass a mesh with {chosen[0]!r} and {left_out!r}"
-        )
-    if mesh.ndim == 1 and dims is None:
-        return [0]
+    chosen = _known_dims({*names}, every, _names(whole)) if dims is None else tuple(dims)
     if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= {*names}:
         raise ValueError(
             f"the mesh has the dimensions {names}: name those of data parallelism, each once, with dims=(...); without "
             'it they are "dp", "batch", "dp_replicate" with "dp_shard", or "replicate" with "shard"'
         )
-    return sorted(map(names.index, chosen))
+    return chosen
 
 
-def _known_dims(ndim: int, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the data-parallel dimensions by their usual names; none if there are none."""
-    return names if ndim == 1 else next((known for known in _DATA_DIMS if {*known} <= {*names}), ())
+def _known_dims(names: set[str], every: set[str], of_whole: Sequence[str]) -> tuple[str, ...]:
+    """Return the data-parallel dimensions among names; raise ValueError if the whole mesh has another half of them.
 
-
-def _other_half(chosen: tuple[str, ...], every: set[str]) -> str | None:
-    """Return the dimension that belongs to the only chosen one and is in the whole mesh, such as dp_replicate."""
-    pairs = [known for known in _DATA_DIMS if len(known) == 2 and len({*known} & {*chosen}) == 1]
-    return next((name for pair in pairs for name in pair if name in every and name not in chosen), None)
+    One half stands alone only if the whole mesh has it, and nothing else but dimensions of the model.
+    """
+    for known in _DATA_DIMS:
+        found = tuple(name for name in known if name in names)
+        if found and {*found} < {*known} & every:
+            (other,) = {*known} - {*found}
+            raise ValueError(f"the ranks of {other!r} need other rows too: pass a mesh with {found[0]!r} and {other!r}")
+        if found == known or (found and {*of_whole} - _MODEL_DIMS == {*found}):
+            return found
+    return ()
 
 
 def peers_text(peers: Sequence[int]) -> str:
