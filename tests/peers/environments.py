@@ -34,7 +34,7 @@ ENVIRONMENTS = {
     "automodel": Environment(("numpy==2.4.6", _TORCH), alone=("nemo-automodel==0.7.0",)),
     "datasets": Environment(("datasets==5.2.0",)),
     "datasets-3": Environment(("datasets==3.6.0",)),
-    "datatrove": Environment(("datatrove==0.10.1", _TORCH)),
+    "datatrove": Environment(("datatrove==0.10.1", "tokenizers==0.23.3", _TORCH)),
     "litdata": Environment(("litdata==0.2.76", _TORCH, "torchvision==0.28.0")),
     "megatron": Environment(("megatron-core==0.16.1", _TORCH)),
     "olmo": Environment(("ai2-olmo-core==3.0.0", _TORCH)),

@@ -32,7 +32,7 @@ def _reader(form: str, **options: Any) -> SourceReader:
     return make_reader({"kind": "tokens", "format": form, **default, **options})
 
 
-def _documents(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
+def documents_in(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
     """Return the row and the ids of each document."""
     return [
         (row, np.frombuffer(text, "<u4").tolist())
@@ -41,15 +41,16 @@ def _documents(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
     ]
 
 
-def _masks(batches: Sequence[Rows]) -> list[list[int]]:
+def masks_in(batches: Sequence[Rows]) -> list[list[int]]:
+    """Return the mask of each document, with a value for the end-of-text id."""
     return [list(mask) for rows in batches if rows.masks is not None for mask in rows.masks.to_pylist()]
 
 
-def _read(form: str, path: Path, **options: Any) -> list[Rows]:
-    """Return what a source with one file reads."""
-    (file,) = _reader(form, **options).files(str(path))
-    reader = _reader(form, **options | file.options)
-    return [rows for part in reader.partitions(file.url) for rows in reader.read(file.url, part)]
+def read_all(form: str, path: Path, **options: Any) -> list[Rows]:
+    """Return what a source reads."""
+    files = _reader(form, **options).files(str(path))
+    readers = [(_reader(form, **options | file.options), file.url) for file in files]
+    return [rows for reader, url in readers for part in reader.partitions(url) for rows in reader.read(url, part)]
 
 
 def _plain(ids: list[int], bos_id: int | None) -> list[tuple[int, list[int]]]:
@@ -83,10 +84,10 @@ def test_inferred_documents_are_those_of_a_plain_loop_however_the_file_is_cut(
         patch.setattr(inferred, "PIECE_TOKENS", piece_tokens)
         reader = _reader("nanogpt", bos_id=bos_id)
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
-        assert _documents(found) == expected
+        assert documents_in(found) == expected
         for row, document in expected:
             again = [rows for part in reader.locate(str(path), [row]) for rows in reader.read(str(path), part)]
-            assert _documents(again) == [(row, document)]
+            assert documents_in(again) == [(row, document)]
 
 
 @settings(max_examples=count(80, 1000), deadline=None)
@@ -113,8 +114,8 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
         bounds = [0, *[cut] * (cut < len(lengths)), len(lengths)]
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
     parts = np.split(ids, ends[:-1].astype(np.int64)), np.split(learned, ends[:-1].astype(np.int64))
-    assert _documents(found) == list(enumerate(part.tolist() for part in parts[0]))
-    assert _masks(found) == [[*part.tolist(), 0] for part in parts[1]]  # the end-of-text id is not in the file
+    assert documents_in(found) == list(enumerate(part.tolist() for part in parts[0]))
+    assert masks_in(found) == [[*part.tolist(), 0] for part in parts[1]]  # the end-of-text id is not in the file
 
 
 def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
@@ -127,10 +128,10 @@ def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
     expected = [(0, [5]), (103, [7]), (105, [8] * 19)]
     skipping = _reader("nanogpt", max_bytes=80, on_error="skip")
     found = list(skipping.read(path, FileRange(0, len(ids))))
-    assert _documents(found) == expected
+    assert documents_in(found) == expected
     (bad,) = [bad for rows in found for bad in rows.bad]
     assert (bad.row, bad.reason) == (2, "too_large")
-    assert _documents(list(skipping.read(path, FileRange(50, len(ids))))) == expected[1:]
+    assert documents_in(list(skipping.read(path, FileRange(50, len(ids))))) == expected[1:]
     with pytest.raises(InputError, match=r"ids.bin, document at token 2: .* too many for documents.max_bytes"):
         list(_reader("nanogpt", max_bytes=80).read(path, FileRange(0, len(ids))))
 
@@ -145,7 +146,7 @@ def test_memory_holds_a_document_not_the_file(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(inferred, "read_values", noting)
     monkeypatch.setattr(inferred, "PIECE_TOKENS", 100)
     np.array([*[5] * 150, _EOT] * 60, np.uint16).tofile(tmp_path / "ids.bin")
-    assert len(_documents(_read("nanogpt", tmp_path / "ids.bin"))) == 60
+    assert len(documents_in(read_all("nanogpt", tmp_path / "ids.bin"))) == 60
     assert max(read) <= 201
 
 
@@ -176,15 +177,15 @@ def _llmc(folder: Path, ids: list[int], header: list[int] | None = None, dtype: 
 
 
 def test_lines_of_olmo_may_have_more_fields_and_may_be_missing(tmp_path: Path) -> None:
-    path = _olmo(tmp_path, '0,2,"a,b",s3://x,1\n2,5,c,s3://x,2\n')
-    assert _documents(_read("olmo", path)) == [(0, [5, 6]), (1, [_EOT, 7])]
+    path = _olmo(tmp_path, '0,2,"a,""\nb",s3://x,1\r\n2,5,c,s3://x,2\r\n')  # as dolma's tool writes
+    assert documents_in(read_all("olmo", path)) == [(0, [5, 6]), (1, [_EOT, 7])]
     path.with_suffix(".csv.gz").unlink()
-    assert _documents(_read("olmo", path)) == [(0, [5, 6]), (3, [7])]
+    assert documents_in(read_all("olmo", path)) == [(0, [5, 6]), (3, [7])]
 
 
 def test_masks_lie_beside_token_files_and_are_no_inputs(tmp_path: Path) -> None:
     _olmo(tmp_path, mask=b"\1\0\1\1\1")
-    assert _masks(_read("olmo", tmp_path / "*.npy")) == [[1, 0, 1], [1, 1]]
+    assert masks_in(read_all("olmo", tmp_path / "*.npy")) == [[1, 0, 1], [1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_masks_lie_beside_token_files_and_are_no_inputs(tmp_path: Path) -> None:
 )
 def test_lines_that_do_not_fit_the_tokens_are_reported(lines: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"token_ids_part_0000.csv.gz.*{message}.*copy .* again, or delete") as raised:
-        _read("olmo", _olmo(tmp_path, lines))
+        read_all("olmo", _olmo(tmp_path, lines))
     assert "\n" not in str(raised.value)
 
 
@@ -216,7 +217,7 @@ def test_lines_that_are_cut_off_are_reported(tmp_path: Path) -> None:
     for end in range(len(whole)):
         packed.write_bytes(whole[:end])
         with pytest.raises(InputError, match=r"csv\.gz"):
-            _read("olmo", path)
+            read_all("olmo", path)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_a_mask_that_does_not_fit_is_reported(mask: bytes, message: str, has_ind
     if not has_index:
         path.with_suffix(".csv.gz").unlink()
     with pytest.raises(InputError, match=rf"labels_mask_part_0000.npy.*{message}"):
-        _read("olmo", path)
+        read_all("olmo", path)
 
 
 @pytest.mark.parametrize("form", ["olmo", "nanogpt", "datatrove"])
@@ -241,33 +242,33 @@ def test_a_file_of_llmc_is_not_one_of_raw_ids(form: str, tmp_path: Path) -> None
     path = tmp_path / {"olmo": "a.npy", "nanogpt": "a.bin", "datatrove": "a.ds"}[form]
     _llmc(tmp_path, _IDS).rename(path)
     with pytest.raises(InputError, match=rf"{path.name}: it begins with the header of llm.c, .* set format: llmc"):
-        _read(form, path)
+        read_all(form, path)
 
 
 def test_a_file_of_numpy_is_not_one_of_olmo(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(5, np.uint16))
     with pytest.raises(InputError, match=r"begins with numpy's header, not with ids; write the array with tofile"):
-        _read("olmo", tmp_path / "a.npy")
+        read_all("olmo", tmp_path / "a.npy")
 
 
 def test_half_an_id_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(b"12345")
     with pytest.raises(InputError, match=r"train.bin: 5 bytes are not a multiple of the 2 of uint16"):
-        _read("nanogpt", tmp_path / "train.bin")
+        read_all("nanogpt", tmp_path / "train.bin")
 
 
 def test_ids_of_another_type_are_outside_of_the_vocabulary(tmp_path: Path) -> None:
     np.array([5, 6, 7, _EOT], np.uint16).tofile(tmp_path / "train.bin")
     with pytest.raises(InputError, match=r"train.bin, document at token 0: its token 0 is 393221.*the type of the ids"):
-        _read("nanogpt", tmp_path / "train.bin", dtype="uint32")
+        read_all("nanogpt", tmp_path / "train.bin", dtype="uint32")
 
 
 def test_the_metadata_of_datatrove_says_the_type_of_ids(tmp_path: Path) -> None:
     path = _datatrove(tmp_path, [2, 5], "Unknown|Tokenizer|2\n5\n5 T")
-    assert _documents(_read("datatrove", path, vocab_size=100_000)) == [(0, [5, 6]), (1, [_EOT, 7])]
+    assert documents_in(read_all("datatrove", path, vocab_size=100_000)) == [(0, [5, 6]), (1, [_EOT, 7])]
     Path(f"{path}.metadata").unlink()
     Path(f"{path}.index").unlink()
-    assert _documents(_read("datatrove", path)) == [(0, [5, 6]), (3, [7])]
+    assert documents_in(read_all("datatrove", path)) == [(0, [5, 6]), (3, [7])]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_files_of_datatrove_that_do_not_fit_are_reported(
     ends: list[int], metadata: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        _read("datatrove", _datatrove(tmp_path, ends, metadata))
+        read_all("datatrove", _datatrove(tmp_path, ends, metadata))
 
 
 @pytest.mark.parametrize(
@@ -303,14 +304,14 @@ def test_files_of_datatrove_that_do_not_fit_are_reported(
 )
 def test_a_wrong_header_of_llmc_is_reported(header: list[int], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"x_train_000000.bin: {message}"):
-        _read("llmc", _llmc(tmp_path, _IDS, header))
+        read_all("llmc", _llmc(tmp_path, _IDS, header))
 
 
 def test_a_header_of_llmc_that_is_cut_off_is_reported(tmp_path: Path) -> None:
     path = _llmc(tmp_path, _IDS)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(InputError, match=r"x_train_000000.bin: it ends at byte 1,000"):
-        _read("llmc", path)
+        read_all("llmc", path)
 
 
 @pytest.mark.parametrize(
@@ -318,15 +319,15 @@ def test_a_header_of_llmc_that_is_cut_off_is_reported(tmp_path: Path) -> None:
 )
 def test_an_end_of_text_id_begins_the_documents_of_llmc(header: list[int], dtype: str, tmp_path: Path) -> None:
     ids = [_EOT, 5, 6, _EOT, 7, 8]
-    assert _documents(_read("llmc", _llmc(tmp_path, ids, header, dtype))) == [(1, [5, 6]), (4, [7, 8])]
+    assert documents_in(read_all("llmc", _llmc(tmp_path, ids, header, dtype))) == [(1, [5, 6]), (4, [7, 8])]
     cut = [5, 6, _EOT, 7, _EOT, 8]  # its first document began in the file before
-    assert _documents(_read("llmc", _llmc(tmp_path, cut, header, dtype))) == [(0, [5, 6]), (3, [7]), (5, [8])]
+    assert documents_in(read_all("llmc", _llmc(tmp_path, cut, header, dtype))) == [(0, [5, 6]), (3, [7]), (5, [8])]
 
 
 def test_a_mask_alone_is_no_input(tmp_path: Path) -> None:
     _olmo(tmp_path, mask=b"\1\0\1\1\1")
     with pytest.raises(InputError, match=r"labels_mask_part_0000.npy: a mask, .* token file token_ids_part_0000.npy"):
-        _read("olmo", tmp_path / "labels_*.npy")
+        read_all("olmo", tmp_path / "labels_*.npy")
 
 
 def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
@@ -348,7 +349,7 @@ def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
 def test_raw_ids_are_of_the_type_that_is_given(dtype: str, tmp_path: Path) -> None:
     for form, name in [("olmo", "a.npy"), ("nanogpt", "a.bin"), ("datatrove", "a.ds")]:
         np.array(_IDS, dtype).tofile(tmp_path / name)
-        assert _documents(_read(form, tmp_path / name, dtype=dtype)) == [(0, [5, 6]), (3, [7])]
+        assert documents_in(read_all(form, tmp_path / name, dtype=dtype)) == [(0, [5, 6]), (3, [7])]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +358,7 @@ def test_raw_ids_are_of_the_type_that_is_given(dtype: str, tmp_path: Path) -> No
 def test_a_file_is_an_input_by_its_name(form: str, suffix: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"12")
     with pytest.raises(InputError, match=rf"a.txt: the ids of {form} are in .{suffix} files; write a path such as"):
-        _read(form, tmp_path / "a.txt")
+        read_all(form, tmp_path / "a.txt")
 
 
 def test_the_lines_of_a_file_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +371,7 @@ def test_the_lines_of_a_file_are_read_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(olmo, "_lines", noting)
     monkeypatch.setattr(indexed, "_INDEX_DOCUMENTS", 1)
-    assert len(_documents(_read("olmo", _olmo(tmp_path)))) == 2
+    assert len(documents_in(read_all("olmo", _olmo(tmp_path)))) == 2
     assert len(read) == 1
 
 
@@ -400,20 +401,20 @@ def file_of_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64()])
-def test_rows_of_any_integer_type_are_documents(kind: Any, file_of_rows: Path) -> None:
+def test_rows_of_any_integer_type_aredocuments_in(kind: Any, file_of_rows: Path) -> None:
     rows = [[5, 6, _EOT], None, [], [7], [8, 9, 10], [_EOT]]
     path = _written(file_of_rows, _table(rows, None, kind, attention_mask=[[1]] * 6, source=list("abcdef")))
     expected = [[5, 6], [], [], [7], [8, 9, 10], []]
-    assert _documents(_read("huggingface", path)) == list(enumerate(expected))
+    assert documents_in(read_all("huggingface", path)) == list(enumerate(expected))
     reader = _reader("huggingface")
     again = [rows for part in reader.locate(str(path), [4]) for rows in reader.read(str(path), part)]
-    assert (4, [8, 9, 10]) in _documents(again)
+    assert (4, [8, 9, 10]) in documents_in(again)
 
 
 def test_labels_are_the_mask(file_of_rows: Path) -> None:
     labels = [[-100, 6, _EOT], [7, -100], []]
-    found = _read("huggingface", _written(file_of_rows, _table([[5, 6, _EOT], [7, 8], []], labels)))
-    assert _masks(found) == [[0, 1, 1], [1, 0, 0], [0]]
+    found = read_all("huggingface", _written(file_of_rows, _table([[5, 6, _EOT], [7, 8], []], labels)))
+    assert masks_in(found) == [[0, 1, 1], [1, 0, 0], [0]]
 
 
 @pytest.mark.parametrize(
@@ -427,14 +428,16 @@ def test_labels_are_the_mask(file_of_rows: Path) -> None:
 )
 def test_labels_that_are_not_of_the_ids_are_reported(labels: list[Any], message: str, file_of_rows: Path) -> None:
     with pytest.raises(InputError, match=rf"{file_of_rows.name}, {message}"):
-        _read("huggingface", _written(file_of_rows, _table([[5, 6], [7, 8, _EOT]], labels)))
+        read_all("huggingface", _written(file_of_rows, _table([[5, 6], [7, 8, _EOT]], labels)))
 
 
 @pytest.mark.parametrize("rows", [[[5, 50_000]], [[5, -1]], [[5, None]]])
 def test_rows_with_ids_outside_of_the_vocabulary_are_bad(rows: list[Any], file_of_rows: Path) -> None:
     with pytest.raises(InputError, match=r"row 1: its token 1 is .*, outside of the vocabulary"):
-        _read("huggingface", _written(file_of_rows, _table([[5], *rows])))
-    assert _documents(_read("huggingface", _written(file_of_rows, _table([[5], *rows])), on_error="skip")) == [(0, [5])]
+        read_all("huggingface", _written(file_of_rows, _table([[5], *rows])))
+    assert documents_in(read_all("huggingface", _written(file_of_rows, _table([[5], *rows])), on_error="skip")) == [
+        (0, [5])
+    ]
 
 
 def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) -> None:
@@ -445,4 +448,4 @@ def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) 
         (pa.table({"text": ["a"]}), "not one column 'input_ids'; its columns are: text. Rename the column with ids"),
     ]:
         with pytest.raises(InputError, match=message):
-            _read("huggingface", _written(file_of_rows, table))
+            read_all("huggingface", _written(file_of_rows, table))

@@ -105,7 +105,8 @@ def _lines(index: str) -> Iterator[tuple[Int64s, Int64s]]:
     names = ["f0", "f1"]
     convert = pacsv.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.int64()), null_values=[])
     read = pacsv.ReadOptions(use_threads=False, autogenerate_column_names=True)
+    parse = pacsv.ParseOptions(newlines_in_values=True)  # of the fields after the first two
     with open_decompressed(index) as file:
-        for batch in pacsv.open_csv(pa.PythonFile(file, "r"), read, convert_options=convert):
+        for batch in pacsv.open_csv(pa.PythonFile(file, "r"), read, parse, convert):
             if len(batch):
                 yield batch.column(0).to_numpy(), batch.column(1).to_numpy()
