@@ -396,3 +396,29 @@ def test_inspect_and_report_say_no_bytes_of_text(imported: BuildSpec, capsys: py
     assert main(["report", f"{imported.store}/data"]) == 0
     page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
     assert "of UTF-8 text" not in page and _TEXTS[3][:8] in page
+
+
+def test_a_mask_that_is_imported_is_shown_checked_and_a_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = np.array([5, 6, _EOT, 7, 8, 9, _EOT], "<u2")
+    ids.tofile(tmp_path / "a.ds")
+    np.array([3, 7], "<u8").tofile(tmp_path / "a.ds.index")
+    np.array([0, 1, 1, 0, 0, 0, 1], np.uint8).tofile(tmp_path / "a.ds.loss")
+    source = {"format": "datatrove", "dtype": "uint16"}
+    checks = {"min_learned_share": 0.4, "stop_token_learned": True}
+    spec = tokens_spec(tmp_path, tmp_path / "a.ds", 100, source=source, checks=checks)
+    share, stop_token = build(spec).gates
+    assert (share.compared, share.found) == (True, "0.4286 (3 of 7 tokens of conversations)")
+    assert not stop_token.compared
+    reference = f"{spec.store}/data"
+    shown = run_json(capsys, "peek", reference)["documents"]
+    learned = {each["row"]: [(run["text"], run["learned"]) for run in each["runs"]] for each in shown}
+    assert learned == {0: [("5", False), ("6 <|endoftext|>", True)], 1: [("7 8 9", False), ("<|endoftext|>", True)]}
+    assert run_json(capsys, "inspect", reference)["conversations"]["learned"] == 3
+    assert run_json(capsys, "verify", reference, "--deep")["documents_encoded_again"] == 2
+    np.ones(7, np.uint8).tofile(tmp_path / "a.ds.loss")
+    assert "source changed" in verify_directly(reference, True, None, 0)["warnings"][0]
+    assert main(["report", reference]) == 0
+    page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
+    assert "those that the masks of the source say" in page
