@@ -20,6 +20,7 @@ from tokenloom.tasks.encoding.encoders import load_for_measuring
 from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
 from tokenloom.tasks.jobs import tokenize_job
 from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.rows.forms import IDS
 from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.shuffling.assign import cut_split
 from tokenloom.tasks.shuffling.documents_found import check_documents_found
@@ -109,7 +110,10 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(first.texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
-                share, is_whole = _share(job, tally.num_read, position() or job.part.start + num_bytes), False
+                at = (
+                    None if encoder.form is IDS else position()
+                )  # ids are counted with 4 bytes each, in files with fewer
+                share, is_whole = _share(job, tally.num_read, at or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds
     spills = [SpillCounts(0, [num_documents], [], checksum="")] if num_documents else []

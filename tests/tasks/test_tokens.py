@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.builders.chat_tokenizer import write_chat_tokenizer
 from tests.builders.commands import run_json
-from tests.builders.datasets import build, build_record, local_store, make_spec
+from tests.builders.datasets import build, build_record, jsonl_spec, local_store, make_spec
 from tests.builders.exported import Documents
 from tests.builders.token_files import TYPES, write_megatron
 from tests.counts import count
+from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, InputError
 from tokenloom.flows.direct import verify_directly
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.loading import load_spec
 from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -31,6 +35,7 @@ from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources.tokens import base, indexed
 from tokenloom.tasks.sources.tokens.documents import rows_of
+from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
 
 _EOT = 0
 _TEXTS = [f"document {i} of a corpus that was tokenized long ago" for i in range(40)]
@@ -422,3 +427,43 @@ def test_a_mask_that_is_imported_is_shown_checked_and_a_gate(
     assert main(["report", reference]) == 0
     page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
     assert "those that the masks of the source say" in page
+
+
+def test_tokens_and_texts_of_one_tokenizer_are_members_of_a_mixture(imported: BuildSpec, tmp_path: Path) -> None:
+    texts = jsonl_spec(tmp_path, [f"a new text {i}" for i in range(30)], splits={"train": 1.0})
+    build(texts)
+    members = [TokenDataset(f"{spec.store}/data", seq_len=16) for spec in (imported, texts)]
+    Mixture({"old": (members[0], 1), "new": (members[1], 1)})
+    (tmp_path / "other").mkdir()
+    other = tokens_spec(tmp_path / "other", write_megatron(tmp_path / "other" / "a", [[[5] * 40]], 1), 256, 255)
+    build(other)
+    with pytest.raises(ValueError, match="must have the same tokenizer"):
+        Mixture({"old": (members[0], 1), "other": (TokenDataset(f"{other.store}/data", seq_len=16), 1)})
+
+
+def test_the_files_of_the_tokenizer_that_decodes_are_part_of_the_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_chat_tokenizer(tmp_path / "tokenizer.json")
+    decode = {"kind": "huggingface", "path": "tokenizer.json", "eot": "<|endoftext|>"}
+    tokenizer = {"kind": "ids", "vocab_size": 2000, "eot_id": 0, "decode": decode}
+    write_megatron(tmp_path / "a", [[[65, 66, 67, 0]]])
+    sources = [{"kind": "tokens", "format": "megatron", "path": "a.bin"}]
+    fields = {"dataset": "data", "store": "store", "sources": sources, "tokenizer": tokenizer, "report": False}
+    (tmp_path / "spec.yaml").write_text(json.dumps(fields | {"splits": {"train": 1.0}}))
+    spec = load_spec(str(tmp_path / "spec.yaml"))
+    build(spec)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "elsewhere.json")
+    (shown,) = run_json(capsys, "peek", f"{spec.store}/data")["documents"]
+    assert not shown["text"].startswith("65")
+    written = load_tokenizer({**decode, "path": str(tmp_path / "elsewhere.json")})
+    assert shown["text"] == written.decode(np.array([65, 66, 67]))
+
+
+def test_a_model_of_the_hub_that_decodes_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "pinned_fields", lambda definition: {"revision": "c0ffee"})
+    decode = {"kind": "huggingface", "name": "org/model"}
+    spec = tokens_spec(Path("/"), "/a.bin", 100, tokenizer={"decode": decode})
+    tokenizer = spec.tokenizer.pinned(pinned_fields(spec.tokenizer.model_dump()))
+    assert tokenizer.model_dump()["decode"]["revision"] == "c0ffee"
+    assert tokenizer.identity()["decode"] == decode | {"revision": "c0ffee"}

@@ -38,8 +38,15 @@ class IdsTokenizer:
         self.bos_ids = [] if bos_id is None else [int(bos_id)]
         self.decoder = decoder
         self.files: dict[str, bytes] = {} if decoder is None else decoder.files
+        self.fingerprint = self._fingerprint()
+
+    def _fingerprint(self) -> str:
+        """Return that of the decoder if these are its ids, so that texts and tokens can be members of a mixture."""
+        mine, decoder = (self.vocab_size, self.eot_id, self.bos_ids), self.decoder
+        if decoder is not None and mine == (decoder.vocab_size, decoder.eot_id, decoder.bos_ids):
+            return decoder.fingerprint
         decides = {"kind": "ids", "vocab_size": self.vocab_size, "eot": self.eot_id, "bos": self.bos_ids}
-        self.fingerprint = fingerprint(decides | ({"decode": decoder.fingerprint} if decoder else {}), [])
+        return fingerprint(decides | ({"decode": decoder.fingerprint} if decoder else {}), [])
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode; `texts` are large_binary, the ids of a document as little-endian uint32."""
