@@ -110,9 +110,7 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(first.texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
-                at = (
-                    None if encoder.form is IDS else position()
-                )  # ids are counted with 4 bytes each, in files with fewer
+                at = None if encoder.form is IDS else position()  # the bytes of ids in a file are fewer
                 share, is_whole = _share(job, tally.num_read, at or job.part.start + num_bytes), False
                 break
     read_seconds = time.perf_counter() - begin - seconds

@@ -467,3 +467,11 @@ def test_a_model_of_the_hub_that_decodes_is_pinned(monkeypatch: pytest.MonkeyPat
     tokenizer = spec.tokenizer.pinned(pinned_fields(spec.tokenizer.model_dump()))
     assert tokenizer.model_dump()["decode"]["revision"] == "c0ffee"
     assert tokenizer.identity()["decode"] == decode | {"revision": "c0ffee"}
+
+
+def test_ids_that_the_decoder_does_not_have_are_shown_as_numbers() -> None:
+    definition = {"kind": "ids", "vocab_size": 1000, "eot_id": 999, "decode": {"kind": "byte"}}
+    tokenizer = load_tokenizer(definition)
+    assert tokenizer.decode(np.array([72, 105, 300, 33, 999, 72], np.uint16)) == "Hi<|300|>!<|endoftext|>H"
+    assert load_tokenizer({**definition, "decode": None}).decode(np.array([72, 999, 5])) == "72 <|endoftext|> 5"
+    assert tokenizer.fingerprint != load_tokenizer({"kind": "byte"}).fingerprint

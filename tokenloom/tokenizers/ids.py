@@ -10,7 +10,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers.base import END_OF_TEXT, ChatTokens, Encoded, ReferenceTokenizer, fingerprint, text_bytes
+from tokenloom.tokenizers.base import (
+    END_OF_TEXT,
+    ChatTokens,
+    Encoded,
+    ReferenceTokenizer,
+    decode_between,
+    fingerprint,
+    text_bytes,
+)
 
 _DTYPE = np.dtype("<u4")
 
@@ -71,10 +79,13 @@ class IdsTokenizer:
         return False
 
     def decode(self, ids: NDArray[Any]) -> str:
-        """See Tokenizer.decode; without a tokenizer to decode with, ids are shown as numbers."""
-        if self.decoder is not None:
-            return self.decoder.decode(ids)
-        return " ".join(END_OF_TEXT if number == self.eot_id else str(number) for number in np.asarray(ids).tolist())
+        """See Tokenizer.decode; ids that the decoder does not have are shown as numbers, without one all are."""
+        ids, decoder = np.asarray(ids), self.decoder
+        if decoder is None:
+            return " ".join(END_OF_TEXT if number == self.eot_id else str(number) for number in ids.tolist())
+        unknown = np.unique(ids[ids >= decoder.vocab_size]).tolist()
+        spellings = {number: f"<|{number}|>" for number in unknown} | {self.eot_id: END_OF_TEXT}
+        return decode_between(ids, spellings, lambda run: decoder.decode(np.array(run, np.uint32)))
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> IdsTokenizer:
