@@ -38,7 +38,7 @@ def export_dataset(
         format: megatron, olmo, llmc, nanogpt, datatrove, mds, litdata, huggingface or parquet.
         destination: A new folder or URL; {version} in it becomes the version, so that a schedule makes a folder each.
         splits: Names, separated by spaces. Default: all that have documents.
-        learn: Of conversations, what masks let a model learn: assistant, last, all.
+        learn: Of conversations, what masks let a model learn: assistant, last, all, or roles separated by commas.
         magic: Of llmc. Default: by the width of the ids.
         seq_len: Rows are samples of this many tokens, of mds, litdata, huggingface and parquet. Default: documents.
         credentials: Secret blocks by protocol, such as s3=prod-s3; spaces separate several.

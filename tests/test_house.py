@@ -209,7 +209,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
     "chat": 1_440,
-    "cli": 2_600,
+    "cli": 2_620,
     "examples": 600,
     "flows": 1_100,
     "reader": 2_980,

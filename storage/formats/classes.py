@@ -23,7 +23,13 @@ TEXT_CLASS = PLAIN_TEXT | MAY_LEARN  # of each token of a document that is plain
 #: "assistant" and "last" both give it again.
 MASK_CLASSES = np.array([USER | MAY_LEARN, ASSISTANT | LAST_TURN | MAY_LEARN], np.uint8)
 
+POLICIES = ("assistant", "last", "all")
 _LEARNED = {"text", "assistant", "reasoning", "tool_call"}
+
+
+def parse_policy(text: str) -> str | list[str]:
+    """Return the policy that a text names: one of POLICIES, or roles that commas separate; see learned_classes."""
+    return text if text in POLICIES else [name.strip() for name in text.split(",")]
 
 
 def learned_classes(learn: str | Collection[str]) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ import xxhash
 from tokenloom.errors import FormatError, SpecError, message_of
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.canonical import canonical_json, read_signed_record, sign, sign_record
-from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
 from tokenloom.storage.formats.records import JsonObject, fields_of
 from tokenloom.storage.stores.local_files import syncing
@@ -171,7 +171,7 @@ def _check_options(facts: VersionFacts, name: str) -> None:
     if not facts.has_masks:
         raise SpecError("--learn: the version has no conversations, so every token is learned; leave it out")
     try:
-        learned_classes(options.learn)
+        learned_classes(parse_policy(options.learn))
     except ValueError as error:
         raise SpecError(f"--{message_of(error)}") from error
 

@@ -130,7 +130,8 @@ def look_up_messages(tables: VersionTables, path: str, known: SpecOfVersion) -> 
         value = json.loads(_read(path))
         text = canonical(normalized(value, recognized([value])))
     except (BadConversation, RecursionError) as error:
-        raise InputError(f"{path}: {message_of(error)}") from error
+        problem = message_of(error).partition(";")[0]  # its advice is for a source
+        raise InputError(f"{path}: {problem}; write one conversation to the file, in any layout") from error
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON ({message_of(error)}); write a conversation as JSON") from error
     texts = {"the conversation": _transformed(tables, text, known, path, CONVERSATION)}

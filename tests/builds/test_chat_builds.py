@@ -438,7 +438,10 @@ def test_where_finds_a_conversation_and_says_why_there_is_none(
     row = len(json.dumps(GOOD[0])) + len(json.dumps(GOOD[1])) + 2
     assert where("--path", "chats.jsonl", "--row", str(row))["reason"] == why
     assert where("--path", "chats.jsonl", "--row", "0")["documents"][0]["row"] == 0
-    assert "of none of the layouts" in of_messages({"no": "chat"})["error"]["message"]
+    for value in ({"no": "chat"}, GOOD, [{"instruction": "the dog", "output": "a fox"}]):
+        message = of_messages(value)["error"]["message"]
+        assert "of none of the layouts" in message
+        assert message.endswith("; write one conversation to the file, in any layout")
 
 
 def test_a_deep_verification_needs_nothing_but_the_version_and_its_sources(

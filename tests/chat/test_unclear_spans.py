@@ -46,9 +46,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(write_chat_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"))
 
 
-def _shown(tokenizer: Tokenizer, *messages: dict[str, Any]) -> str:
+def _shown(tokenizer: Tokenizer, *messages: dict[str, Any], template: str = _TEMPLATE) -> str:
     """Return the text of a conversation with brackets around what is learned."""
-    rendered = ChatEncoder(ChatDefinition(_TEMPLATE), tokenizer).render(canonical({"messages": [*messages]}))
+    rendered = ChatEncoder(ChatDefinition(template), tokenizer).render(canonical({"messages": [*messages]}))
     parts, start = [], 0
     for end, number in zip(rendered.ends.tolist(), rendered.classes.tolist(), strict=True):
         text = rendered.text[start:end]
@@ -69,8 +69,29 @@ def test_a_message_that_spells_the_prompt_begins_no_turn(tokenizer: Tokenizer) -
 
 def test_a_call_that_is_nowhere_to_be_found_is_refused(tokenizer: Tokenizer) -> None:
     assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": "y"})) == "q<|bot|>[ask(x)<|im_end|>ask(y)<|im_end|>]"
+    for hidden in (True, False):
+        with pytest.raises(BadConversation, match="a call of ask has no text among its arguments"):
+            _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": hidden}))
+
+
+@pytest.mark.parametrize(("number", "written"), [(1, "1"), (-1.5, "-1.5"), (1e-07, "1e-07"), (0, "0")])
+def test_a_number_shows_where_a_call_is(tokenizer: Tokenizer, number: float, written: str) -> None:
+    shown = f"q<|bot|>[ask(x)<|im_end|>ask({written})<|im_end|>]"
+    assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": number})) == shown
+
+
+def test_a_call_before_what_is_taken_for_the_turn_is_refused(tokenizer: Tokenizer) -> None:
+    # Each call begins as a turn does: without a piece of the first one, the turn would begin at the second.
+    template = (
+        "{% for message in messages %}{{ message.content if message.role == 'user' }}"
+        "{% for call in message.tool_calls or [] %}{% set name = call.function.name %}<|bot|>{{ name + name }}"
+        "{% for value in call.function.arguments.values() %}{{ value }}{% endfor %}<|im_end|>{% endfor %}"
+        "{% endfor %}{% if add_generation_prompt %}<|bot|>{% endif %}"
+    )
+    shown = "q<|bot|>[askask1<|im_end|><|bot|>askaskx<|im_end|>]"
+    assert _shown(tokenizer, _ASKED, _calling({"n": 1}, {"n": "x"}), template=template) == shown
     with pytest.raises(BadConversation, match="a call of ask has no text among its arguments"):
-        _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": 1}))
+        _shown(tokenizer, _ASKED, _calling({"n": True}, {"n": "x"}), template=template)
 
 
 @pytest.mark.parametrize("output", ["", "x"])

@@ -22,7 +22,7 @@ from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.flows.direct import export_directly
-from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.stores import local_files
 from tokenloom.tasks.exporting import export as export_module
 from tokenloom.tasks.exporting.destination import SUMMARY
@@ -76,13 +76,13 @@ def test_every_document_is_read_back_in_order(
     assert not any("empty" in path for path in _files(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("learn", [None, "last", "all"])
+@pytest.mark.parametrize("learn", [None, "last", "user, reasoning"])
 @pytest.mark.parametrize("name", ["olmo", "datatrove"])
 def test_masks_are_those_of_the_policy(name: str, learn: str | None, masked: Exportable, tmp_path: Path) -> None:
     export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"], learn), 0)
     documents, masks = READERS[name](tmp_path / "out", "train", masked.vocab_size)
     assert documents == masked.documents["train"]
-    learned = learned_classes(learn or "assistant")
+    learned = learned_classes(parse_policy(learn or "assistant"))
     assert masks == [learned[classes].tolist() for classes in masked.classes["train"]]
 
 

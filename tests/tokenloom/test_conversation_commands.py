@@ -68,6 +68,8 @@ def test_plan_says_layout_and_template_and_shows_the_first_conversation(
     first = lines.index(next(line for line in lines if line.startswith("the first, ")))
     assert lines[first].startswith(f"the first, {project}/chats.jsonl, line at byte 0")
     assert "  > assistant    the dog jumps<|im_end|>" in lines[first:]
+    of_users = _lines(capsys, "plan", str(project / "chat.yaml"), "--learn", "user")
+    assert [line for line in of_users if line.startswith("  > ")] == ["  > user         the dog"]
     chat = _json(capsys, "plan", str(project / "chat.yaml"))["chat"]
     assert chat["layouts"] == {"chats": "messages"}
     assert "".join(run["text"] for run in chat["first"] if run["learned"]).endswith("the dog jumps<|im_end|>")
@@ -110,6 +112,9 @@ def test_peek_prints_runs_and_the_normalized_form(project: Path, capsys: pytest.
     assert not roles["tool_output"]
     lines = _lines(capsys, "peek", str(project / "store/chat"), "--count", "100")
     assert sum(line.endswith("<|im_end|>") and line.startswith("  > assistant    fox ") for line in lines) == 20
+    called = _lines(capsys, "peek", str(project / "store/chat"), "--count", "100", "--learn", "user, tool_output")
+    assert {"  > user         who", "  > tool_output  it jumps"} <= set(called)
+    assert not any("> assistant" in line for line in called)
     everything = _lines(capsys, "peek", str(project / "store/chat"), "--count", "100", "--learn", "all")
     assert "  > user         who" in everything
 

@@ -12,7 +12,19 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from tokenloom.chat.marks import NO_MESSAGE, NO_SPANS, Call, Marked, MarkedDict, MarkedList, Marks, Piece, TooFewMarks
+from tokenloom.chat.marks import (
+    NO_MESSAGE,
+    NO_SPANS,
+    Call,
+    Marked,
+    MarkedDict,
+    MarkedFloat,
+    MarkedInt,
+    MarkedList,
+    Marks,
+    Piece,
+    TooFewMarks,
+)
 from tokenloom.errors import BadConversation
 from tokenloom.storage.formats.classes import (
     ASSISTANT,
@@ -122,14 +134,17 @@ class _Marking:
         """Return an argument of a call with marks around its strings and its JSON."""
         if isinstance(value, str):
             return self._text(value, TOOL_CALL)
-        if not isinstance(value, dict | list):
+        if not isinstance(value, dict | list | int | float) or isinstance(value, bool):
             return value
         mark = self._open(TOOL_CALL)  # before those in it
-        marked: MarkedDict | MarkedList
+        marked: MarkedDict | MarkedList | MarkedInt | MarkedFloat
         if isinstance(value, dict):
             marked = MarkedDict({key: self._value(item) for key, item in value.items()})
-        else:
+        elif isinstance(value, list):
             marked = MarkedList(map(self._value, value))
+        else:
+            marked = MarkedInt(value) if isinstance(value, int) else MarkedFloat(value)
+            marked.tokenloom_closing = self._marks.closing
         marked.tokenloom_mark = mark
         return marked
 

@@ -99,7 +99,7 @@ class Marks:
 
     def around_json(self, value: Any, text: str) -> str:
         """Return JSON with marks around it if it is that of a value with a mark."""
-        return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MarkedDict | MarkedList) else text
+        return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MARKED) else text
 
     def read(self, text: str, pieces: Sequence[Piece]) -> tuple[str, list[Place]]:
         """Return a text without its marks, and where the pieces are in it, in the order of their starts.
@@ -141,6 +141,27 @@ class MarkedList(list[Any]):
     """An array whose JSON is a piece."""
 
     tokenloom_mark = ""  # a template looks for attributes before keys
+
+
+class MarkedInt(int):
+    """An integer that is a piece where it is written; its JSON is not."""
+
+    tokenloom_mark = tokenloom_closing = ""
+
+    def __str__(self) -> str:
+        return f"{self.tokenloom_mark}{int.__repr__(self)}{self.tokenloom_closing}"
+
+
+class MarkedFloat(float):
+    """A number that is a piece where it is written; its JSON is not."""
+
+    tokenloom_mark = tokenloom_closing = ""
+
+    def __str__(self) -> str:
+        return f"{self.tokenloom_mark}{float.__repr__(self)}{self.tokenloom_closing}"
+
+
+MARKED = (MarkedDict, MarkedList, MarkedInt, MarkedFloat)
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,9 @@ class _Painting:
         """Return whether a message calls functions."""
         return bool(self._messages[message].get("tool_calls"))
 
-    def turns_with(self, name: str, start: int, end: int) -> list[int] | None:
-        """Return the places of a name in [start, end) that are in a turn; None if it has no place there at all."""
-        found = [match.start() for match in re.compile(re.escape(name)).finditer(self.text, start, end)]
-        return [place for place in found if self._classes[place] & ROLE_BITS in OF_ASSISTANT] if found else None
+    def is_of_turn(self, place: int) -> bool:
+        """Return whether a character is of a turn."""
+        return self._classes[place] & ROLE_BITS in OF_ASSISTANT
 
     def paint_pieces(self, places: Sequence[Place], flags: int = 0) -> None:
         """Give pieces their classes, also what is between two of one message that have the same."""
@@ -268,10 +267,12 @@ def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[C
         if written.isdisjoint(call.pieces):
             start = max((place.end for place in places if place.piece.message < call.message), default=0)
             others = (place.start for place in places if place.piece.message > call.message)
-            found = painting.turns_with(call.name, start, min(others, default=len(painting.text)))
-            own = [at for at in found or () if not any(one.start <= at < one.end for one in places)]
+            pattern, end = re.compile(re.escape(call.name)), min(others, default=len(painting.text))
+            found = [match.start() for match in pattern.finditer(painting.text, start, end)]
+            of_turn = filter(painting.is_of_turn, found)
+            own = [at for at in of_turn if not any(one.start <= at < one.end for one in places)]
             num_alike = sum((other.message, other.name) == (call.message, call.name) for other in calls)
-            if found is not None and len(own) < num_alike:
+            if found and (len(own) < num_alike or not painting.is_of_turn(found[0])):
                 raise unclear(f"a call of {call.name} has no text among its arguments that shows where it is")
 
 

@@ -60,6 +60,28 @@ def add_source_spec(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_learn(parser: argparse.ArgumentParser, shown: str) -> None:
+    """Add the argument that says what of conversations is learned; `shown` says of what use that is."""
+    parser.add_argument(
+        "--learn",
+        type=learn_argument,
+        default="assistant",
+        metavar="POLICY",
+        help=f"{shown}: assistant, last, all, or roles separated by commas (default: assistant)",
+    )
+
+
+def learn_argument(text: str) -> str:
+    """Return a policy of masks as it is given."""
+    from tokenloom.storage.formats.classes import learned_classes, parse_policy
+
+    try:
+        learned_classes(parse_policy(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what `tokenloom gc` keeps."""
     parser.add_argument(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype
-from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.tasks.exporting.documents import Documents, Piece
 from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
@@ -23,7 +23,7 @@ from tokenloom.wording import counted
 class ExportOptions:
     """What a user chooses; recorded in tokenloom-export.json.
 
-    `learn` is a policy of masks, see learned_classes; None is that of the reader. `magic` is of llmc alone; None lets
+    `learn` is a policy of masks, see parse_policy; None is that of the reader. `magic` is of llmc alone; None lets
     the width of the ids decide. `seq_len` is the length of samples; None for documents.
     """
 
@@ -52,7 +52,7 @@ class VersionFacts:
     @property
     def learned(self) -> NDArray[np.bool_]:
         """Whether a token of each class is a target, (256,)."""
-        return learned_classes(self.options.learn or "assistant")
+        return learned_classes(parse_policy(self.options.learn or "assistant"))
 
 
 @dataclass(frozen=True)

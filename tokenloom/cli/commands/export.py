@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("destination", metavar="DESTINATION", help="a new folder: a local path or a URL")
     parser.add_argument("--split", action="append", default=[], help="may be repeated (default: all with documents)")
     parser.add_argument(
-        "--learn", metavar="POLICY", help="of conversations, what masks let a model learn: assistant, last, all"
+        "--learn",
+        metavar="POLICY",
+        help="of conversations, what masks let a model learn: assistant, last, all, or roles separated by commas",
     )
     parser.add_argument(
         "--unit",

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NotRequired
 
-from tokenloom.cli.argument_types import add_reference, positive
+from tokenloom.cli.argument_types import add_learn, add_reference, positive
 from tokenloom.cli.output import Output, shown_origin
 from tokenloom.cli.results import Result
 from tokenloom.console import printable
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
+from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes, parse_policy
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tokenloom.cli.classes_shown import ClassRun
     from tokenloom.reader.decoding import Decoder
-
-LEARN = ("assistant", "last", "all")
 
 
 class ShownDocument(FoundDocument):
@@ -59,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chars", type=positive, default=300, metavar="N", help="characters of each, or of each turn (default: 300)"
     )
-    parser.add_argument("--learn", choices=LEARN, default="assistant", help="what is underlined (default: assistant)")
+    add_learn(parser, "what is underlined")
 
 
 def run(reference: str, split: str, count: int, chars: int, out: Output, learn: str = "assistant") -> PeekResult:
     """Show the first documents of a split, decoded, with the source row of each; of conversations, what is learned."""
     tables = VersionTables(*resolve(parse_reference(reference)))
     check_split(reference, tables.manifest, split)
-    documents = list(islice(_documents(tables, split, count, chars, learned_classes(learn)), count))
+    documents = list(islice(_documents(tables, split, count, chars, learned_classes(parse_policy(learn))), count))
     for document in documents:
         _print(out, document, chars)
     if out.is_quiet and tables.manifest.tokenizer.kind != "ids":

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.cli.argument_types import add_spec
+from tokenloom.cli.argument_types import add_learn, add_spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
@@ -87,9 +87,10 @@ class PlanResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_spec(parser)
+    add_learn(parser, "what of the first conversation is marked")
 
 
-def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> PlanResult:
+def run(spec: str, overrides: list[str], limit: int | None, out: Output, learn: str = "assistant") -> PlanResult:
     """Show what a build would read and make, and what of it is cached.
 
     Raises:
@@ -102,7 +103,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
     planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
-    result = _result(planned, estimate)
+    result = _result(planned, estimate, learn)
     _print_sources(out, result)
     _print_plan(out, planned, result)
     if result.not_writable:
@@ -112,7 +113,7 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output) -> Plan
     return result
 
 
-def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
+def _result(planned: BuildPlan, estimate: Estimate | None, learn: str) -> PlanResult:
     from tokenloom.tasks.first_conversations import first_rows
     from tokenloom.tasks.publishing.version_facts import tokenizer_label
 
@@ -138,7 +139,7 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
         estimate=estimate,
         sources=sources,
         left_out=planned.left_out,
-        chat=_chat(planned, chats),
+        chat=_chat(planned, chats, learn),
         checks=planned.limits,
         gates=gates,
         warnings=warnings,
@@ -147,14 +148,15 @@ def _result(planned: BuildPlan, estimate: Estimate | None) -> PlanResult:
     )
 
 
-def _chat(planned: BuildPlan, chats: list[FirstRows]) -> PlannedChat | None:
+def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> PlannedChat | None:
     if planned.chat is None:
         return None
     from tokenloom.cli.classes_shown import class_runs
-    from tokenloom.storage.formats.classes import learned_classes
+    from tokenloom.storage.formats.classes import learned_classes, parse_policy
 
     found, given = next((rows.shown for rows in chats if rows.shown), None), planned.spec.chat.template
-    runs = class_runs(found.tokenizer, found.tokens, found.classes, learned_classes("assistant")) if found else []
+    learned = learned_classes(parse_policy(learn))
+    runs = class_runs(found.tokenizer, found.tokens, found.classes, learned) if found else []
     return PlannedChat(
         layouts={file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
         template="of the tokenizer" if given == "tokenizer" else given,
