@@ -216,7 +216,7 @@ _BUDGETS = {
     "server": 650,
     "spec": 1_450,
     "storage": 5_250,
-    "tasks": 9_250,
+    "tasks": 9_400,
     "tokenizers": 2_460,
     "tokenloom": 350,
 }

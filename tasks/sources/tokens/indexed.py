@@ -17,6 +17,7 @@ from tokenloom.storage.formats.arrays import AnyDtype, Int64s, runs_of
 from tokenloom.tasks.sources.base import REPAIR, FileRange, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.opening import input_bytes, open_input
 from tokenloom.tasks.sources.tokens.base import ID_BYTES, MASK, PIECE_TOKENS, Piece, TokenFormat, read_values
+from tokenloom.wording import counted
 
 #: Why two files contradict each other, and the next step.
 MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
@@ -57,8 +58,8 @@ class IndexedFormat(TokenFormat):
         layout = self.layout(url)
         if part.end > layout.num_documents:
             raise InputError(
-                f"{url}: {layout.num_documents:,} documents, but {part.end:,} were planned; the file changed: build "
-                "again"
+                f"{url}: {counted(layout.num_documents, 'document')}, but {part.end:,} were planned; the file changed: "
+                "build again"
             )
         with open_input(url) as file, self.open_mask(url, layout.num_tokens) as mask_of:
             for start in range(part.start, part.end, _INDEX_DOCUMENTS):
