@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import uuid
 from collections import defaultdict
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.builders.exported import Exportable, small_parts
 from tests.builders.synthetic_store import EOT
 from tests.servers.s3_server import BUCKET, upload
 from tests.tasks.test_tokens import tokens_spec
+from tokenloom.errors import InputError
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
@@ -50,6 +53,22 @@ def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Exportable:
     """A version with masks."""
     return Exportable(tmp_path_factory.mktemp("masked"), 50_000, with_masks=True)
+
+
+@pytest.fixture(scope="module")
+def exported(masked: Exportable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of exports in a few files, by format."""
+    folder = tmp_path_factory.mktemp("exported")
+    for name in _IMPORTS:
+        export_directly(masked.reference, name, str(folder / name), ExportOptions([]), 0)
+    return {name: folder / name for name in _IMPORTS}
+
+
+def _damaged(data: bytes, other: bytes, how: str) -> bytes:
+    """Return a file that is cut off, is that of another part, or of anything else."""
+    if how == "swapped":
+        return other
+    return {"cut": data[: len(data) // 3], "cut a little": data[:-1], "foreign": b"\x07\xff" * (len(data) // 2)}[how]
 
 
 def _exported(version: Exportable, name: str, folder: Path, patch: pytest.MonkeyPatch) -> str:
@@ -112,14 +131,41 @@ def test_every_document_of_an_export_is_read_in_order(
         assert documents == expected
 
 
-@pytest.mark.usefixtures("s3_proxy")
-def test_exports_in_a_store_are_read_as_those_in_a_folder(
-    masked: Exportable, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["cut", "cut a little", "swapped", "foreign"])
+@pytest.mark.parametrize(
+    ("name", "suffixes"),
+    [
+        ("megatron", [".bin", ".idx"]),
+        ("olmo", ["token_ids_part_0000.npy", ".csv.gz", "labels_mask_part_0000.npy"]),
+        ("llmc", [".bin"]),
+        ("datatrove", [".ds", ".index", ".loss"]),
+        ("huggingface", [".arrow"]),
+        ("parquet", [".parquet"]),
+    ],
+)
+def test_a_file_that_is_cut_swapped_or_foreign_is_found(
+    name: str, suffixes: list[str], how: str, exported: dict[str, Path], tmp_path: Path
 ) -> None:
-    for name, (_, glob) in _IMPORTS.items():
-        pattern, key = _exported(masked, name, tmp_path / name, monkeypatch), f"imports/{name}-{uuid.uuid4().hex}"
+    for i, suffix in enumerate(suffixes):
+        if how == "swapped" and len(suffixes) == 1:
+            return  # a file to which no other belongs may be anywhere
+        folder = shutil.copytree(exported[name], tmp_path / str(i))
+        first, other = sorted(path for path in folder.rglob(f"*{suffix}") if path.name != path.stem)[:2]
+        assert first.stat().st_size != other.stat().st_size
+        first.write_bytes(_damaged(first.read_bytes(), other.read_bytes(), how))
+        with pytest.raises(InputError, match=re.escape(first.name[: first.name.index(".")])) as raised:
+            _read(name, str(folder / _IMPORTS[name][1]), 50_000)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("s3_proxy")
+def test_exports_in_a_store_are_read_as_those_in_a_folder(masked: Exportable, s3_url: str, tmp_path: Path) -> None:
+    for name in ("olmo", "llmc", "huggingface"):
+        key, glob = f"imports/{name}-{uuid.uuid4().hex}", _IMPORTS[name][1]
+        export_directly(masked.reference, name, str(tmp_path / name), ExportOptions(["train"]), 0)
         upload(s3_url, tmp_path / name, key)
-        assert _read(name, f"s3://{BUCKET}/{key}/{glob}", 50_000) == _read(name, pattern, 50_000)
+        found = _read(name, f"s3://{BUCKET}/{key}/{glob}", 50_000)
+        assert found == _read(name, str(tmp_path / name / glob), 50_000) != {}
 
 
 @pytest.mark.parametrize("name", _IMPORTS)
