@@ -73,6 +73,11 @@ def test_a_template_gets_the_special_tokens_and_arguments_but_no_weights() -> No
     [
         ("{% for %}", "in line 1"),
         ("a\n{{ b", "in line 2"),
+        (
+            "{% for a in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
+            "a loop can't end, or go on, in a block of generation",
+        ),
+        ("{{ a" + ".b" * 120 + " }}", "too many nested parentheses"),
         ("{{ a | random }}", "No filter named 'random'"),
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "chat.template is not a template of Jinja"),
     ],
@@ -85,6 +90,13 @@ def test_a_template_that_is_not_valid_is_an_error_of_the_spec(template: str, pro
 
 def _doubling(value: str) -> str:
     return f"{{% set ns = namespace(x='aaaaaaaa') %}}{{% for i in range(60) %}}{{% set ns.x = {value} %}}{{% endfor %}}"
+
+
+def _nested(value: str, first: str = "['a']") -> str:
+    """Return a template that puts a value into itself many times, and writes it."""
+    macro = "{% macro f() %}{% set ns.x = varargs %}{% endmacro %}"
+    loop = f"{{% for i in range(60) %}}{{% set made = {value} %}}{{% set ns.x = made or ns.x %}}{{% endfor %}}"
+    return f"{{% set ns = namespace(x={first}) %}}{macro}{loop}{{{{ ns.x | string | length }}}}{{{{ ns.x == 1 }}}}"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +138,18 @@ def _doubling(value: str) -> str:
         _doubling("[ns.x, ns.x] | join"),
         "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        _nested("[ns.x, ns.x]"),
+        _nested("(ns.x, ns.x)"),
+        _nested("{'a': ns.x, 'b': ns.x}"),
+        _nested("{'a': ns.x.values(), 'b': ns.x.values()}", "{'a': 1}"),
+        _nested("dict(a=ns.x, b=ns.x)"),
+        _nested("dict.fromkeys('ab', ns.x)"),
+        _nested("[ns.x] * 2"),
+        _nested("[ns.x] + [ns.x]"),
+        _nested("([0] * 2) | map('default', ns.x, true) | list"),
+        _nested("cycler(ns.x, ns.x).items"),
+        _nested("f(ns.x, ns.x)"),
+        _nested("(ns.x + ns.x) | groupby(0) | list", "[('a', 1)]"),
     ],
 )
 def test_a_template_that_takes_too_much_is_refused_soon(template: str) -> None:

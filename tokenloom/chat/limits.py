@@ -9,13 +9,17 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, pass_context
+from jinja2.runtime import Context
 
 MAX_ROUNDS = 200_000  # of loops and calls of macros, and a thousand more for each message
+MAX_PARTS = 1_000_000  # of the lists and objects that a template makes, and a hundred thousand more for each message
 MAX_ITEMS = 16_000_000  # of a text or list that a template makes, and in all of what it writes
 _MAX_BITS = 100_000  # of an integer
 _MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
 WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict)
+_HOLDERS: tuple[Any, ...] = (*_CONTAINERS, *map(type, ({}.keys(), {}.values(), {}.items())))
 _RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
 
 
@@ -29,18 +33,21 @@ class Budget:
     Attributes:
         rounds: of loops, and calls of macros.
         items: characters that it writes.
+        parts: of the lists and objects that it makes, with those in them.
         num_literal_chars: the characters that the template itself has.
     """
 
-    rounds = items = num_literal_chars = 0
-    _max_rounds = _max_items = 0
+    rounds = items = parts = num_literal_chars = 0
+    _max_rounds = _max_items = _max_parts = 0
 
     def start(self, num_messages: int, num_chars: int) -> None:
         """Begin the rendering of a conversation of so many messages and characters."""
         self.rounds = self._max_rounds = MAX_ROUNDS + 1000 * num_messages
+        self.parts = self._max_parts = MAX_PARTS + 100_000 * num_messages
         self.items = self._max_items = MAX_ITEMS + 4 * num_chars + 4 * num_messages * self.num_literal_chars
 
-    def take_round(self, num_chars: int) -> None:
+    @pass_context
+    def take_round(self, _: Context, num_chars: int) -> None:
         """Count a round of a loop that writes at least so many characters."""
         self.rounds -= 1
         self.items -= num_chars
@@ -53,11 +60,27 @@ class Budget:
         if num_items > MAX_ITEMS and num_items > self.items:
             raise LimitError(f"it makes a text or a list of {num_items:,} items; the limit is {MAX_ITEMS:,}")
 
-    def written(self, value: Any) -> Any:
-        """Return a value that is written, counted."""
+    def text(self, value: Any) -> str:
+        """Return the text of a value that is written, counted."""
+        self.written(value)
+        return value if type(value) is str else str(value)
+
+    def written(self, value: Any) -> None:
+        """Count the characters of a value that is written."""
         self.items -= len(value) if type(value) is str else _size(value, self.items)
         if self.items < 0:
             self._check_written()
+
+    def held(self, value: Any) -> Any:
+        """Return a value that a template makes; if it holds others, its parts are counted, and theirs."""
+        pending = [value]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, _HOLDERS):
+                self.parts -= len(one)
+                if self.parts < 0:
+                    raise LimitError(f"it makes lists and objects of more than {self._max_parts:,} parts, with theirs")
+                pending += [*one, *one.values()] if isinstance(one, dict) else one
         return value
 
     def _check_written(self) -> None:
@@ -67,17 +90,20 @@ class Budget:
 
 def _size(value: Any, limit: int) -> int:
     """Return about how many characters a value has as text; it may stop above `limit`."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        value = [part for pair in value.items() for part in pair]
-    if not isinstance(value, list | tuple):
-        return 1
-    total = 0
-    for part in value:
-        total += 2 + _size(part, limit - total)
-        if total > limit:
-            break
+    if not isinstance(value, _CONTAINERS):
+        return len(value) if isinstance(value, str) else 1
+    total, pending = 0, [value]
+    while pending and total <= limit:
+        one = pending.pop()
+        parts = [*one, *one.values()] if isinstance(one, dict) else one
+        total += 2 * len(parts)
+        for part in parts:
+            if isinstance(part, str):
+                total += len(part)
+            elif isinstance(part, _CONTAINERS):
+                pending.append(part)
+            else:
+                total += 1
     return total
 
 

@@ -36,7 +36,7 @@ class ChatTemplate:
         sandbox = Sandbox(self._budget, self._to_json, self._around_generation, definition.date)
         try:
             self._template = sandbox.compiled(definition.template)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except (jinja2.TemplateError, RecursionError, SyntaxError) as error:  # of Python: an expression too deep for it
             line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise SpecError(
                 f"chat.template is not a template of Jinja: {message_of(error)}{line}; repair it, or give another"
@@ -52,20 +52,20 @@ class ChatTemplate:
         Raises BadConversation if the template refuses it, fails or exceeds a limit.
         """
         self._marked = None
-        return self._rendered([_aliased(message) for message in messages], tools, add_generation_prompt)
+        return self._rendered(messages, tools, add_generation_prompt)
 
     def render_marked(self, marked: Marked, *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation with its marks, and marks around the text of `generation`."""
         self._marked = marked
-        messages = [_aliased(message) for message in marked.messages]
-        self._indices = {id(message): index for index, message in enumerate(messages)}
-        return self._rendered(messages, marked.tools, add_generation_prompt)
+        return self._rendered(marked.messages, marked.tools, add_generation_prompt)
 
-    def _rendered(self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
-        self._budget.start(len(messages), _num_chars(messages))
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
+        given, num_chars = _given(messages)
+        self._indices = {id(message): index for index, message in enumerate(given)} if self._marked else {}
+        self._budget.start(len(given), num_chars)
         context = self._template.new_context(
             {
-                "messages": messages,
+                "messages": given,
                 "tools": tools,
                 "documents": None,
                 "add_generation_prompt": add_generation_prompt,
@@ -88,7 +88,7 @@ class ChatTemplate:
         text = to_json(value, *args, **kwargs)
         return text if self._marked is None else self._marked.marks.around_json(value, text)
 
-    def _around_generation(self, text: str, variables: Sequence[Any]) -> str:
+    def _around_generation(self, text: str, variables: tuple[Any, ...]) -> str:
         """Return the text of a block `generation`, with marks that say which message it is of."""
         if self._marked is None:
             return text
@@ -96,15 +96,18 @@ class ChatTemplate:
         return self._marked.around_block(text, found[-1] if found else NO_MESSAGE)
 
 
-def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as templates get it: without its weight, and with the name that gpt-oss has for reasoning."""
-    given = dict(message)
-    given.pop("train", None)
-    if "reasoning_content" in given:
-        given["thinking"] = given["reasoning_content"]
-    return given
+def _given(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
+    """Return messages as templates get them, and the characters of their longest parts.
 
-
-def _num_chars(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return the characters of the longest parts of messages."""
-    return sum([len(message.get("content", "")) + len(message.get("reasoning_content", "")) for message in messages])
+    They have no weight, and their reasoning has also the name that gpt-oss gives it.
+    """
+    given, num_chars = list[Mapping[str, Any]](), 0
+    for message in messages:
+        num_chars += len(message.get("content", ""))
+        if "reasoning_content" in message:
+            num_chars += len(message["reasoning_content"])
+            message = {**message, "thinking": message["reasoning_content"]}
+        if "train" in message:
+            message = {name: value for name, value in message.items() if name != "train"}
+        given.append(message)
+    return given, num_chars
