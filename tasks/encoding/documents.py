@@ -167,7 +167,7 @@ class _Conversations:
         return replace(without_filtered(rows, has_target), num_without_target=num_dropped)
 
     def _has_target(self, rendered: Rendered) -> bool:
-        return b"\1" in rendered.classes.tobytes().translate(self._is_learned)
+        return b"\1" in rendered.classes.translate(self._is_learned)
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         assert rows.rendered is not None

@@ -109,13 +109,12 @@ class MadeConversations:
         cuts = {b"".join(parts): parts for parts, _ in stored_documents(spec, version, self.tokens)}
         found = []
         for rendered in map(self._encoder.render, self.lines):
-            text, ends = rendered.text, rendered.ends.tolist()
-            is_learned = bytearray()  # a byte for each byte of the text
-            for (start, end), one in zip(pairwise([0, *ends]), _LEARNED[rendered.classes].tolist(), strict=True):
-                is_learned += bytes([one]) * len(text[start:end].encode())
+            text = rendered.text.encode()
+            first = np.cumsum(np.frombuffer(text, np.uint8) & 0xC0 != 0x80) - 1  # the character of each byte
+            is_learned = _LEARNED[np.frombuffer(rendered.classes, np.uint8)][first]
             learned, place = [], 0
-            for part in cuts[text.encode()]:
-                learned += [part] if any(is_learned[place : place + len(part)]) else []
+            for part in cuts[text]:
+                learned += [part] if is_learned[place : place + len(part)].any() else []
                 place += len(part)
-            found.append((text.encode(), b"".join(learned)))
+            found.append((text, b"".join(learned)))
         return found

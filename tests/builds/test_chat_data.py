@@ -117,7 +117,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
             span = slice(each["start"], each["start"] + each["num_tokens"])
             encoding = library.encode(rendered.text, add_special_tokens=False)
             assert encoding.ids == ids[span][:-1].tolist()
-            of_chars = np.repeat(is_learned[rendered.classes], np.diff(rendered.ends, prepend=0))
+            of_chars = is_learned[np.frombuffer(rendered.classes, np.uint8)]
             of_bytes = np.repeat(of_chars, [len(char.encode()) for char in rendered.text])
             ends = np.cumsum(num_bytes[encoding.ids])
             assert ends[-1] == len(of_bytes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -41,8 +42,8 @@ def _render(text: str, messages: list[dict[str, Any]], tools: Any = None, **fiel
 
 
 def _segments(rendered: Rendered) -> list[tuple[str, int]]:
-    places = pairwise([0, *rendered.ends.tolist()])
-    return [(rendered.text[start:end], int(kind)) for (start, end), kind in zip(places, rendered.classes, strict=True)]
+    pairs = groupby(zip(rendered.text, rendered.classes, strict=True), key=itemgetter(1))
+    return [("".join(char for char, _ in chars), kind) for kind, chars in pairs]
 
 
 def _shown(rendered: Rendered) -> list[tuple[str, str]]:
@@ -80,8 +81,7 @@ def test_marks_alone_show_what_blocks_of_generation_say(conversation: tuple[str,
 
 def _learned_places(rendered: Rendered) -> set[int]:
     table = learned_classes("assistant")
-    places = zip(pairwise([0, *rendered.ends.tolist()]), rendered.classes, strict=True)
-    return {place for (start, end), kind in places if table[kind] for place in range(start, end)}
+    return {place for place, kind in enumerate(rendered.classes) if table[kind]}
 
 
 @pytest.mark.parametrize("generation", [False, True])
@@ -103,6 +103,15 @@ def test_each_style_of_template(style: str, learned: list[str], generation: bool
     assert _learned(rendered, "last") == learned[1:]
     assert rendered.num_turns == 2
     assert rendered.num_ended == sum(text.endswith(">") for text in learned)
+
+
+def test_a_block_of_generation_may_set_the_variable_of_its_loop() -> None:
+    text = (
+        "{% for m in messages %}{% generation %}{% set m = {'a': m.content} %}{{ m.a }}!{% endgeneration %}{% endfor %}"
+    )
+    rendered = _render(text, [ASSISTANT, {**ASSISTANT, "train": False}])
+    assert _shown(rendered) == [("hello!", "assistant"), ("hello!", "assistant")]
+    assert _learned(rendered) == ["hello!"]
 
 
 @pytest.mark.parametrize("generation", [False, True])

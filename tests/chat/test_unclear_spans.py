@@ -49,12 +49,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def _shown(tokenizer: Tokenizer, *messages: dict[str, Any], template: str = _TEMPLATE) -> str:
     """Return the text of a conversation with brackets around what is learned."""
     rendered = ChatEncoder(ChatDefinition(template), tokenizer).render(canonical({"messages": [*messages]}))
-    parts, start = [], 0
-    for end, number in zip(rendered.ends.tolist(), rendered.classes.tolist(), strict=True):
-        text = rendered.text[start:end]
-        parts.append(f"[{text}]" if learned_classes("assistant")[number] else text)
-        start = end
-    return "".join(parts).replace("][", "")
+    learned = learned_classes("assistant")
+    chars = zip(rendered.text, rendered.classes, strict=True)
+    return "".join(f"[{char}]" if learned[kind] else char for char, kind in chars).replace("][", "")
 
 
 def _calling(*arguments: dict[str, Any], **fields: Any) -> dict[str, Any]:

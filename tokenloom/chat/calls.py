@@ -82,6 +82,8 @@ def _tool(place: str, tool: Any) -> Any:
 
 def _without_nulls(value: Any, depth: int = 0) -> Any:
     """Return a value without the keys whose value is null, as Arrow makes them up, at any depth."""
+    if isinstance(value, str):
+        return value
     if depth > _MAX_DEPTH:
         raise RecursionError
     if isinstance(value, Mapping):

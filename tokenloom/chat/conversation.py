@@ -10,7 +10,6 @@ into the text that a model learns; the identity of a conversation sorts them too
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +22,12 @@ from tokenloom.storage.formats.keys import words_of
 NOT_CONVERSATION = "not_conversation"
 _PURPOSE = b"chat\0"  # keeps the identity of a conversation apart from that of a text
 _CONTENT = '"content":"'
-_UNSORTED = re.compile(r'"(?:tools|tool_calls|train)":')  # without them, the text is what identifies a conversation
+_UNSORTED = ('"tools":', '"tool_calls":', '"train":')  # without them, the text is what identifies a conversation
+
+_ENCODER, _SORTING = (
+    json.JSONEncoder(sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sort_keys in (False, True)
+)
 
 
 def canonical(conversation: dict[str, Any]) -> str:
@@ -74,7 +78,7 @@ def num_chars(text: str) -> int:
 
 
 def _identity(text: str) -> str:
-    if not _UNSORTED.search(text):
+    if not any(map(text.__contains__, _UNSORTED)):
         return text
     conversation = parse(text)
     for message in conversation["messages"]:
@@ -83,14 +87,15 @@ def _identity(text: str) -> str:
 
 
 def _dumps(value: object, *, sort_keys: bool = False) -> str:
-    return json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return (_SORTING if sort_keys else _ENCODER).encode(value)
 
 
 def _sorted_message(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message whose keys are sorted, also those of its tool calls, but not those of their arguments."""
     if calls := message.get("tool_calls"):
         message = {**message, "tool_calls": [_sorted_call(call) for call in calls]}
-    return dict(sorted(message.items()))
+    names = sorted(message)
+    return message if names == [*message] else {name: message[name] for name in names}
 
 
 def _sorted_call(call: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, pairwise
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -196,8 +196,16 @@ class ChatEncoder:
         ranks = np.zeros(len(tokens), np.uint8)
         if fits.all():
             has_text = lengths > 0
-            ranks[has_text] = np.maximum.reduceat(self._byte_ranks(rendered), (byte_ends - lengths)[has_text])
+            classes = np.concatenate(list(map(_byte_classes, rendered)))
+            ranks[has_text] = self._highest(classes, (byte_ends - lengths)[has_text])
         return _Joined(tokens, np.diff(ends[last], prepend=0), ranks, fits)
+
+    def _highest(self, classes: UInt8s, starts: Int64s) -> UInt8s:
+        """Return the highest rank of the bytes of each token, given their classes, which seldom change in a token."""
+        ranks = self._ranks[classes[starts]]
+        changes = np.flatnonzero(classes[1:] != classes[:-1]) + 1
+        np.maximum.at(ranks, np.searchsorted(starts, changes, "right") - 1, self._ranks[classes[changes]])
+        return ranks
 
     def _cut(self, rendered: Rendered, texts: list[str], ids: list[int]) -> None:
         """Append the parts of a text between added tokens, and the id after each part."""
@@ -234,20 +242,12 @@ class ChatEncoder:
         tokens = take_segments(as_segments(encoded.tokens[is_text], num_tokens), index, dtype)
         return num_bytes[index], num_tokens[index], tokens
 
-    def _byte_ranks(self, rendered: Sequence[Rendered]) -> UInt8s:
-        """Return the rank of the class of each byte of some texts."""
-        ends = [one.ends if one.text.isascii() else _byte_ends(one) for one in rendered]
-        num_bytes = np.array([own[-1] for own in ends])
-        offsets = np.repeat(np.cumsum(num_bytes) - num_bytes, list(map(len, ends)))
-        ranks = self._ranks[np.concatenate([one.classes for one in rendered])]
-        return np.repeat(ranks, np.diff(np.concatenate(ends) + offsets, prepend=0))
-
     def _encode_whole(self, rendered: Rendered, dtype: np.dtype[Any]) -> tuple[NDArray[Any], UInt8s]:
         """Return the ids of a conversation that is not cut, and the rank of each, with its end of text."""
         if self._tokens.locate is None:
             raise TokenizerError(f"tokenizer {self._tokenizer.name}: its ids do not add up to a text; give another")
         located = self._tokens.locate(rendered.text, rendered.spellings)
-        ranks = np.append(np.repeat(self._ranks[rendered.classes], np.diff(rendered.ends, prepend=0)), 0)
+        ranks = np.append(self._ranks[np.frombuffer(rendered.classes, np.uint8)], np.uint8(0))
         places = np.stack([located.starts, located.ends], axis=1).ravel()
         of_tokens = np.maximum.reduceat(ranks, np.minimum(places, len(ranks) - 1))[::2] if len(places) else ranks[:0]
         return np.append(located.ids, self._tokenizer.eot_id).astype(dtype), np.append(of_tokens, 0).astype(np.uint8)
@@ -281,10 +281,14 @@ class _Joined:
     fits: NDArray[np.bool_]
 
 
-def _byte_ends(rendered: Rendered) -> Int64s:
-    """Return where each segment ends, in bytes of UTF-8."""
-    segments = pairwise([0, *rendered.ends.tolist()])
-    return np.cumsum([len(rendered.text[start:end].encode()) for start, end in segments])
+def _byte_classes(rendered: Rendered) -> UInt8s:
+    """Return the class of each byte of UTF-8."""
+    classes = np.frombuffer(rendered.classes, np.uint8)
+    if rendered.text.isascii():
+        return classes
+    is_first = np.frombuffer(rendered.text.encode(), np.int8) >= -0x40  # byte of a character
+    found: UInt8s = classes[np.cumsum(is_first) - 1]
+    return found
 
 
 def _is_utf8(text: str) -> bool:

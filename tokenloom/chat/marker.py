@@ -104,22 +104,22 @@ class _Marking:
         messages = []
         for self._message, message in enumerate(conversation["messages"]):
             self._flags = 0 if message.get("train") is False else MAY_LEARN
-            messages.append({name: self._field(message, name) for name in message})
+            kind = _CLASS_OF_ROLE[message["role"]]
+            messages.append({name: self._field(kind, name, value) for name, value in message.items()})
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
         tools = self._spelled(conversation.get("tools"))
         return Marked(messages, tools, self._pieces, self._marks, self._calls, self._mark_names)
 
-    def _field(self, message: dict[str, Any], name: str) -> Any:
-        value = message[name]
+    def _field(self, kind: int, name: str, value: Any) -> Any:
+        if name == "role":
+            return value
         if name == "content":
-            if message["role"] == "assistant":
-                return self._assistant(value)
-            return self._text(value, _CLASS_OF_ROLE[message["role"]])
+            return self._assistant(value) if kind == ASSISTANT else self._text(value, kind)
         if name == "reasoning_content":
             return self._text(value, REASONING)
         if name == "tool_calls":
             return [self._call(call) for call in value]
-        return value if name == "role" else self._spelled(value, _CLASS_OF_ROLE[message["role"]])
+        return self._spelled(value, kind)
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
@@ -150,6 +150,8 @@ class _Marking:
 
     def _assistant(self, text: str) -> str:
         """Return what an assistant wrote, with marks; text between think tags is reasoning."""
+        if "think>" not in text:
+            return self._text(text, ASSISTANT)
         tags = list(_THINK.finditer(text))
         kind = REASONING if tags and tags[0][0] == "</think>" else ASSISTANT
         parts, end = [], 0
@@ -160,6 +162,8 @@ class _Marking:
 
     def _text(self, text: str, kind: int) -> str:
         """Return a string with marks around its pieces."""
+        if self._marker.cuts.search(text) is None:
+            return self._piece(text, kind)
         parts, end = [], 0
         for match in self._marker.cuts.finditer(text):
             parts += [self._piece(text[end : match.start()], kind), self._token(match[0], kind)]
@@ -183,10 +187,12 @@ class _Marking:
         core = text.strip()
         if not core:
             return text
+        marked = f"{self._open(kind, is_spelling)}{core}{self._marks.closing}"
+        if len(core) == len(text):
+            return marked
         start = text.index(core[0])
-        end = start + len(core)
-        return f"{text[:start]}{self._open(kind, is_spelling=is_spelling)}{core}{self._marks.closing}{text[end:]}"
+        return f"{text[:start]}{marked}{text[start + len(core) :]}"
 
-    def _open(self, kind: int, *, is_spelling: bool = False) -> str:
+    def _open(self, kind: int, is_spelling: bool = False) -> str:
         self._pieces.append(Piece(self._message, kind | self._flags, is_spelling))
         return self._marks.opening(len(self._pieces) - 1)

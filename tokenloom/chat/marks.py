@@ -17,6 +17,7 @@ from tokenloom.storage.formats.classes import ASSISTANT, REASONING, ROLE_BITS, T
 NO_SPANS = "no_spans"  # the reason of a row whose spans are not certain
 Span = tuple[int, int]  # [start, end) in characters
 OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
+_IS_OF_ASSISTANT = [kind & ROLE_BITS in OF_ASSISTANT for kind in range(256)]
 NO_MESSAGE = -1
 
 
@@ -58,7 +59,7 @@ class Place:
     @property
     def is_of_assistant(self) -> bool:
         """Whether it is of what the assistant wrote."""
-        return self.piece.kind & ROLE_BITS in OF_ASSISTANT and not self.piece.is_block
+        return _IS_OF_ASSISTANT[self.piece.kind] and not self.piece.is_block
 
 
 def unclear(why: str) -> BadConversation:
@@ -109,26 +110,35 @@ class Marks:
         first, *rest = text.split(self._opening)
         parts, places, begun = [first], list[Place](), list[Place]()
         position = len(first)
-        if self.closing in first:
-            raise unclear("the template cuts its strings")
+        is_cut = self.closing in first
         for part in rest:
-            index = ord(part[:1] or "\0") - self._first_piece
+            within, *after = part.split(self.closing)
+            index = ord(within[0]) - self._first_piece if within else -1
             if not 0 <= index < len(pieces):
-                raise unclear("the template cuts its strings")
-            begun.append(Place(position, 0, index, pieces[index]))
-            places.append(begun[-1])
-            within, *after = part[1:].split(self.closing)
-            parts.append(within)
-            position += len(within)
+                raise _cut()
+            end = position + len(within) - 1
+            place = Place(position, end, index, pieces[index])
+            position = end
+            places.append(place)
+            parts.append(within[1:])
+            if len(after) == 1:  # it holds no other
+                parts.append(after[0])
+                position += len(after[0])
+                continue
+            begun.append(place)
             for other in after:
                 if not begun:
-                    raise unclear("the template cuts its strings")
+                    raise _cut()
                 begun.pop().end = position
                 parts.append(other)
                 position += len(other)
-        if begun:
-            raise unclear("the template cuts its strings")
+        if is_cut or begun:
+            raise _cut()
         return "".join(parts), places
+
+
+def _cut() -> BadConversation:
+    return unclear("the template cuts its strings")
 
 
 class MarkedDict(dict[str, Any]):

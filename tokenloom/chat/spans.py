@@ -14,9 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tokenloom.chat.marks import OF_ASSISTANT, Call, Marked, Place, Span, unclear
 from tokenloom.chat.turns import Turns
 from tokenloom.storage.formats.classes import (
@@ -32,6 +29,8 @@ from tokenloom.storage.formats.classes import (
 
 _MAY_LACK = (TEMPLATE, REASONING, TOOL_CALL)  # pieces of a message that is in a text all the same
 
+_CLASSES = [bytes([kind]) for kind in range(256)]
+
 
 @dataclass(frozen=True)
 class Rendered:
@@ -39,8 +38,7 @@ class Rendered:
 
     Attributes:
         text: as the template renders it.
-        ends: where each segment ends, in characters; the first starts at 0, the last ends with the text.
-        classes: the class of each segment, see storage.formats.classes.
+        classes: the class of each character, see storage.formats.classes.
         spellings: [start, end) of the spellings of special tokens in messages, which are text, in order.
         num_turns: messages of the assistant that may be learned.
         num_ended: those of them that end with a stop token.
@@ -48,8 +46,7 @@ class Rendered:
     """
 
     text: str
-    ends: NDArray[np.int64]
-    classes: NDArray[np.uint8]
+    classes: bytearray
     spellings: list[Span]
     num_turns: int
     num_ended: int
@@ -103,8 +100,7 @@ class _Painting:
             index: (0 if messages[index].get("train") is False else MAY_LEARN) | (LAST_TURN if index > begin else 0)
             for index in self.assistants
         }
-        self._classes = bytearray(bytes([TEMPLATE | MAY_LEARN]) * len(text))
-        self._ends = {0, len(text)}  # where a class may end
+        self._classes = bytearray(_CLASSES[TEMPLATE | MAY_LEARN] * len(text))
         self._stops: dict[int, Span | None] = {}  # of each turn
 
     def has_calls(self, message: int) -> bool:
@@ -117,8 +113,8 @@ class _Painting:
 
     def paint_pieces(self, places: Sequence[Place], flags: int = 0) -> None:
         """Give pieces their classes, also what is between two of one message that have the same."""
-        for place in places:
-            self._paint(place.start, place.end, place.piece.kind | flags)
+        for place in places:  # _paint, without a call
+            self._classes[place.start : place.end] = _CLASSES[place.piece.kind | flags] * (place.end - place.start)
         for one, other in pairwise(places):
             if one.piece.message == other.piece.message >= 0 and one.piece.kind == other.piece.kind:
                 self._paint(one.end, other.start, one.piece.kind | flags)
@@ -138,7 +134,7 @@ class _Painting:
         self._stops[message] = stop or self._stops.get(message)
 
     def rendered(self, spellings: list[Span]) -> Rendered:
-        """Return the text in segments of one class."""
+        """Return the text with its classes."""
         num_turns = num_ended = 0
         for message, stop in self._stops.items():
             flags = self._flags[message]
@@ -147,22 +143,12 @@ class _Painting:
             if flags & MAY_LEARN:
                 num_turns += 1
                 num_ended += stop is not None
-        ends, kinds = list[int](), bytearray()
-        for end in sorted(self._ends)[1:]:
-            if kinds and kinds[-1] == self._classes[end - 1]:
-                ends[-1] = end
-            else:
-                ends.append(end)
-                kinds.append(self._classes[end - 1])
-        classes = np.frombuffer(kinds, np.uint8)
-        return Rendered(self.text, np.array(ends, np.int64), classes, spellings, num_turns, num_ended)
+        return Rendered(self.text, self._classes, spellings, num_turns, num_ended)
 
     def _paint(self, start: int, end: int, kind: int) -> None:
         """Give the characters [start, end) a class; does nothing if there are none."""
         if start < end:
-            self._classes[start:end] = bytes([kind]) * (end - start)
-            self._ends.add(start)
-            self._ends.add(end)
+            self._classes[start:end] = _CLASSES[kind] * (end - start)
 
 
 def _paint_blocks(painting: _Painting, places: Sequence[Place], turns: Turns) -> None:
@@ -187,7 +173,7 @@ def _message_of(painting: _Painting, block: Place, messages: set[int], before: i
         messages: those of its pieces.
         before: that of the block before it.
     """
-    found: set[int] = ({block.piece.message} & painting.assistants) or messages
+    found = {block.piece.message} if block.piece.message in painting.assistants else messages
     if not found and before is not None:
         return before
     if len(found) != 1 or not messages <= found:
