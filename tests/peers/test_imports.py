@@ -58,6 +58,30 @@ def test_files_of_datatrove(
     assert masks_in(found) == masks
 
 
+_MEGATRON = """
+import json, sys
+import numpy, torch
+from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+prefix, dtype = sys.argv[1:]
+made = IndexedDatasetBuilder(prefix + ".bin", dtype=numpy.dtype(dtype).type)
+for number, ids in enumerate(json.load(sys.stdin)):
+    cut = len(ids) // 2 if number % 3 == 0 and len(ids) > 1 else 0
+    for part in (ids[:cut], ids[cut:]) if cut else (ids,):
+        made.add_item(torch.tensor(part))
+    made.end_document()
+made.finalize(prefix + ".idx")
+"""
+
+
+def test_files_of_megatron_core_whose_documents_may_have_two_sequences(
+    written: tuple[int, Lists, Lists], tmp_path: Path
+) -> None:
+    width, documents, _ = written
+    run_in("megatron", _MEGATRON, tmp_path / "a", {2: "uint16", 4: "int32"}[width], given=json.dumps(documents))
+    found = documents_in(_read("megatron", tmp_path / "*.bin", width))
+    assert found == list(enumerate(_without_eot(documents)))
+
+
 _OLMO = """
 import sys
 from pathlib import Path
