@@ -12,7 +12,7 @@ from pathlib import Path
 import xxhash
 
 _ROOT = Path(__file__).parents[2]
-_FOLDER = _ROOT / ".peers"
+FOLDER = _ROOT / ".peers"
 _TORCH = "torch==2.13.0"
 
 
@@ -35,17 +35,21 @@ ENVIRONMENTS = {
     "datasets": Environment(("datasets==5.2.0",)),
     "datasets-3": Environment(("datasets==3.6.0",)),
     "datatrove": Environment(("datatrove==0.10.1", "tokenizers==0.23.3", _TORCH)),
+    "jax": Environment(("jax==0.10.2", "grain==0.2.18"), ours=True),
     "litdata": Environment(("litdata==0.2.76", _TORCH, "torchvision==0.28.0")),
     "megatron": Environment(("megatron-core==0.16.1", _TORCH)),
     "olmo": Environment(("ai2-olmo-core==3.0.0", _TORCH)),
     "streaming": Environment(("mosaicml-streaming==0.13.0", _TORCH, "torchvision==0.28.0")),
+    # Both import triton, which a torch without CUDA does not bring.
+    "torchtitan": Environment(("torchtitan==0.3.0", "torchdata==0.11.0", "triton==3.9.0", _TORCH), ours=True),
+    "trl": Environment(("trl==1.16.0", "transformers==5.24.0", "datasets==5.2.0", _TORCH)),
 }
 
 
 def python_of(name: str) -> Path:
     """Return the Python of an environment, which is made if it is not there; several processes may ask at once."""
     wanted = ENVIRONMENTS[name]
-    folder = _FOLDER / f"{name}-{xxhash.xxh3_64_hexdigest(repr(wanted).encode())[:8]}"
+    folder = FOLDER / f"{name}-{xxhash.xxh3_64_hexdigest(repr(wanted).encode())[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
