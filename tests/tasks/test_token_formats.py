@@ -53,14 +53,15 @@ def read_all(form: str, path: Path, **options: Any) -> list[Rows]:
     return [rows for reader, url in readers for part in reader.partitions(url) for rows in reader.read(url, part)]
 
 
-def _plain(ids: list[int], bos_id: int | None) -> list[tuple[int, list[int]]]:
+def _plain(ids: list[int], leading_id: int | None) -> list[tuple[int, list[int]]]:
     """Return the row and the ids of each document that ends with _EOT, one token after the other."""
     documents, begin = [], 0
+    bos_id = leading_id if ids[:1] == [leading_id] else None
     for i in range(len(ids)):
         is_end = ids[i] == _EOT and (bos_id is None or ids[i + 1 : i + 2] in ([], [bos_id]))
         if is_end or i + 1 == len(ids):
             document = ids[begin : i + 1]
-            stripped = document[1:] if document[0] == bos_id else document
+            stripped = document[1:] if document[0] == leading_id else document
             documents.append((begin, stripped[:-1] if stripped[-1:] == [_EOT] else stripped))
             begin = i + 1
     return documents
@@ -116,6 +117,16 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
     parts = np.split(ids, ends[:-1].astype(np.int64)), np.split(learned, ends[:-1].astype(np.int64))
     assert documents_in(found) == list(enumerate(part.tolist() for part in parts[0]))
     assert masks_in(found) == [[*part.tolist(), 0] for part in parts[1]]  # the end-of-text id is not in the file
+
+
+@pytest.mark.parametrize("bos_id", [_BOS, _EOT])
+def test_only_in_files_that_begin_with_it_a_boundary_needs_a_beginning_of_text(bos_id: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    with_bos = [bos_id, 5, _EOT, 6, _EOT, bos_id, 7, _EOT]
+    np.array(with_bos, np.uint16).tofile(path)
+    assert documents_in(read_all("nanogpt", path, bos_id=bos_id)) == [(0, [5, _EOT, 6]), (5, [7])]
+    np.array(with_bos[1:5], np.uint16).tofile(path)
+    assert documents_in(read_all("nanogpt", path, bos_id=bos_id)) == [(0, [5]), (2, [6])]
 
 
 def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
@@ -336,6 +347,12 @@ def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
     for form, file, has, expected in [
         ("olmo", path, [], r"no index, so a document ends with the id 0$"),
         ("olmo", path, [base.INDEX], None),
+        (
+            "datatrove",
+            _datatrove(tmp_path, [3, 5]),
+            [base.INDEX, "metadata"],
+            "its metadata says that gpt2 made the ids",
+        ),
         ("huggingface", rows, [base.INDEX], r"attention_mask is not read: if rows are padded, padding is part of"),
     ]:
         reader = _reader(form, has=has)

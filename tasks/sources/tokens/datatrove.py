@@ -7,6 +7,7 @@ says in its first two lines the tokenizer and the bytes of an id, and the tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,14 @@ _METADATA_BYTES = 65_536
 _END = np.dtype("<u8")
 
 
+class _Metadata(NamedTuple):
+    """What metadata says."""
+
+    tokenizer: str
+    dtype: AnyDtype
+    num_tokens: int
+
+
 class Format(InferringFormat):
     """X.ds and the files beside it; without metadata, `dtype` or the vocabulary says the type of ids."""
 
@@ -35,13 +44,18 @@ class Format(InferringFormat):
         suffixes = {INDEX: ".index", MASK: ".loss", _METADATA: ".metadata"}
         return [Side(role, url + suffix, is_required=False) for role, suffix in suffixes.items()]
 
+    def notes(self, url: str) -> list[str]:
+        """See TokenFormat.notes; whether `decode` is that tokenizer can't be told from its name."""
+        made = [_read_metadata(f"{url}.metadata").tokenizer] if _METADATA in self.options["has"] else []
+        return [*super().notes(url), *(f"{url}: its metadata says that {name} made the ids" for name in made)]
+
     def layout(self, url: str) -> Layout:
         """See IndexedFormat.layout; compares the tokens with what the metadata says."""
         narrow = self.options["vocab_size"] <= 2**16
         dtype = np.dtype(self.options.get("dtype") or ("uint16" if narrow else "uint32")).newbyteorder("<")
         described = None
         if _METADATA in self.options["has"]:
-            dtype, described = _read_metadata(f"{url}.metadata")
+            _, dtype, described = _read_metadata(f"{url}.metadata")
         num_tokens = count_ids(url, dtype)
         if described is not None and described != num_tokens:
             raise InputError(f"{url}: {num_tokens:,} tokens, and {url}.metadata says {described:,}: {MISMATCH}")
@@ -71,14 +85,13 @@ def _read_ends(index: str, start: int, end: int) -> Int64s:
         return read_values(file, index, start * _END.itemsize, end - start, _END).astype(np.int64)
 
 
-def _read_metadata(url: str) -> tuple[AnyDtype, int]:
-    """Return the type of an id, and how many there are."""
+def _read_metadata(url: str) -> _Metadata:
     with open_input(url) as file:
         lines = file.read(_METADATA_BYTES).decode(errors="replace").split("\n")
-    width = lines[0].rpartition("|")[2]
+    name, _, width = lines[0].rpartition("|")
     if width not in ("2", "4") or len(lines) < 2 or not lines[1].isascii() or not lines[1].isdecimal():
         raise InputError(
             f"{url}: not metadata of datatrove, which says TOKENIZER|2 or TOKENIZER|4, and the tokens in its next "
             "line; copy the file again, or delete it and set dtype"
         )
-    return TOKEN_DTYPES[int(width)], int(lines[1])
+    return _Metadata(name, TOKEN_DTYPES[int(width)], int(lines[1]))

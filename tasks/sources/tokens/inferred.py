@@ -7,7 +7,6 @@ what is before it. A part has the documents that begin in it. No step here is ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, ClassVar
 
 import numpy as np
@@ -23,8 +22,8 @@ from tokenloom.tasks.sources.tokens.indexed import IndexedFormat, Layout, MaskOf
 class InferringFormat(IndexedFormat):
     """A format without an index, or with one that may be missing; a format adds `layout`, and `bounds` if it has one.
 
-    Without an index, documents end with the end-of-text id, or with the file. If there is a `bos_id`, only an
-    end-of-text id that it follows ends a document, as in OLMo-core.
+    Without an index, documents end with the end-of-text id, or with the file. In a file that begins with `bos_id`, only
+    an end-of-text id that it follows ends a document, as in OLMo-core.
     """
 
     eot_leads: ClassVar[bool] = False  # the end-of-text id is before documents, so one that begins a file ends none
@@ -39,8 +38,7 @@ class InferringFormat(IndexedFormat):
 
     def notes(self, url: str) -> list[str]:
         """See TokenFormat.notes."""
-        marks = f"the id {self.eot_id:,}" + ("" if self.leading_id is None else f" before {self.leading_id:,}")
-        return [f"{url}: no index, so a document ends with {marks}"] if self.infers else []
+        return [f"{url}: no index, so a document ends with the id {self.eot_id:,}"] if self.infers else []
 
     def too_large(self, url: str, row: int, num_tokens: int) -> BadRow:
         """See TokenFormat.too_large."""
@@ -64,9 +62,8 @@ class InferringFormat(IndexedFormat):
             raise InputError(
                 f"{url}: {layout.num_tokens:,} tokens, but {part.end:,} were planned; the file changed: build again"
             )
-        boundary = self.eot_id, self.leading_id
         with open_input(url) as file, self.open_mask(url, layout.num_tokens) as mask_of:
-            yield from self._inferred(_Stream(file, url, layout, *boundary), part, mask_of)
+            yield from self._inferred(_Stream(file, url, layout, self), part, mask_of)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See TokenFormat.locate."""
@@ -82,7 +79,8 @@ class InferringFormat(IndexedFormat):
     def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[Piece]:
         """Yield the documents that begin in a part."""
         stream.announce(part.start, part.end)
-        position, num_read = self._first_document(stream, part), PIECE_TOKENS
+        position = stream.next_document(part.start - 1, part.end) if part.start else stream.first
+        num_read = PIECE_TOKENS
         while position < part.end:
             ids, ends = stream.read(position, position + num_read)
             if len(ends):
@@ -96,48 +94,43 @@ class InferringFormat(IndexedFormat):
                 yield self.only_bad(stream.url, position, len(ids))
                 position, num_read = stream.next_document(position + len(ids), part.end), PIECE_TOKENS
             else:
-                num_read = min(
-                    2 * num_read, self._max_tokens + 1
-                )  # what was read is read again: that is rare, and simpler than joining parts
-
-    def _first_document(self, stream: _Stream, part: FileRange) -> int:
-        """Return where the first document that begins in a part does."""
-        if part.start:
-            return stream.next_document(part.start - 1, part.end)
-        ids, _ = stream.read(0, 1)
-        return int(self.eot_leads and bool(len(ids)) and int(ids[0]) == self.eot_id)
+                # What was read is read again: that is rare, and simpler than joining parts.
+                num_read = min(2 * num_read, self._max_tokens + 1)
 
 
-@dataclass(frozen=True)
 class _Stream:
-    """The ids of an open file, in which `eot_id`, followed by `bos_id` if there is one, ends a document."""
+    """The ids of an open file of a format, and where documents end among them.
 
-    file: IO[bytes]
-    url: str
-    layout: Layout
-    eot_id: int
-    bos_id: int | None
+    Attributes:
+        first: the token with which the first document begins.
+    """
+
+    def __init__(self, file: IO[bytes], url: str, layout: Layout, form: InferringFormat) -> None:
+        self._file, self.url, self._layout, self._eot_id = file, url, layout, form.eot_id
+        head = read_values(file, url, layout.first_byte, min(2, layout.num_tokens), layout.dtype).tolist()
+        self.first = int(form.eot_leads and head[:1] == [form.eot_id])
+        self._bos_id = form.leading_id if head[self.first :][:1] == [form.leading_id] else None
 
     def announce(self, start: int, end: int) -> None:
         """Announce that tokens [start, end) will be read, see opening.announce."""
-        announce(self.file, [(self._byte(max(0, start - 1)), self._byte(end))])
+        announce(self._file, [(self._byte(max(0, start - 1)), self._byte(end))])
 
     def _byte(self, token: int) -> int:
-        return self.layout.first_byte + token * self.layout.dtype.itemsize
+        return self._layout.first_byte + token * self._layout.dtype.itemsize
 
     def read(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
         """Return tokens [start, end), and after how many of them a document ends: [5, 0, 7, 0] -> [2, 4] if 0 ends one.
 
         The end of the file ends one too.
         """
-        end = min(end, self.layout.num_tokens)
-        with_next = min(end + 1, self.layout.num_tokens)
-        read = read_values(self.file, self.url, self._byte(start), with_next - start, self.layout.dtype)
+        end = min(end, self._layout.num_tokens)
+        with_next = min(end + 1, self._layout.num_tokens)
+        read = read_values(self._file, self.url, self._byte(start), with_next - start, self._layout.dtype)
         ids, following = read[: end - start], read[1 : end - start + 1]
-        is_end = ids == self.eot_id
-        if self.bos_id is not None:
-            is_end[: len(following)] &= following == self.bos_id
-        if end == self.layout.num_tokens:
+        is_end = ids == self._eot_id
+        if self._bos_id is not None:
+            is_end[: len(following)] &= following == self._bos_id
+        if end == self._layout.num_tokens:
             is_end[-1:] = True
         return ids, np.flatnonzero(is_end) + 1
 
