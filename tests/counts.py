@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import TypeVar
 
 import pytest
 
+T = TypeVar("T")
 SUMMARY: list[str] = []  # lines that the test run shows at its end
 FULL = os.environ.get("TOKENLOOM_FULL") == "1"
 
 #: Mark a test, or a parameter of one, that repeats what another shows: one more kind, size or write pattern.
 full_only = pytest.mark.skipif(not FULL, reason="part of the full run: set TOKENLOOM_FULL=1")
+
+
+def every(step: int, cases: Iterable[T]) -> list[T]:
+    """Return the parameters of a test: all of them with TOKENLOOM_FULL=1, else each `step`-th."""
+    return list(cases)[:: 1 if FULL else step]
 
 
 def count(reduced: int, full: int) -> int:

@@ -9,8 +9,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 EOT = "<|endoftext|>"
-SPECIAL = (EOT, "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<bos>")
-PLAIN = ("<think>", "</think>", "<|bot|>")
+SPECIAL = (EOT, "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<bos>", "<s>")
+PLAIN = ("<think>", "</think>", "<|bot|>", "<tool_call>", "</tool_call>")
 #: Words of the vocabulary, from left to right of its merges; some join white space that a template wrote to a content.
 WORDS = ("\n\n", " y", " n", "as", "us", "er", "user", " a")
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
-
+from tests.builders.chat_tokenizer import write_chat_tokenizer
 from tests.builders.datasets import make_spec
 from tokenloom.spec.build_spec import BuildSpec
 
@@ -25,32 +22,15 @@ CHATML = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 """
-SPECIAL = ("<|endoftext|>", "<s>", "<|im_start|>", "<|im_end|>")
-_ADDED = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-_TEXTS = ["the quick brown fox jumps over the lazy dog and then a dog answers the question of the user"] * 20
-
-
-@cache
-def _tokenizer_json() -> str:
-    library = tokenizers.Tokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=340, initial_alphabet=alphabet, special_tokens=list(SPECIAL), show_progress=False
-    )
-    library.train_from_iterator(_TEXTS, trainer)
-    library.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in _ADDED])
-    return library.to_str()
 
 
 def chat_tokenizer(folder: Path, **config: Any) -> dict[str, Any]:
     """Write a tokenizer into a folder, with a tokenizer_config.json that has these keys; return its definition."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(_tokenizer_json())
+    definition = write_chat_tokenizer(folder / "tokenizer.json")
     if config:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return {"kind": "huggingface", "path": str(folder), "eot": "<|endoftext|>"}
+    return definition | {"path": str(folder)}
 
 
 def conversation(*turns: str, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from tests.builders.chats import CHATML, SPECIAL
+from tests.builders.chat_tokenizer import SPECIAL
+from tests.builders.chats import CHATML
 from tests.builders.datasets import build, listed_files, local_store, make_spec
 from tests.counts import count
 from tokenloom.chat.conversation import canonical

@@ -15,6 +15,7 @@ from tokenizers import normalizers
 from tests.builders import proofs, wrong_encoders
 from tests.builders.datasets import make_spec, write_parquet
 from tests.builders.observing import messages_of_builds
+from tests.counts import full_only
 from tests.tokenloom.test_fast_encoders import changed, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepiece
 from tokenloom.errors import WorkerLost
@@ -284,7 +285,14 @@ def shipped(request: pytest.FixtureRequest, tmp_path: Path, tiktoken_cache: Path
 
 
 @pytest.mark.parametrize(
-    ("shipped", "num_workers"), [("gpt2", 0), ("gpt2", 2), ("o200k_base", 2), ("gpt-neox-20b", 2)], indirect=["shipped"]
+    ("shipped", "num_workers"),
+    [
+        ("gpt2", 0),
+        pytest.param("gpt2", 2, marks=full_only),
+        ("o200k_base", 2),
+        pytest.param("gpt-neox-20b", 2, marks=full_only),
+    ],
+    indirect=["shipped"],
 )
 def test_a_first_build_in_an_empty_home_without_network_uses_the_fast_encoder(
     num_workers: int, shipped: Builds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -370,7 +378,7 @@ def test_a_build_says_once_that_its_encoder_is_refused_on_this_machine(tmp_path:
     assert message.endswith("its check crashed (SIGABRT); `tokenloom tokenizer SPEC` checks it again")
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=full_only), 2])
 def test_a_build_of_much_text_proves_its_encoder_first(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_parquet
-from tests.counts import FULL, full_only
+from tests.counts import FULL, every, full_only
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.spec.build_spec import BuildSpec
@@ -177,7 +177,7 @@ def same(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("num_files", [1, 3, 7] if FULL else [3])
-@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("form", every(2, _FORMS))
 def test_kind_and_name_of_a_source_change_no_shard_bytes(
     same: _Same, tmp_path: Path, form: str, num_files: int
 ) -> None:
@@ -201,7 +201,7 @@ def test_row_groups_and_files_of_a_glob_change_no_shard_bytes(same: _Same, tmp_p
     assert same.shards(tmp_path, [{"kind": "parquet", "path": str(tmp_path / "*.parquet")}]) == same.hashes
 
 
-@pytest.mark.parametrize("form", [name for name, form in _FORMS.items() if form.is_cut])
+@pytest.mark.parametrize("form", every(2, [name for name, form in _FORMS.items() if form.is_cut]))
 def test_partitions_change_no_shard_bytes(
     same: _Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:

@@ -26,7 +26,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.counts import count
+from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store, shard_paths
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
@@ -294,7 +294,12 @@ def test_a_forked_process_reads_shards_that_its_parent_has_partly_read(in_memory
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
 @pytest.mark.parametrize(
-    ("access", "options"), [("mmap", {"lanes": 2}), ("mmap", {"lanes": 6}), ("range", {"order": "sequential"})]
+    ("access", "options"),
+    [
+        ("mmap", {"lanes": 2}),
+        pytest.param("mmap", {"lanes": 6}, marks=full_only),
+        ("range", {"order": "sequential"}),
+    ],
 )
 def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
     access: str, options: dict[str, Any], packing: str, in_memory: Published, tmp_path: Path

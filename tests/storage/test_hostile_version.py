@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, make_spec
-from tests.counts import count
+from tests.counts import count, full_only
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.canonical import read_signed
@@ -61,7 +61,7 @@ def write_version(folder: Path, kind: str) -> Path:
     [
         ("huggingface", "local", ["manifest", "tokenizer", "small", "shard"]),
         ("huggingface", "remote", ["manifest", "shard"]),
-        ("tiktoken", "local", ["manifest", "tokenizer"]),
+        pytest.param("tiktoken", "local", ["manifest", "tokenizer"], marks=full_only),
     ],
 )
 def test_a_hostile_version_does_no_harm(kind: str, place: str, groups: list[str], tmp_path: Path) -> None:

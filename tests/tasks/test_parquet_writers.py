@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents
+from tests.counts import full_only
 from tokenloom.storage.versions.published import version_path
 
 # pandas 3 warns whenever this engine is used, but files written by it exist.
@@ -268,7 +269,7 @@ _DUCKDB = [
 
 
 @pytest.mark.parametrize("options", _DUCKDB)
-@pytest.mark.parametrize("kind", ["varchar", "blob"])
+@pytest.mark.parametrize("kind", ["varchar", pytest.param("blob", marks=full_only)])
 def test_duckdb(tmp_path: Path, options: str, kind: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     texts = TEXTS * 20  # it writes row groups of at least 2,048 rows

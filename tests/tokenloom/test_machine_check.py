@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.counts import full_only
 from tests.tokenloom.test_fast_encoders import train
 from tokenloom.tokenizers import load_tokenizer, machine_records
 from tokenloom.tokenizers.fast import machine_check
@@ -88,7 +89,7 @@ def test_a_check_is_made_once_and_measures_both(
     assert len(list(cache.rglob("MachineCheck-*.json"))) == 1
 
 
-@pytest.mark.parametrize("index", [0, 10, NUM_SLICES - 10])
+@pytest.mark.parametrize("index", [0, pytest.param(10, marks=full_only), NUM_SLICES - 10])
 def test_another_hash_of_a_checked_slice_refuses_the_encoder(
     index: int, definition: Definition, proof: Proof, cache: Path
 ) -> None:

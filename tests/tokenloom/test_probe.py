@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 from tokenizers import AddedToken, normalizers
 
-from tests.counts import FULL
+from tests.counts import FULL, full_only
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import _RUNS, _USER_DEFINED, piece
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
@@ -309,10 +309,10 @@ def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        lambda: train_model() + _RUNS + piece("amet", -1e8),  # one piece more
+        pytest.param(lambda: train_model() + _RUNS + piece("amet", -1e8), marks=full_only),  # one piece more
         lambda: train_model(vocab_size=339) + piece("amet", -1e8) + _RUNS,  # another one
         lambda: train_model() + piece("\u2581" * 2) + piece("\u2581" * 3),
-        lambda: train_model() + _RUNS + piece("tp", 0, _USER_DEFINED),
+        pytest.param(lambda: train_model() + _RUNS + piece("tp", 0, _USER_DEFINED), marks=full_only),
     ],
     ids=["a piece", "a score", "runs of spaces", "a user-defined piece"],
 )

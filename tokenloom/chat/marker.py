@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -68,11 +67,14 @@ class Marker:
 
         Raises BadConversation if there are fewer private-use characters than it has strings.
         """
+        too_few = 0
         for first, last in _PRIVATE:
             marks = _marks(first, last)
-            if not marks.are_in(text):
-                with suppress(TooFewMarks):
+            if last - first > too_few and not marks.are_in(text):
+                try:
                     return _Marking(self, marks, mark_names).marked(conversation)
+                except TooFewMarks:
+                    too_few = last - first
         raise BadConversation(
             "it has more strings than there are private-use characters that it does not have itself, so nobody can "
             "tell what the template makes of each; leave it out",
