@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -86,7 +88,12 @@ class HostFeed:
         times: PhaseTimes,
     ) -> None:
         self._form, self._batch_size, self._device, self._times = form, batch_size, device, times
-        self._torch = import_module("torch") if device is not None else None
+        self._tensor: Callable[[AnyArray], BatchValue] = lambda array: array
+        self._outside_inference: Callable[[], AbstractContextManager[object]] = nullcontext
+        if device is not None:
+            torch = import_module("torch")
+            # The consumer may be in inference mode, and use some of the batches outside of it.
+            self._tensor, self._outside_inference = torch.from_numpy, partial(torch.inference_mode, False)
         self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
         shape = (chunk_batches * batch_size, form.seq_len)
         self._needs_targets, self._num_labels = form.needs_targets, batch_size * (form.seq_len + form.shift - 1)
@@ -123,16 +130,6 @@ class HostFeed:
 
     def _tensors(self, array: Int32s | Int64s, count: int) -> list[BatchValue]:
         return list(map(self._tensor, array.reshape(count, self._batch_size, self._form.seq_len)))
-
-    def _tensor(self, array: AnyArray) -> BatchValue:
-        return array if self._torch is None else self._torch.from_numpy(array)
-
-    def _outside_inference(self) -> AbstractContextManager[object]:
-        # The consumer may be in that mode, and use some of the batches outside of it.
-        left: AbstractContextManager[object] = (
-            nullcontext() if self._torch is None else self._torch.inference_mode(False)
-        )
-        return left
 
     def _add_fields(
         self, window: TokenWindow, first: int, end: int, batches: list[Batch], classes: NDArray[np.uint8] | None
