@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from torch.distributed import FileStore, HashStore, PrefixStore
 
+from tests.counts import count
 from tests.reader.mesh import Mesh
 from tests.reader.oracle import make_store
 from tokenloom.errors import TokenloomError
@@ -197,7 +199,7 @@ def test_a_limit_is_positive(folder: Path) -> None:
 
 
 _RANK = """
-import json, os, sys
+import json, math, os, sys
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from tokenloom.errors import TokenloomError
@@ -206,9 +208,10 @@ from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.meshes import ranks_text
 
-folder, rank, references = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
-mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+folder, rank, references, port, sizes = sys.argv[1], int(sys.argv[2]), *map(json.loads, sys.argv[3:])
+size = math.prod(sizes.values())
+dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 data = TokenDataset(references["same"], seq_len=8)
 loader = TokenLoader(data, 3, mesh=mesh)
 found = {"rows": next(loader)["input_ids"].tolist(), "described": loader.describe()}
@@ -219,7 +222,7 @@ for name in ("first", "second") if rank == 0 else ("first",):  # ranks compare i
 
 def planted(name, source, **options):
     loader = TokenLoader(source, 3, **options)
-    if name == "position" and rank == 1:
+    if name == "position" and rank == size - 1:
         loader.load_state_dict(loader.state_dict() | {"samples": 12})
     try:
         next(loader)
@@ -227,20 +230,23 @@ def planted(name, source, **options):
         found[name] = str(error)
     loader.close()
 
-planted("version", TokenDataset(references["other" if rank == 1 else "same"], seq_len=8), mesh=mesh)
+planted("version", TokenDataset(references["other" if rank == size - 1 else "same"], seq_len=8), mesh=mesh)
 planted("position", data)
 planted("equal", data, rank=0, world_size=2)
+if rank < size // sizes["pp"]:  # the first stage alone
+    planted("stage", data, mesh=mesh)
 if rank == 0:
     planted("missing", data, compare_ranks=1.0)
+dist.barrier()
 planted("off", data, rank=0, world_size=2, compare_ranks=None)
 dist.barrier()
 dist.destroy_process_group()
 
 planted("no group", data, mesh=mesh)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[4]}", rank=rank, world_size=2)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
 planted("new group", data)  # rank 0 has compared once more than rank 1, in the group before
 dist.barrier()
-if rank == 1:
+if rank == size - 1:
     planted("gone", data)
 open(f"{folder}/{rank}.json", "w").write(json.dumps(found))
 os._exit(0)
@@ -248,28 +254,35 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_two_processes_name_planted_mistakes(tmp_path: Path) -> None:
+def test_processes_name_planted_mistakes(tmp_path: Path) -> None:
+    sizes = {"pp": count(1, 2), "dp": count(1, 2), "tp": 2}
+    size = math.prod(sizes.values())
     references = {"same": make_store(tmp_path / "a", (300, 90)), "other": make_store(tmp_path / "b", (300, 90), seed=7)}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = [[str(tmp_path), str(rank), json.dumps(references), str(port)] for rank in range(2)]
+    arguments = [
+        [str(tmp_path), str(rank), json.dumps(references), str(port), json.dumps(sizes)] for rank in range(size)
+    ]
     running = [
         subprocess.Popen([sys.executable, "-c", _RANK, *each], cwd=_ROOT, stderr=subprocess.PIPE, text=True)
         for each in arguments
     ]
-    errors = [process.communicate(timeout=120)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * 2, errors
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    errors = [process.communicate(timeout=count(120, 600))[1] for process in running]
+    assert [process.returncode for process in running] == [0] * size, errors
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
 
-    assert found[0]["rows"] == found[1]["rows"]
-    assert "data rank 0 of 1 (from mesh); ranks 0 and 1 get the same rows" in found[1]["described"]
+    for rank, of_rank in enumerate(found):
+        data_rank = rank // 2 % sizes["dp"]
+        peers = [other for other in range(size) if other // 2 % sizes["dp"] == data_rank]
+        assert f"data rank {data_rank} of {sizes['dp']} (from mesh); {ranks_text(peers)} get" in of_rank["described"]
+        assert all(of_rank["rows"] == found[other]["rows"] for other in peers)
+        assert f"rank {size - 1} reads" in of_rank["position"]
+        assert '"samples": 12' in of_rank["position"]
+        assert "would read the rows of data rank 0, but with 2 data ranks" in of_rank["equal"]
+        assert not of_rank.keys() & {"stage", "off", "no group", "new group"}
     assert found[0]["second"] == found[0]["first"]
-    for rank in found:
-        assert "rank 1 reads" in rank["position"]
-        assert '"samples": 12' in rank["position"]
-        assert "ranks 0 and 1 would read the rows of data rank 0" in rank["equal"]
-        assert not rank.keys() & {"off", "no group", "new group"}
-    assert any("rank 1 reads" in rank.get("version", "") for rank in found)  # the one that comes later
-    assert "within 1 s. Of the process group, rank 1 did not come" in found[0]["missing"]
-    assert "the store of the process group does not answer while ranks compare" in found[1]["gone"]
+    assert any(f"rank {size - 1} reads" in rank.get("version", "") for rank in found)  # the one that comes later
+    absent = ranks_text(range(1, size))
+    assert f"within 1 s. Of the process group, {absent} did not come" in found[0]["missing"]
+    assert "the store of the process group does not answer while ranks compare" in found[-1]["gone"]
