@@ -15,6 +15,7 @@ import pytest
 from tests.builders.datasets import build
 from tests.builders.exported import Exportable, small_parts
 from tests.builders.synthetic_store import EOT
+from tests.counts import full_only
 from tests.servers.s3_server import BUCKET, upload
 from tests.tasks.test_tokens import tokens_spec
 from tokenloom.errors import InputError
@@ -38,7 +39,7 @@ _IMPORTS = {
 }
 _WITH_MASKS = ("olmo", "datatrove", "huggingface", "parquet")
 _INFERRING = ("llmc", "nanogpt")
-_VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
+_VOCABULARIES = {"uint8": 250, "uint16": 50_000, "uint32": 150_000}
 Found = dict[tuple[int, ...], set[tuple[bool, ...]]]  # the masks that documents of some ids have
 
 
@@ -49,19 +50,23 @@ def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Exportable(tmp_path_factory.mktemp("version"), _VOCABULARIES[request.param], long_tokens=long_tokens)
 
 
-@pytest.fixture(scope="module")
-def masked(tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+_MASKED = ["uint16", *(pytest.param(name, marks=full_only) for name in ("uint8", "uint32"))]
+
+
+@pytest.fixture(scope="module", params=_MASKED)
+def masked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
     """A version with masks."""
-    return Exportable(tmp_path_factory.mktemp("masked"), 50_000, with_masks=True)
+    return Exportable(tmp_path_factory.mktemp("masked"), _VOCABULARIES[request.param], with_masks=True)
 
 
 @pytest.fixture(scope="module")
 def exported(masked: Exportable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders of exports in a few files, by format."""
     folder = tmp_path_factory.mktemp("exported")
-    for name in _IMPORTS:
+    names = [name for name in _IMPORTS if name != "nanogpt"]
+    for name in names:
         export_directly(masked.reference, name, str(folder / name), ExportOptions([]), 0)
-    return {name: folder / name for name in _IMPORTS}
+    return {name: folder / name for name in names}
 
 
 def _damaged(data: bytes, other: bytes, how: str) -> bytes:
@@ -144,7 +149,7 @@ def test_every_document_of_an_export_is_read_in_order(
     ],
 )
 def test_a_file_that_is_cut_swapped_or_foreign_is_found(
-    name: str, suffixes: list[str], how: str, exported: dict[str, Path], tmp_path: Path
+    name: str, suffixes: list[str], how: str, masked: Exportable, exported: dict[str, Path], tmp_path: Path
 ) -> None:
     for i, suffix in enumerate(suffixes):
         if how == "swapped" and len(suffixes) == 1:
@@ -154,7 +159,7 @@ def test_a_file_that_is_cut_swapped_or_foreign_is_found(
         assert first.stat().st_size != other.stat().st_size
         first.write_bytes(_damaged(first.read_bytes(), other.read_bytes(), how))
         with pytest.raises(InputError, match=re.escape(first.name[: first.name.index(".")])) as raised:
-            _read(name, str(folder / _IMPORTS[name][1]), 50_000)
+            _read(name, str(folder / _IMPORTS[name][1]), masked.vocab_size)
         assert "\n" not in str(raised.value)
 
 
@@ -164,14 +169,16 @@ def test_exports_in_a_store_are_read_as_those_in_a_folder(masked: Exportable, s3
         key, glob = f"imports/{name}-{uuid.uuid4().hex}", _IMPORTS[name][1]
         export_directly(masked.reference, name, str(tmp_path / name), ExportOptions(["train"]), 0)
         upload(s3_url, tmp_path / name, key)
-        found = _read(name, f"s3://{BUCKET}/{key}/{glob}", 50_000)
-        assert found == _read(name, str(tmp_path / name / glob), 50_000) != {}
+        found = _read(name, f"s3://{BUCKET}/{key}/{glob}", masked.vocab_size)
+        assert found == _read(name, str(tmp_path / name / glob), masked.vocab_size) != {}
 
 
 @pytest.mark.parametrize("name", _IMPORTS)
 def test_an_export_that_is_imported_and_built_has_the_same_documents_and_masks(
     name: str, masked: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "nanogpt" and masked.vocab_size > 2**16:
+        pytest.skip("refused")
     pattern = _exported(masked, name, tmp_path / "out", monkeypatch)
     spec = tokens_spec(tmp_path, pattern, masked.vocab_size, source={"format": _IMPORTS[name][0]})
     found, written = _built(spec), _written(masked)
