@@ -50,6 +50,15 @@ def test_read_masks_compares_each_packing(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @full_only
+def test_export_compares_each_raw_format_with_cp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    output = tmp_path / "export.json"
+    options = ["--tiny", "--rounds", "1", "--workers", "0", "--folder", str(tmp_path), "--output", str(output)]
+    _run(monkeypatch, "export.py", *options)
+    figures = json.loads(output.read_text())["figures"]
+    assert [len(figure["values"]) for figure in figures] == [6, *[1] * 10]
+
+
+@full_only
 def test_gpu_feed_measures_each_way_and_step_on_any_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
