@@ -151,7 +151,7 @@ folder, width = Path(sys.argv[1]), int(sys.argv[2])
 documents = []
 for path in sorted(folder.glob("*.ds")):
     count = path.stat().st_size // width
-    (window,) = DatatroveFileDataset(str(path), count - 1, token_size=width, return_positions=True)
+    window = DatatroveFileDataset(str(path), count - 1, token_size=width, return_positions=True)[0]
     for token, place in zip(window["input_ids"].tolist(), window["positions"].tolist()):
         if place == 0:
             documents.append([])
@@ -224,6 +224,10 @@ def test_datasets_reads_the_same_rows(version: Exportable, environment: str, tmp
 #: Read as from a store, so that it compares the checksums in the index; by index and in order.
 _STREAMING = """
 import json, sys
+import torch
+if "+cpu" in torch.__version__:  # torchvision from PyPI, of CUDA, needs these two to be imported
+    for name in ("nms", "qnms"):
+        torch.library.define("torchvision::" + name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 from streaming import StreamingDataset
 out, local, split = sys.argv[1:]
 data = StreamingDataset(remote=out, local=local, split=split, batch_size=1, num_canonical_nodes=1, shuffle=False,
