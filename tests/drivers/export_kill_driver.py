@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs  # noqa: F401  (a fork would import it each time)
 
 from tests.builders.exported import small_parts
 from tests.counts import FULL
