@@ -262,7 +262,23 @@ from olmo_core.data.utils import get_labels
 assert loader.total_batches == len(dataset) // 4
 seen = {int(index): [ids.tolist(), labels.tolist()]
         for batch in loader for index, ids, labels in zip(batch["index"], batch["input_ids"], get_labels(batch))}
-print(json.dumps([seen[index] for index in sorted(seen)]))
+loader.reset()
+
+import torch
+from olmo_core.nn.transformer import TransformerConfig
+from olmo_core.optim import AdamWConfig
+from olmo_core.train import Duration, TrainerConfig
+from olmo_core.train.train_module import TransformerTrainModuleConfig
+model = TransformerConfig.olmo2_1M(vocab_size=4096).build(init_device="cpu")
+module = TransformerTrainModuleConfig(rank_microbatch_size=256, max_sequence_length=64, optim=AdamWConfig()).build(
+    model, device=torch.device("cpu"))
+given, train_batch = [], module.train_batch
+module.train_batch = lambda batch, **others: (given.append("label_mask" in batch), train_batch(batch, **others))
+how = {"device": "cpu", "max_duration": Duration.steps(20), "no_checkpoints": True, "save_overwrite": True}
+trainer = TrainerConfig(save_folder="olmo-run", **how).build(module, loader)
+trainer.fit()
+assert trainer.global_step == 20 and given[-20:] == [True] * 20
+print("\\n" + json.dumps([seen[index] for index in sorted(seen)]))
 """
 
 
