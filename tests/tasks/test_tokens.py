@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from tests.builders.chat_tokenizer import write_chat_tokenizer
 from tests.builders.commands import run_json
 from tests.builders.datasets import build, build_record, jsonl_spec, local_store, make_spec
 from tests.builders.exported import Documents
+from tests.builders.mutations import change_ends, flip_bits, insert, overwrite, rearrange, truncate
 from tests.builders.token_files import TYPES, write_megatron
 from tests.counts import count
 from tokenloom import Mixture, TokenDataset
@@ -33,6 +37,7 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
+from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.tokens import base, indexed
 from tokenloom.tasks.sources.tokens.documents import rows_of
 from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
@@ -173,6 +178,44 @@ def test_an_index_that_ends_with_the_file_but_has_other_documents_is_read_as_it_
     spec = tokens_spec(tmp_path, path, 100)
     build(spec)
     assert sorted(documents_of(spec)) == [[5, 6, _EOT], [7, 8, _EOT]]
+
+
+def _plain_megatron(index: bytes, data: bytes) -> Documents:
+    """Return the documents of an .idx and a .bin, one sequence after the other."""
+    code, (num_sequences, num_bounds) = index[17], struct.unpack_from("<QQ", index, 18)
+    lengths = np.frombuffer(index, "<i4", num_sequences, 34).tolist()
+    offsets = np.frombuffer(index, "<i8", num_sequences, 34 + 4 * num_sequences).tolist()
+    firsts = np.frombuffer(index, "<i8", num_bounds, 34 + 12 * num_sequences).tolist()
+    sequences = [
+        np.frombuffer(data, TYPES[code], length, offset).tolist() if length else []
+        for length, offset in zip(lengths, offsets, strict=True)
+    ]
+    return [[one for ids in sequences[start:end] for one in ids] for start, end in pairwise(firsts)]
+
+
+def test_mutants_of_an_index_are_refused_or_read_as_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexed, "_INDEX_DOCUMENTS", 3)
+    numbers = random.Random(1)
+    documents = [[[numbers.randrange(1, 90) for _ in range(numbers.randrange(5))] for _ in range(3)] for _ in range(9)]
+    path = write_megatron(tmp_path / "a", documents, 1)
+    whole, data = path.with_suffix(".idx").read_bytes(), path.read_bytes()
+    damages = [flip_bits, overwrite, insert, truncate, rearrange, change_ends]
+    options = {"kind": "tokens", "format": "megatron", "max_bytes": 10**6, "vocab_size": 100, "eot_id": _EOT}
+    reader = make_reader({**options, "bos_id": None, "has": ["index"]})
+    read = refused = 0
+    for number in range(count(400, 5_000)):
+        index = numbers.choice(damages)(whole, numbers, [whole])
+        path.with_suffix(".idx").write_bytes(index)
+        try:
+            batches = [rows for part in reader.partitions(str(path)) for rows in reader.read(str(path), part)]
+        except InputError as error:
+            assert str(error).startswith(str(path.with_suffix(""))), number
+            refused += 1
+        else:
+            found = [np.frombuffer(text, "<u4").tolist() for rows in batches for text in rows.texts.to_pylist()]
+            assert found == _plain_megatron(index, data), number
+            read += 1
+    assert read > 5 and refused > 5
 
 
 # Ids, whatever the format
