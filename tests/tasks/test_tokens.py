@@ -38,7 +38,7 @@ from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.tokens import base, indexed
+from tokenloom.tasks.sources.tokens import base, indexed, inferred
 from tokenloom.tasks.sources.tokens.documents import rows_of
 from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
 
@@ -242,6 +242,23 @@ def test_a_document_above_the_limit_is_skipped_without_being_read(
     assert documents_of(spec) == [[5] * 10 + [_EOT]]
     with pytest.raises(BadRow, match=r"document 1: 30 tokens, too many for documents\.max_bytes, which counts 4 bytes"):
         build(tokens_spec(tmp_path, path, 100, documents={"max_bytes": 60}))
+
+
+def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def noting(file: Any, url: str, position: int, num_values: int, dtype: Any) -> Any:
+        read.append(num_values)
+        return base.read_values(file, url, position, num_values, dtype)
+
+    monkeypatch.setattr(inferred, "read_values", noting)
+    np.array([5, 6, _EOT] * 700_000, "<u2").tofile(tmp_path / "a.bin")
+    options = {"kind": "tokens", "format": "nanogpt", "max_bytes": 10**6, "vocab_size": 100, "eot_id": _EOT}
+    reader = make_reader({**options, "bos_id": None, "has": []})
+    (part,) = reader.locate(str(tmp_path / "a.bin"), [300_000])
+    (rows,) = reader.read(str(tmp_path / "a.bin"), part)
+    assert (rows.rows.tolist(), rows.texts.to_pylist()) == ([300_000], [np.array([5, 6], "<u4").tobytes()])
+    assert sum(read) < 10_000
 
 
 class _Form:

@@ -11,7 +11,7 @@ from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
 from tokenloom.storage.stores.urls import bucket_and_key, scheme_of
 
-_MAX_SHARED = 2  # files that stay open, each with its blocks
+_MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
 
 
 class _InputFile(StoreFile):

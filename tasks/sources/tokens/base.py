@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s
+from tokenloom.storage.stores.store_file import BLOCK_BYTES
 from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.files.opening import announce
 from tokenloom.wording import counted
 
 INDEX, MASK = "index", "mask"  # what a file has beside its ids
@@ -139,6 +141,12 @@ class TokenFormat(ABC):
             f"{ID_BYTES} bytes for each; raise that value"
         )
         return BadRow(message, row, "too_large")
+
+
+def announce_large(file: IO[bytes], start: int, end: int) -> None:
+    """Announce that bytes [start, end) of an open file will be read, unless they are fewer than one of its blocks."""
+    if end - start >= BLOCK_BYTES:
+        announce(file, [(start, end)])
 
 
 def read_values(file: IO[bytes], url: str, position: int, count: int, dtype: AnyDtype) -> AnyArray:

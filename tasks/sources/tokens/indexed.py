@@ -16,7 +16,15 @@ from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s, runs_of
 from tokenloom.tasks.sources.base import REPAIR, FileRange, PartitionRange, cut_evenly
 from tokenloom.tasks.sources.files.opening import input_bytes, open_input
-from tokenloom.tasks.sources.tokens.base import ID_BYTES, MASK, PIECE_TOKENS, Piece, TokenFormat, read_values
+from tokenloom.tasks.sources.tokens.base import (
+    ID_BYTES,
+    MASK,
+    PIECE_TOKENS,
+    Piece,
+    TokenFormat,
+    announce_large,
+    read_values,
+)
 from tokenloom.wording import counted
 
 #: Why two files contradict each other, and the next step.
@@ -64,6 +72,7 @@ class IndexedFormat(TokenFormat):
         with open_input(url) as file, self.open_mask(url, layout.num_tokens) as mask_of:
             for start in range(part.start, part.end, _INDEX_DOCUMENTS):
                 bounds = self.bounds(url, start, min(start + _INDEX_DOCUMENTS, part.end))
+                announce_large(file, *(layout.first_byte + bounds[[0, -1]] * layout.dtype.itemsize).tolist())
                 for first, end in runs_of(bounds, PIECE_TOKENS):
                     run, row = bounds[first : end + 1], start + first
                     num_tokens = int(run[-1] - run[0])

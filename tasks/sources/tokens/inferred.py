@@ -14,9 +14,11 @@ import numpy as np
 from tokenloom.errors import BadRow, InputError
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
-from tokenloom.tasks.sources.files.opening import announce, open_input
-from tokenloom.tasks.sources.tokens.base import ID_BYTES, INDEX, PIECE_TOKENS, Piece, read_values
+from tokenloom.tasks.sources.files.opening import open_input
+from tokenloom.tasks.sources.tokens.base import ID_BYTES, INDEX, PIECE_TOKENS, Piece, announce_large, read_values
 from tokenloom.tasks.sources.tokens.indexed import IndexedFormat, Layout, MaskOf
+
+_MIN_TOKENS = 2**13  # to read at a time
 
 
 class InferringFormat(IndexedFormat):
@@ -80,7 +82,7 @@ class InferringFormat(IndexedFormat):
         """Yield the documents that begin in a part."""
         stream.announce(part.start, part.end)
         position = stream.next_document(part.start - 1, part.end) if part.start else stream.first
-        num_read = PIECE_TOKENS
+        usual = num_read = min(PIECE_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
         while position < part.end:
             ids, ends = stream.read(position, position + num_read)
             if len(ends):
@@ -89,10 +91,10 @@ class InferringFormat(IndexedFormat):
                 ids = ids[: int(ends[-1])]
                 rows = begins[: len(ends)].astype(np.uint64)
                 yield Piece(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
-                position, num_read = position + len(ids), PIECE_TOKENS
+                position, num_read = position + len(ids), usual
             elif self.is_too_large(len(ids)):
                 yield self.only_bad(stream.url, position, len(ids))
-                position, num_read = stream.next_document(position + len(ids), part.end), PIECE_TOKENS
+                position, num_read = stream.next_document(position + len(ids), part.end), usual
             else:
                 # What was read is read again: that is rare, and simpler than joining parts.
                 num_read = min(2 * num_read, self._max_tokens + 1)
@@ -113,7 +115,7 @@ class _Stream:
 
     def announce(self, start: int, end: int) -> None:
         """Announce that tokens [start, end) will be read, see opening.announce."""
-        announce(self._file, [(self._byte(max(0, start - 1)), self._byte(end))])
+        announce_large(self._file, self._byte(max(0, start - 1)), self._byte(end))
 
     def _byte(self, token: int) -> int:
         return self._layout.first_byte + token * self._layout.dtype.itemsize
