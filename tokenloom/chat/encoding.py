@@ -22,6 +22,7 @@ from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marker import Marker, any_of
 from tokenloom.chat.marks import NO_SPANS, unclear
+from tokenloom.chat.sandbox import to_json
 from tokenloom.chat.spans import Rendered, read_spans
 from tokenloom.chat.template import TEMPLATE, ChatTemplate
 from tokenloom.chat.turns import read_turns
@@ -114,7 +115,8 @@ class ChatEncoder:
         if not _is_utf8(plain):
             raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
         rendered = self._with_spans(conversation, plain)
-        return replace(rendered, is_incomplete=True) if self._leaves_out_tools(conversation, plain) else rendered
+        leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
+        return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered
 
     def _with_spans(self, conversation: dict[str, Any], plain: str) -> Rendered:
         has_calls = any("tool_calls" in message for message in conversation["messages"])
@@ -125,9 +127,13 @@ class ChatEncoder:
                 raise
         return self._rendered(conversation, plain, mark_names=False)
 
-    def _leaves_out_tools(self, conversation: dict[str, Any], plain: str) -> bool:
-        """Return whether a text is the same without the conversation's tools."""
-        if not conversation.get("tools"):
+    def _leaves_out_tools(self, conversation: dict[str, Any], text: str, plain: str) -> bool:
+        """Return whether a text is the same without the conversation's tools; `text` is its canonical JSON."""
+        if "tools" not in self.definition.template:
+            return True
+        described = to_json(conversation["tools"][0]["function"].get("description", ""))[1:-1]
+        is_of_tools = text.find(described) > text.rfind('],"tools":[') and described not in self.definition.template
+        if is_of_tools and described in plain:  # usual: nothing else has the description of the first
             return False
         try:
             return self._template.render(conversation["messages"]) == plain

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -76,8 +76,8 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
         _paint_turns(painting, _runs(places), turns)
         if not marked.marks_names:
             _check_calls(painting, places, marked.calls)
-    rendered = painting.rendered([(place.start, place.end) for place in places if place.piece.is_spelling])
-    return replace(rendered, is_incomplete=_leaves_out(text, places, marked))
+    spellings = [(place.start, place.end) for place in places if place.piece.is_spelling]
+    return painting.rendered(spellings, is_incomplete=_leaves_out(text, places, marked))
 
 
 class _Painting:
@@ -133,7 +133,7 @@ class _Painting:
         self.paint_pieces(places, self._flags[message])
         self._stops[message] = stop or self._stops.get(message)
 
-    def rendered(self, spellings: list[Span]) -> Rendered:
+    def rendered(self, spellings: list[Span], *, is_incomplete: bool) -> Rendered:
         """Return the text with its classes."""
         num_turns = num_ended = 0
         for message, stop in self._stops.items():
@@ -143,7 +143,7 @@ class _Painting:
             if flags & MAY_LEARN:
                 num_turns += 1
                 num_ended += stop is not None
-        return Rendered(self.text, self._classes, spellings, num_turns, num_ended)
+        return Rendered(self.text, self._classes, spellings, num_turns, num_ended, is_incomplete)
 
     def _paint(self, start: int, end: int, kind: int) -> None:
         """Give the characters [start, end) a class; does nothing if there are none."""
