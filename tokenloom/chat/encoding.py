@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -18,15 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marker import Marker, any_of
-from tokenloom.chat.marks import NO_SPANS, unclear
-from tokenloom.chat.sandbox import to_json
-from tokenloom.chat.spans import Rendered, read_spans
-from tokenloom.chat.template import TEMPLATE, ChatTemplate
-from tokenloom.chat.turns import read_turns
-from tokenloom.errors import BadConversation, SpecError, TokenizerError
+from tokenloom.chat.marker import any_of
+from tokenloom.chat.rendering import ChatRenderer
+from tokenloom.chat.spans import Rendered
+from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import Int64s, UInt8s
 from tokenloom.storage.formats.classes import (
     ASSISTANT,
@@ -40,9 +36,8 @@ from tokenloom.storage.formats.classes import (
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.base import ChatTokens, special_tokens_hint, text_bytes
+from tokenloom.tokenizers.base import ChatTokens, text_bytes
 
-SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
 _NO_TOKEN = -1
 _TARGETS = learned_classes("assistant")
 
@@ -75,83 +70,15 @@ class ChatEncoder:
         self.definition, self._tokenizer = definition, tokenizer
         reference: Any = getattr(tokenizer, "reference", tokenizer)
         self._tokens: ChatTokens = reference.chat_tokens()
-        self._template = ChatTemplate(definition)
-        self._in_content = definition.special_tokens_in_content
-        special = [token.text for token in self._tokens.added if token.special]
-        ordinary = [token.text for token in self._tokens.added if not token.special and not token.text.isspace()]
-        as_token = special if self._in_content == "token" else []
-        self._marker = Marker([] if as_token else special, [*ordinary, *as_token])
+        self._renderer = ChatRenderer(definition, self._tokens.added, tokenizer.name)
         self._ids = {token.text: token.id for token in self._tokens.added}
-        for token in definition.stop_tokens:
-            if token not in self._ids and token not in definition.template:
-                hint = special_tokens_hint(special, token)
-                raise SpecError(
-                    f"chat.stop_tokens: {token!r} is not a token of {tokenizer.name}, nor in the template; {hint}"
-                )
         self._cuts = re.compile(f"({any_of([token.text for token in self._tokens.cuts or ()]).pattern})")
         self._bos = self._ids.get(definition.special_tokens.get("bos_token", ""), _NO_TOKEN)
         self._ranks, self._class_of_rank = _ranks()
-        self._turns = read_turns(
-            self._template, self._marker, definition, any_of(special), any_of([*special, *ordinary])
-        )
-        # A message may spell the generation prompt: its tokens get marks too.
-        outside = [token for token in [*ordinary, *as_token] if re.escape(token) not in self._turns.prompt.pattern]
-        self._marker = Marker([] if as_token else special, outside)
 
     def render(self, text: str) -> Rendered:
-        """Return a conversation as its template writes it, and what each part of it is.
-
-        Args:
-            text: canonical JSON, see chat.conversation.
-
-        Raises BadConversation if the template refuses it, or what its parts are is not certain.
-        """
-        conversation = parse(text)
-        if not conversation["messages"]:
-            raise BadConversation("it has no messages; leave it out", NOT_CONVERSATION)
-        plain = self._template.render(conversation["messages"], conversation.get("tools"))
-        if not plain:
-            raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
-        if not _is_utf8(plain):
-            raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
-        rendered = self._with_spans(conversation, plain)
-        leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
-        return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered
-
-    def _with_spans(self, conversation: dict[str, Any], plain: str) -> Rendered:
-        has_calls = any("tool_calls" in message for message in conversation["messages"])
-        try:
-            return self._rendered(conversation, plain, mark_names=True)
-        except BadConversation as error:
-            if error.reason != NO_SPANS or not has_calls:
-                raise
-        return self._rendered(conversation, plain, mark_names=False)
-
-    def _leaves_out_tools(self, conversation: dict[str, Any], text: str, plain: str) -> bool:
-        """Return whether a text is the same without the conversation's tools; `text` is its canonical JSON."""
-        if "tools" not in self.definition.template:
-            return True
-        described = to_json(conversation["tools"][0]["function"].get("description", ""))[1:-1]
-        is_of_tools = text.find(described) > text.rfind('],"tools":[') and described not in self.definition.template
-        if is_of_tools and described in plain:  # usual: nothing else has the description of the first
-            return False
-        try:
-            return self._template.render(conversation["messages"]) == plain
-        except BadConversation:  # it has calls of tools that are not there
-            return False
-
-    def _rendered(self, conversation: dict[str, Any], plain: str, *, mark_names: bool) -> Rendered:
-        marked = self._marker.mark(conversation, plain, mark_names=mark_names)
-        if self._in_content == "fail" and any(piece.is_spelling for piece in marked.pieces):
-            raise BadConversation(
-                "a message has the spelling of a special token; repair it, or set chat.special_tokens_in_content: text",
-                SPECIAL_TOKEN,
-            )
-        try:
-            marked_text = self._template.render_marked(marked)
-        except BadConversation as error:
-            raise unclear("the template refuses its strings with marks around them") from error
-        return read_spans(plain, marked_text, marked, self._turns, has_generation=self._template.has_generation)
+        """Return a conversation as its template writes it; see ChatRenderer.render."""
+        return self._renderer.render(text)
 
     def encode(self, rendered: Sequence[Rendered], dtype: np.dtype[Any]) -> EncodedChats:
         """Return the ids and classes of conversations.
@@ -295,13 +222,6 @@ def _byte_classes(rendered: Rendered) -> UInt8s:
     is_first = np.frombuffer(rendered.text.encode(), np.int8) >= -0x40  # byte of a character
     found: UInt8s = classes[np.cumsum(is_first) - 1]
     return found
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _chosen(rendered: Sequence[Rendered], chosen: NDArray[np.bool_]) -> list[Rendered]:

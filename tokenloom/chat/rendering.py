@@ -1,0 +1,111 @@
+"""Conversations to text: what their template writes, and what each part of that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tokenloom.chat.conversation import NOT_CONVERSATION, parse
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.marker import Marker, any_of
+from tokenloom.chat.marks import NO_SPANS, unclear
+from tokenloom.chat.sandbox import to_json
+from tokenloom.chat.spans import Rendered, read_spans
+from tokenloom.chat.template import TEMPLATE, ChatTemplate
+from tokenloom.chat.turns import read_turns
+from tokenloom.errors import BadConversation, SpecError
+from tokenloom.tokenizers.base import AddedToken, special_tokens_hint
+
+SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
+
+
+class ChatRenderer:
+    """Renders conversations.
+
+    Args:
+        definition: the template.
+        added: the added tokens of the tokenizer.
+        name: of the tokenizer, for messages.
+
+    Raises SpecError if the template is not valid or a stop token unknown.
+    """
+
+    def __init__(self, definition: ChatDefinition, added: Sequence[AddedToken], name: str) -> None:
+        self._definition, self._template = definition, ChatTemplate(definition)
+        special = [token.text for token in added if token.special]
+        ordinary = [token.text for token in added if not token.special and not token.text.isspace()]
+        as_token = special if definition.special_tokens_in_content == "token" else []
+        for token in definition.stop_tokens:
+            if token not in {one.text for one in added} and token not in definition.template:
+                hint = special_tokens_hint(special, token)
+                raise SpecError(f"chat.stop_tokens: {token!r} is not a token of {name}, nor in the template; {hint}")
+        as_text = [] if as_token else special
+        marker = Marker(as_text, [*ordinary, *as_token])
+        self._turns = read_turns(self._template, marker, definition, any_of(special), any_of([*special, *ordinary]))
+        # A message may spell the generation prompt: its tokens get marks too.
+        outside = [token for token in [*ordinary, *as_token] if re.escape(token) not in self._turns.prompt.pattern]
+        self._marker = Marker(as_text, outside)
+
+    def render(self, text: str) -> Rendered:
+        """Return a conversation as its template writes it, and what each part of it is.
+
+        Args:
+            text: canonical JSON, see chat.conversation.
+
+        Raises BadConversation if the template refuses it, or what its parts are is not certain.
+        """
+        conversation = parse(text)
+        if not conversation["messages"]:
+            raise BadConversation("it has no messages; leave it out", NOT_CONVERSATION)
+        plain = self._template.render(conversation["messages"], conversation.get("tools"))
+        if not plain:
+            raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
+        if not _is_utf8(plain):
+            raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
+        rendered = self._with_spans(conversation, plain)
+        leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
+        return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered
+
+    def _with_spans(self, conversation: dict[str, Any], plain: str) -> Rendered:
+        has_calls = any("tool_calls" in message for message in conversation["messages"])
+        try:
+            return self._rendered(conversation, plain, mark_names=True)
+        except BadConversation as error:
+            if error.reason != NO_SPANS or not has_calls:
+                raise
+        return self._rendered(conversation, plain, mark_names=False)
+
+    def _leaves_out_tools(self, conversation: dict[str, Any], text: str, plain: str) -> bool:
+        """Return whether a text is the same without the conversation's tools; `text` is its canonical JSON."""
+        if "tools" not in self._definition.template:
+            return True
+        described = to_json(conversation["tools"][0]["function"].get("description", ""))[1:-1]
+        is_of_tools = text.find(described) > text.rfind('],"tools":[') and described not in self._definition.template
+        if is_of_tools and described in plain:  # usual: nothing else has the description of the first
+            return False
+        try:
+            return self._template.render(conversation["messages"]) == plain
+        except BadConversation:  # it has calls of tools that are not there
+            return False
+
+    def _rendered(self, conversation: dict[str, Any], plain: str, *, mark_names: bool) -> Rendered:
+        marked = self._marker.mark(conversation, plain, mark_names=mark_names)
+        if self._definition.special_tokens_in_content == "fail" and any(piece.is_spelling for piece in marked.pieces):
+            raise BadConversation(
+                "a message has the spelling of a special token; repair it, or set chat.special_tokens_in_content: text",
+                SPECIAL_TOKEN,
+            )
+        try:
+            marked_text = self._template.render_marked(marked)
+        except BadConversation as error:
+            raise unclear("the template refuses its strings with marks around them") from error
+        return read_spans(plain, marked_text, marked, self._turns, has_generation=self._template.has_generation)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
