@@ -27,9 +27,11 @@ _MB = 2**20
 _IDS = [5, 6, _EOT, 7, _EOT]  # of the small files below: two documents
 
 
-def _reader(form: str, **options: Any) -> SourceReader:
-    default: dict[str, Any] = {"eot_id": _EOT, "bos_id": None, "vocab_size": 50_000, "max_bytes": 256 * _MB, "has": []}
-    return make_reader({"kind": "tokens", "format": form, **default, **options})
+def _reader(form: str, has: Sequence[str] | None = (), **options: Any) -> SourceReader:
+    """Return a reader; `has` is what is beside its files, None while they are listed."""
+    default = {"eot_id": _EOT, "bos_id": None, "vocab_size": 50_000, "max_bytes": 256 * _MB}
+    found = {} if has is None else {"has": list(has)}
+    return make_reader({"kind": "tokens", "format": form, **default, **found, **options})
 
 
 def documents_in(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
@@ -48,8 +50,8 @@ def masks_in(batches: Sequence[Rows]) -> list[list[int]]:
 
 def read_all(form: str, path: Path, **options: Any) -> list[Rows]:
     """Return what a source reads."""
-    files = _reader(form, **options).files(str(path))
-    readers = [(_reader(form, **options | file.options), file.url) for file in files]
+    files = _reader(form, None, **options).files(str(path))
+    readers = [(_reader(form, **options, **file.options), file.url) for file in files]
     return [rows for reader, url in readers for part in reader.partitions(url) for rows in reader.read(url, part)]
 
 
@@ -462,7 +464,19 @@ def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) 
         (pa.table({"input_ids": [[0.5]]}), "column 'input_ids' is list<.*double>, not lists of integers"),
         (pa.table({"input_ids": [1]}), "column 'input_ids' is int64, not lists of integers"),
         (_table([[5]]).append_column("labels", pa.array([1])), "column 'labels' is int64, not lists of integers"),
-        (pa.table({"text": ["a"]}), "not one column 'input_ids'; its columns are: text. Rename the column with ids"),
+        (pa.table({"text": ["a"]}), "not one column 'input_ids'; its columns are: text. Rename columns"),
     ]:
         with pytest.raises(InputError, match=message):
             read_all("huggingface", _written(file_of_rows, table))
+
+
+def test_labels_that_only_some_files_have_are_reported(tmp_path: Path) -> None:
+    rows = [[5, 6], [7]]
+    for with_labels, message in [
+        ("a", "b.arrow: it has no labels, and the first file of its source has them"),
+        ("b", "b.arrow: it has labels, and the first file of its source has none"),
+    ]:
+        for name in "ab":
+            _written(tmp_path / f"{name}.arrow", _table(rows, rows if name == with_labels else None))
+        with pytest.raises(InputError, match=rf"{message}; read them as two sources"):
+            read_all("huggingface", tmp_path / "*.arrow")

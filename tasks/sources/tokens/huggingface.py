@@ -25,7 +25,9 @@ class Format(TokenFormat):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._arrow, self._parquet = arrow.Reader(options, IdColumns()), parquet.Reader(options, IdColumns())
+        columns = IdColumns(self.has_mask if "has" in options else None)
+        self._arrow, self._parquet = arrow.Reader(options, columns), parquet.Reader(options, columns)
+        self._found: list[str] | None = None
 
     def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
         return self._parquet if url.endswith(_PARQUET) else self._arrow
@@ -35,8 +37,10 @@ class Format(TokenFormat):
         return (find_files if path.endswith(_PARQUET) else find_arrow_files)(path, leave_out)
 
     def has(self, url: str, sides: Collection[str]) -> list[str]:
-        """See TokenFormat.has; reads the names of columns. Rows say where documents are."""
-        return [INDEX, *[MASK] * (LABELS in self._reader(url).schema(url).names)]
+        """See TokenFormat.has; reads the names of the first file's columns. Rows say where documents are."""
+        if self._found is None:
+            self._found = [INDEX, *[MASK] * (LABELS in self._reader(url).schema(url).names)]
+        return self._found
 
     def notes(self, url: str) -> list[str]:
         """See TokenFormat.notes; padding in the ids can't be told from text."""

@@ -19,20 +19,30 @@ _IGNORED = -100  # the label of a token that is not a target
 
 
 class IdColumns(Columns):
-    """Takes lists of ids: the texts of its rows are those lists, and their masks the lists of labels."""
+    """Takes lists of ids: the texts of its rows are those lists, and their masks the lists of labels.
 
-    def __init__(self) -> None:
+    Args:
+        has_labels: whether there are labels, as the plan found in the first file; None while there is no plan.
+    """
+
+    def __init__(self, has_labels: bool | None) -> None:
         super().__init__({"text": IDS})
+        self._has_labels = has_labels
 
     def documents(self, schema: pa.Schema, url: str) -> list[str]:
-        """See Columns.documents."""
-        if schema.names.count(IDS) != 1:
-            raise InputError(
-                f"{url}: not one column {IDS!r}; its columns are: {shown_names(schema.names)}. "
-                "Rename the column with ids"
-            )
+        """See Columns.documents; raises InputError also if not all files have labels, or none."""
         names = [IDS, *[LABELS] * (LABELS in schema.names)]
+        if self._has_labels is not None and self._has_labels != (LABELS in names):
+            found, first = ("it has", "has none") if LABELS in names else ("it has no", "has them")
+            raise InputError(
+                f"{url}: {found} {LABELS}, and the first file of its source {first}; read them as two sources"
+            )
         for name in names:
+            if schema.names.count(name) != 1:
+                raise InputError(
+                    f"{url}: not one column {name!r}; its columns are: {shown_names(schema.names)}. Rename columns, so "
+                    f"that {IDS!r} has the ids"
+                )
             kind = schema.field(name).type
             types = pa.types
             is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
