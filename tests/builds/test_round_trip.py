@@ -93,18 +93,20 @@ CORPORA = {
         {"kind": "arrayrecord", "path": "*.array_record", "text": "text", "id": "id"}, write=_array_records
     ),
     "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, write=_csv),
-    "gutenberg": Corpus({"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, full="gpt2 o200k_base gpt-neox"),
+    "gutenberg": Corpus(
+        {"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, "", full="byte gpt2 o200k_base gpt-neox"
+    ),
     "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "byte", full="gpt2 o200k_base"),
     "movie_reviews": Corpus(
-        {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet", "id": "id"}, full="gpt2 o200k_base"
+        {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet", "id": "id"}, "", full="byte gpt2 o200k_base"
     ),
     "nsmc": Corpus(
-        {"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"},
-        full="gpt2 o200k_base",
-        limit=None if FULL else 5000,
+        {"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"}, "", full="byte gpt2 o200k_base"
     ),
     "tang_poems": Corpus(
-        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"}
+        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
+        "",
+        full="byte gpt2",
     ),
     "tang_poems_first": Corpus(
         {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
@@ -120,7 +122,9 @@ CORPORA = {
     ),
     "stories_array": Corpus({"kind": "jsonl", "path": f"{_STORIES}_first500.json", "text": "story"}, _EVERY),
     "scisummnet": Corpus(
-        {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"}, full="gpt2 o200k_base"
+        {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"},
+        "",
+        full="byte gpt2 o200k_base",
     ),
     "c4": Corpus({"kind": "jsonl", "path": "webtext/c4-*.json.gz", "id": "url"}, full=_EVERY),
     "dclm": Corpus(

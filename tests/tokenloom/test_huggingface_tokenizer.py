@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.counts import count, every
+from tests.counts import count, every, full_only
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts, refused
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import Tokenizer, load_tokenizer, long_texts
@@ -351,6 +351,7 @@ def test_parts_of_a_text_have_the_ids_of_the_whole_with_real_files(
     check_parts(*from_data(data_dir, name), monkeypatch)
 
 
+@full_only
 @pytest.mark.slow
 def test_a_real_book_that_is_long_has_the_ids_of_the_whole(data_dir: Path) -> None:
     tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")

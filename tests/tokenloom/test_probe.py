@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 from tokenizers import AddedToken, normalizers
 
-from tests.counts import FULL, full_only
+from tests.counts import FULL, every, full_only
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import _RUNS, _USER_DEFINED, piece
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
@@ -236,7 +236,7 @@ def test_the_probe_refuses_an_encoder_that_lacks_a_merge(reference: Reference, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["characters", "marks", "runs", "mixtures", "words", "merges"])
+@pytest.mark.parametrize("name", every(2, ["characters", "marks", "runs", "mixtures", "words", "merges"]))
 def test_an_encoder_that_is_wrong_for_one_text_of_a_group_is_found(
     name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
