@@ -212,7 +212,7 @@ _BUDGETS = {
     "cli": 2_620,
     "examples": 600,
     "flows": 1_100,
-    "reader": 2_980,
+    "reader": 2_960,
     "server": 650,
     "spec": 1_450,
     "storage": 5_250,

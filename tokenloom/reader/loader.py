@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -19,14 +19,14 @@ from tokenloom.reader.dataset import DatasetOptions
 from tokenloom.reader.feeding.host_feed import HostFeed, torch_device
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
-from tokenloom.reader.meshes import peers_text
+from tokenloom.reader.meshes import ranks_text
 from tokenloom.reader.mixture import open_source
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.producer import Feed, Made, Producer
 from tokenloom.reader.ranks import find_ranks
 from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
-from tokenloom.reader.streams import OrderOptions, SampleSource, make_stream
+from tokenloom.reader.streams import OrderOptions, RankOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 
 if TYPE_CHECKING:
@@ -39,22 +39,18 @@ _AHEAD_BATCHES = 32
 _AHEAD_BYTES = 2**27
 
 
-class _RankOptions(TypedDict, total=False):
-    rank: int | None
-    world_size: int | None
-    mesh: DeviceMesh | None
-    dims: Sequence[str] | None
+class _FeedOptions(RankOptions, total=False):
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
     compare_ranks: float | None
 
 
-class EvaluationOptions(_RankOptions, OrderOptions, total=False):
+class EvaluationOptions(_FeedOptions, OrderOptions, total=False):
     """The keyword arguments of EvaluationPass."""
 
 
-class ResumeOptions(_RankOptions, total=False):
+class ResumeOptions(_FeedOptions, total=False):
     """The keyword arguments of TokenLoader.from_state."""
 
     drop_last: bool
@@ -358,9 +354,10 @@ class TokenLoader:
         form, steps, ranks = self.stream.format, self.steps, self.ranks
         made = f"{self.prefetch} made ahead by a thread" if self.prefetch else "up to eight made when one is requested"
         fields = "".join(f", {name}" for name in form.fields)
+        peers = f"; {ranks_text(ranks.peers)} get the same rows" if len(ranks.peers) > 1 else ""
         lines = [
             *self.stream.describe(),
-            f"ranks     data rank {ranks.rank} of {ranks.world_size} (from {ranks.origin}){peers_text(ranks.peers)}: "
+            f"ranks     data rank {ranks.rank} of {ranks.world_size} (from {ranks.origin}){peers}: "
             f"positions g with g % {ranks.world_size} == {ranks.rank}",
             f"rows      ({steps.batch_size}, {form.row_tokens}) {form.dtype.name}, copied from the maps; read ahead in "
             f"blocks of {self.stream.block_bytes // 1024:,} KiB",

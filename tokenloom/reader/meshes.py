@@ -99,13 +99,6 @@ def _known_dims(names: set[str], every: set[str], of_whole: Sequence[str]) -> tu
     return ()
 
 
-def peers_text(peers: Sequence[int]) -> str:
-    """Return which ranks get the same rows, for people: "; ranks 12 to 15 get the same rows"; "" for one rank."""
-    if len(peers) < 2:
-        return ""
-    return f"; {ranks_text(peers)} get the same rows"
-
-
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ascending ranks for people: [3] -> "rank 3", [4, 5, 6] -> "ranks 4 to 6", [1, 3] -> "ranks 1 and 3"."""
     if len(ranks) == 1:

@@ -33,15 +33,20 @@ class OrderOptions(TypedDict, total=False):
     lanes: int | None
 
 
-class StreamOptions(OrderOptions, total=False):
-    """The keyword arguments of SampleStream."""
+class RankOptions(TypedDict, total=False):
+    """The arguments of TokenLoader that say which rank this is."""
 
-    batch_size: int | None
-    start: int
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
     dims: Sequence[str] | None
+
+
+class StreamOptions(OrderOptions, RankOptions, total=False):
+    """The keyword arguments of SampleStream."""
+
+    batch_size: int | None
+    start: int
     drop_last: bool
     num_epochs: int | None
 

@@ -16,7 +16,7 @@ from tokenloom.reader.feeding.timing import PhaseTimes
 from tokenloom.reader.shards.batch_format import Batch, BatchFormat
 from tokenloom.reader.shards.targets import Targets
 from tokenloom.reader.shards.window import TokenWindow, widen
-from tokenloom.storage.formats.arrays import AnyArray, Int32s, Int64s
+from tokenloom.storage.formats.arrays import AnyArray
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ class HostFeed:
                 ids_and_labels = self._pool.take()[:num_batches]
                 targets.write(tokens, ids_and_labels)
         with self._outside_inference():
-            tensors = self._tensors(ids_and_labels, 2 * num_batches)
+            tensors = [*map(self._tensor, ids_and_labels.reshape(2 * num_batches, *ids_and_labels.shape[2:]))]
             batches: list[Batch] = [
                 {"input_ids": ids, "labels": labels, "num_targets": count}
                 for ids, labels, count in zip(tensors[::2], tensors[1::2], counts, strict=True)
@@ -128,30 +128,26 @@ class HostFeed:
                     self._add_fields(window, first, end, batches, classes)
         return batches
 
-    def _tensors(self, array: Int32s | Int64s, count: int) -> list[BatchValue]:
-        return list(map(self._tensor, array.reshape(count, self._batch_size, self._form.seq_len)))
-
     def _add_fields(
         self, window: TokenWindow, first: int, end: int, batches: list[Batch], classes: NDArray[np.uint8] | None
     ) -> None:
+        fields: dict[str, AnyArray] = {}
         if classes is not None and "classes" in self._form.fields:
-            of_labels = self._form.of_labels(classes).copy().reshape(len(batches), self._batch_size, -1)
-            for batch, tensor in zip(batches, map(self._tensor, of_labels), strict=True):
-                batch["classes"] = tensor
+            fields["classes"] = self._form.of_labels(classes).copy()
         for name, pool in self._field_pools.items():
-            field = pool.take()[: end - first]
-            window.boundaries.write(name, first, end, field)
-            for batch, tensor in zip(batches, self._tensors(field, len(batches)), strict=True):
-                batch[name] = tensor
+            fields[name] = pool.take()[: end - first]
+            window.boundaries.write(name, first, end, fields[name])
+        if "member" in self._form.fields:
+            fields["member"] = window.members(first, end)
+        for name, array in fields.items():
+            of_batches = array.reshape(len(batches), self._batch_size, *array.shape[1:])
+            for batch, of_batch in zip(batches, of_batches, strict=True):
+                batch[name] = self._tensor(of_batch)
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
                 cu_seqlens, batch["max_seqlen"] = window.boundaries.sequences(start, start + self._batch_size)
                 batch["cu_seqlens"] = self._tensor(cu_seqlens)
-        if "member" in self._form.fields:
-            members = window.members(first, end).reshape(len(batches), self._batch_size)
-            for batch, of_batch in zip(batches, members, strict=True):
-                batch["member"] = self._tensor(of_batch)
 
     def finish(self, made: Batch) -> Batch:
         """See Feed."""
