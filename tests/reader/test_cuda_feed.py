@@ -14,6 +14,7 @@ import torch
 from tests.builders.late_cuda import pretend_cuda
 from tests.builders.synthetic_store import random_documents, write_store
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store
+from tokenloom.reader.context import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 
@@ -52,7 +53,7 @@ def assert_equal(batches: Sequence[Batch], expected: Sequence[Batch]) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, None])
-@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("packing", [*PACKINGS, "best_fit_pad4"])
 def test_batches_equal_those_in_host_memory(reference: str, device: str, packing: str, prefetch: int | None) -> None:
     for labels in ("shifted", "same"):
         for fields in ((), FIELDS, ("cu_seqlens",)):
@@ -60,6 +61,22 @@ def test_batches_equal_those_in_host_memory(reference: str, device: str, packing
             expected = list(TokenLoader(data, 5, num_epochs=1, drop_last=False))
             loader = TokenLoader(data, 5, num_epochs=1, drop_last=False, prefetch=prefetch, device=device)
             assert_equal(list(loader), expected)
+
+
+def test_parts_and_rows_by_position_equal_those_in_host_memory(reference: str, device: str) -> None:
+    options: dict[str, Any] = {"packing": "best_fit", "pad_documents": 4, "cu_seqlens_length": 65}
+    data = TokenDataset(reference, seq_len=16, fields=FIELDS, **options)
+    host, loader = TokenLoader(data, 4, num_epochs=1), TokenLoader(data, 4, num_epochs=1, device=device)
+    expected, batches = list(host), list(loader)
+    assert_equal(batches, expected)
+    for layout in ("headtail", "contiguous"):
+        parts = [context_shard(batch, rank, 2, layout) for batch in batches for rank in range(2)]
+        assert_equal(parts, [context_shard(batch, rank, 2, layout) for batch in expected for rank in range(2)])
+    assert (
+        context_shard({"input_ids": batches[0]["input_ids"]}, 0, 2)["position_ids"].device
+        == batches[0]["labels"].device
+    )
+    assert_equal([loader.batch_at(step) for step in range(3)], expected[:3])
 
 
 @pytest.mark.parametrize("vocab_size", [200, 65_536, 70_000])
