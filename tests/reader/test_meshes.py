@@ -102,6 +102,8 @@ _WORLD = Mesh({"world": 16}, 0)  # torchtitan's meshes are parts of it, which it
         (Mesh({"dp_shard_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), None, "'dp_shard_cp' contains"),
         (Mesh({"dp_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), ["dp_cp"], "'dp_cp' contains"),
         (Mesh({"dp_shard": 2}, 0, _HSDP), None, "the ranks of 'dp_replicate' need other rows too"),
+        (Mesh({"dp_replicate": 2, "dp": 2}, 0), None, "the ranks of 'dp_replicate' .* 'dp' .* name both with dims"),
+        (Mesh({"dp": 2}, 0, Mesh({"dp": 2, "batch": 2}, 0)), None, "the ranks of 'batch' need other rows too"),
         (Mesh({"tp": 2}, 0, Mesh({"dp": 2, "tp": 2}, 0)), None, "name those of data parallelism"),
         (Mesh({"fsdp": 2}, 0, _WORLD), None, "'fsdp' contains the context parallel ranks if there are any"),
         (Mesh({"loss_mesh": 2}, 0, _WORLD), None, "'loss_mesh' contains"),

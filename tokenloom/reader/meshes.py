@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _DATA_DIMS = (("dp",), ("batch",), ("dp_replicate", "dp_shard"), ("replicate", "shard"))
+_EVERY_DATA_DIM = {name for known in _DATA_DIMS for name in known}
 _MODEL_DIMS = {"cp", "ep", "pp", "sp", "tp"}
 _WITH_CONTEXT = {"dp_cp", "dp_shard_cp", "fsdp", "loss", "loss_mesh"}  # names of data and context parallelism together
 
@@ -75,7 +76,7 @@ def _chosen_dims(mesh: DeviceMesh, whole: DeviceMesh, dims: Sequence[str] | None
             "rows: pass a mesh with the dimension 'batch', or with dp_replicate and dp_shard; without context "
             "parallelism, name the data-parallel dimensions with dims=(...)"
         )
-    chosen = _known_dims({*names}, every, _names(whole)) if dims is None else tuple(dims)
+    chosen = _known_dims({*names}, {*_names(whole)}) if dims is None else tuple(dims)
     if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= {*names}:
         raise ValueError(
             f"the mesh has the dimensions {names}: name those of data parallelism, each once, with dims=(...); without "
@@ -84,18 +85,22 @@ def _chosen_dims(mesh: DeviceMesh, whole: DeviceMesh, dims: Sequence[str] | None
     return chosen
 
 
-def _known_dims(names: set[str], every: set[str], of_whole: Sequence[str]) -> tuple[str, ...]:
-    """Return the data-parallel dimensions among names; raise ValueError if the whole mesh has another half of them.
+def _known_dims(names: set[str], of_whole: set[str]) -> tuple[str, ...]:
+    """Return the data-parallel dimensions among names; raise ValueError if the mesh has others beside them.
 
-    One half stands alone only if the whole mesh has it, and nothing else but dimensions of the model.
+    One of two stands alone only if the whole mesh has it, and nothing else but dimensions of the model.
     """
     for known in _DATA_DIMS:
-        found = tuple(name for name in known if name in names)
-        if found and {*found} < {*known} & every:
-            (other,) = {*known} - {*found}
-            raise ValueError(f"the ranks of {other!r} need other rows too: pass a mesh with {found[0]!r} and {other!r}")
-        if found == known or (found and {*of_whole} - _MODEL_DIMS == {*found}):
-            return found
+        if found := tuple(name for name in known if name in names):
+            is_of_whole = of_whole.issuperset(found)
+            beside = (of_whole if is_of_whole else names).difference(found)
+            if others := sorted(beside & _EVERY_DATA_DIM):
+                raise ValueError(
+                    f"the ranks of {others[0]!r} need other rows too: pass a mesh with {found[0]!r} and {others[0]!r}, "
+                    "or name both with dims=(...)"
+                )
+            if found == known or (is_of_whole and beside <= _MODEL_DIMS):
+                return found
     return ()
 
 
