@@ -27,6 +27,8 @@ class Destination:
 
     Args:
         place: a local path or a URL, with or without a slash at its end.
+
+    Raises StoreError if a local folder can't be replaced by another.
     """
 
     def __init__(self, place: str) -> None:
@@ -34,6 +36,8 @@ class Destination:
         self.store: Store = self.final
         self._root: Path | None = self.final.local("")
         if self._root is not None:
+            if self._root.is_symlink() or os.path.ismount(self._root):  # the rename at the end can't replace them
+                raise StoreError(f"{self._root}: a link or a mounted file system; give a new folder inside it")
             self.store = open_store(str(self._root.with_name(f".{self._root.name}.exporting")))
 
     def check_free(self) -> None:

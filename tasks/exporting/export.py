@@ -14,7 +14,7 @@ from typing import TypedDict
 
 import xxhash
 
-from tokenloom.errors import FormatError, SpecError, message_of
+from tokenloom.errors import FormatError, SpecError, StoreError, message_of
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.canonical import canonical_json, read_signed_record, sign, sign_record
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
@@ -184,16 +184,28 @@ def _check_names(units: list[ExportUnit]) -> None:
 
 
 def find_complete(export: Export) -> dict[str, FileRecord] | None:
-    """Return the files of the same export if it is complete at its destination; raise StoreError if another is."""
+    """Return the files of the same export if it is complete at its destination; raise an error if another is.
+
+    Only the lengths of its files are compared.
+    """
     final = export.destination.final
     try:
         data = final.read(SUMMARY)
     except FileNotFoundError:
         export.destination.check_free()
         return None
-    found = read_signed_record(data, final.place(SUMMARY), _Summary)
+    try:
+        found = read_signed_record(data, final.place(SUMMARY), _Summary)
+    except FormatError as error:
+        raise StoreError(f"{message_of(error)}; delete {final.root} and export again") from error
     if found.export != export.identity:
         raise SpecError(f"{final.root}: another export is there, see {SUMMARY}; give another destination")
+    for name, record in found.files.items():
+        if final.num_bytes(name) != record.bytes:
+            raise StoreError(
+                f"{final.place(name)}: it is missing or was changed after the export; delete {final.root} and export "
+                "again"
+            )
     if export.destination.store is final:
         export.destination.clear_work()
     return found.files

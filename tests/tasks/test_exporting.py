@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +235,29 @@ def test_a_destination_that_is_something_else_is_left_alone(version: Exportable,
     with pytest.raises(SpecError, match="another export is there"):
         export_directly(version.reference, "megatron", str(tmp_path / "done"), _ALL, 0)
     flip_bit(tmp_path / "done" / SUMMARY, 20)
-    with pytest.raises(FormatError, match=r"tokenloom-export\.json: the checksum"):
+    with pytest.raises(StoreError, match=r"tokenloom-export\.json: the checksum.*; delete .*done and export"):
         export_directly(version.reference, "olmo", str(tmp_path / "done"), _ALL, 0)
     assert sorted(os.listdir(tmp_path)) == ["done", "file", "out"]
     (tmp_path / "new").mkdir()  # an empty folder is free
     export_directly(version.reference, "olmo", str(tmp_path / "new"), _ALL, 0)
+
+
+def test_a_destination_that_no_folder_can_replace_is_refused(version: Exportable, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
+    for place in ("/", "/proc", str(tmp_path / "link")):
+        with pytest.raises(StoreError, match=f"{place}: a link or a mounted file system; give a new folder inside it"):
+            export_directly(version.reference, "olmo", place, _ALL, 0)
+    assert os.listdir(tmp_path) == ["link"]
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["deleted", "cut"])
+def test_a_complete_export_that_was_changed_is_not_called_complete(
+    change: Callable[[Path], object], version: Exportable, tmp_path: Path
+) -> None:
+    export_directly(version.reference, "megatron", str(tmp_path / "out"), _ALL, 0)
+    change(tmp_path / "out" / "train.idx")
+    with pytest.raises(StoreError, match=r"train\.idx: it is missing or was changed after the export; delete "):
+        export_directly(version.reference, "megatron", str(tmp_path / "out"), _ALL, 0)
 
 
 def test_a_second_process_is_refused(version: Exportable, tmp_path: Path) -> None:

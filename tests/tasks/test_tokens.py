@@ -231,6 +231,12 @@ def test_an_id_outside_of_the_vocabulary_names_file_and_document(code: int, ids:
     assert sorted(documents_of(spec)) == [[5, _EOT], [7, _EOT]]
 
 
+def test_a_negative_id_is_outside_of_the_largest_vocabulary(tmp_path: Path) -> None:
+    path = write_megatron(tmp_path / "a", [[[5, -3, _EOT]]], 4)
+    with pytest.raises(BadRow, match=r"a\.bin, document 0: its token 1 is -3, outside of the vocabulary"):
+        build(tokens_spec(tmp_path, path, 2**32))
+
+
 def test_a_document_above_the_limit_is_skipped_without_being_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

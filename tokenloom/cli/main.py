@@ -22,7 +22,8 @@ from tokenloom.cli.parser import make_parser
 if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
-_RESUMABLE = ("build", "demo", "gc", "publish")  # run again after an interruption, these continue where they stopped
+#: Run again after an interruption, these continue where they stopped.
+_RESUMABLE = ("build", "demo", "export", "gc", "publish")
 _WITHOUT_PANDAS = ("build", "demo", "publish", "plan", "report", "verify", "trace", "where")
 _READER_ENDED = 141  # 128 + SIGPIPE, as shells show for `ls | head`; the work of a build is done by then
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}

@@ -36,8 +36,9 @@ def rows_of(piece: Piece, url: str, form: TokenFormat, vocab_size: int, bos_ids:
     """
     ids = _unsigned(piece.ids)
     bad = list(piece.bad)
-    if ids.max(initial=0) >= vocab_size:
-        found, is_kept = _outside(piece, ids, url, form, vocab_size)
+    limit = min(vocab_size, np.iinfo(piece.ids.dtype).max + 1)  # a negative id is above it
+    if ids.max(initial=0) >= limit:
+        found, is_kept = _outside(piece, np.flatnonzero(ids >= limit), url, form, vocab_size)
         bad = sorted([*bad, *found], key=lambda row: row.row)
         piece = _only(piece, is_kept)
         ids = _unsigned(piece.ids)
@@ -55,16 +56,15 @@ def rows_of(piece: Piece, url: str, form: TokenFormat, vocab_size: int, bos_ids:
 
 
 def _unsigned(ids: AnyArray) -> AnyArray:
-    """Return ids as unsigned values of the same width: a negative one is then above every vocabulary."""
+    """Return ids as unsigned values of the same width."""
     return ids if ids.dtype.kind == "u" else ids.view(f"{ids.dtype.byteorder}u{ids.dtype.itemsize}".replace("|", ""))
 
 
 def _outside(
-    piece: Piece, ids: AnyArray, url: str, form: TokenFormat, vocab_size: int
+    piece: Piece, at: Int64s, url: str, form: TokenFormat, vocab_size: int
 ) -> tuple[list[BadRow], NDArray[np.bool_]]:
-    """Return the documents with an id outside of the vocabulary, and whether each document has none, (n,)."""
+    """Return the documents with an id outside of the vocabulary, which is at some places, and whether each has none."""
     ends = np.cumsum(piece.lengths)
-    at = np.flatnonzero(ids >= vocab_size)
     documents, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
     bad = []
     for document, position in zip(documents.tolist(), at[first].tolist(), strict=True):
