@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.local_files import sync_folder
+from tokenloom.storage.stores.store import TMP
 
 SUMMARY = "tokenloom-export.json"
 WORK = "work"
@@ -68,6 +69,13 @@ class Destination:
             raise StoreError(f"{self.final.root}: another process exports there now; wait for it") from error
         finally:
             os.close(descriptor)
+
+    def clear_unfinished(self) -> None:
+        """Delete what killed runs left of files: all that is local, on an object store what is older than a day."""
+        if self._root is None:
+            self.store.remove_stale_temporaries()
+        else:
+            self.store.remove_files(list(self.store.files_below(TMP)))
 
     def publish(self, summary: bytes) -> None:
         """Write the summary, delete the records of the work, and show a local export under its name."""

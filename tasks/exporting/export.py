@@ -212,7 +212,7 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
 
 
 def begin(export: Export) -> None:
-    """Note what is exported, or check that an unfinished export is this one."""
+    """Note what is exported, or check that an unfinished export is this one, and delete its unfinished files."""
     store = export.destination.store
     note = sign(export.identity)
     try:
@@ -222,6 +222,7 @@ def begin(export: Export) -> None:
         return
     if found != note:
         raise SpecError(f"{store.root}: it is another export that is not complete; delete it, or finish that export")
+    export.destination.clear_unfinished()
 
 
 def write_unit(job: UnitJob) -> dict[str, FileRecord]:

@@ -27,10 +27,10 @@ _VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
 
 @pytest.fixture(scope="module", params=[f"{name}{masks}" for name in _VOCABULARIES for masks in ("", "-masks")])
 def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
-    """A version of each type of ids, with masks and without, of several shards, with a document of 3 MB."""
+    """A version of each type of ids, with masks and without, of several shards; one of 3 MB in those of uint16."""
     vocab_size = _VOCABULARIES[request.param.partition("-")[0]]
     folder = tmp_path_factory.mktemp("version")
-    tokens = 3_000_000 if vocab_size == 256 else 1_500_000
+    tokens = 1_500_000 if vocab_size == 50_000 else 50_000
     return Exportable(folder, vocab_size, with_masks="-masks" in request.param, long_tokens=tokens)
 
 

@@ -330,8 +330,13 @@ def test_a_resumed_export_writes_only_what_is_missing_or_damaged(
     assert len(done) > 2
     damaged = min(done)
     flip_bit(damaged, 5)
+    (staged / "work" / "tmp" / "left").write_bytes(bytes(1000))  # of a killed run
     with pytest.raises(SpecError, match="it is another export that is not complete"):
         export_directly(made.reference, "megatron", str(tmp_path / "out"), _ALL, 0)
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
+        _fail_at(patch, 5)
+        export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    assert os.listdir(staged / "work" / "tmp") == []
     export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
     assert _files(tmp_path / "out") == _files(tmp_path / "whole")
     kept = {
