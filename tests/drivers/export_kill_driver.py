@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import s3fs  # noqa: F401  (a fork would import it each time)
 
+import tokenloom.flows.export_steps  # noqa: F401  (the same)
 from tests.builders.exported import small_parts
 from tests.counts import FULL
 from tokenloom.flows.direct import export_directly

@@ -25,7 +25,7 @@ _BLOCK = 7
 _VOCABULARIES = {"uint8": 256, "uint16": 50_000, "uint32": 150_000}
 
 
-@pytest.fixture(scope="module", params=[f"{name}{masks}" for name in _VOCABULARIES for masks in ("", "-masks")])
+@pytest.fixture(scope="module", params=["uint8", "uint16", "uint16-masks", "uint32-masks"])
 def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
     """A version of each type of ids, with masks and without, of several shards; one of 3 MB in those of uint16."""
     vocab_size = _VOCABULARIES[request.param.partition("-")[0]]
@@ -74,26 +74,26 @@ import json, sys
 import numpy
 from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 ours, theirs, width = sys.argv[1:]
-documents = json.load(sys.stdin)
-builder = IndexedDatasetBuilder(theirs + ".bin", dtype={"1": numpy.uint8, "2": numpy.uint16, "4": numpy.int32}[width])
-for document in documents:
-    builder.add_document(numpy.array(document), [len(document)])
-builder.finalize(theirs + ".idx")
-found = IndexedDataset(ours)
-assert len(found) == len(documents)
-assert all(found[i].tolist() == document for i, document in enumerate(documents))
-assert found.document_indices.tolist() == list(range(len(documents) + 1))
+dtype = {"1": numpy.uint8, "2": numpy.uint16, "4": numpy.int32}[width]
+for split, documents in json.load(sys.stdin).items():
+    builder = IndexedDatasetBuilder(theirs + split + ".bin", dtype=dtype)
+    for document in documents:
+        builder.add_document(numpy.array(document), [len(document)])
+    builder.finalize(theirs + split + ".idx")
+    found = IndexedDataset(ours + split)
+    assert len(found) == len(documents)
+    assert all(found[i].tolist() == document for i, document in enumerate(documents))
+    assert found.document_indices.tolist() == list(range(len(documents) + 1))
 """
 
 
 def test_megatron_files_are_those_of_its_own_builder(version: Exportable, tmp_path: Path) -> None:
     out, width = _export(version, "megatron", tmp_path), np.min_scalar_type(version.vocab_size - 1).itemsize
-    for split in _SPLITS:
-        ours, theirs = out / split, tmp_path / f"theirs-{split}"
-        run_in("megatron", _MEGATRON, ours, theirs, width, given=json.dumps(version.documents[split]))
-        for suffix in (".bin", ".idx"):
-            hashes = [hashlib.sha256(Path(f"{path}{suffix}").read_bytes()).hexdigest() for path in (ours, theirs)]
-            assert hashes[0] == hashes[1]
+    given = {split: version.documents[split] for split in _SPLITS}
+    run_in("megatron", _MEGATRON, f"{out}/", f"{tmp_path}/", width, given=json.dumps(given))
+    for name in (f"{split}{suffix}" for split in _SPLITS for suffix in (".bin", ".idx")):
+        hashes = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for folder in (out, tmp_path)]
+        assert hashes[0] == hashes[1]
 
 
 #: Documents by the .csv.gz and, as OLMo-core does on a local path, by the end-of-text id; blocks with their masks.
@@ -103,43 +103,40 @@ from pathlib import Path
 import numpy
 from olmo_core.data import NumpyFSLDataset
 from olmo_core.data.utils import iter_document_indices, load_array_slice
-folder, vocab_size, eot, block = Path(sys.argv[1]), *map(int, sys.argv[2:])
+vocab_size, eot, block = map(int, sys.argv[1:4])
 dtype = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32}[numpy.min_scalar_type(vocab_size - 1).itemsize]
-paths, masks = sorted(folder.glob("token_ids_*.npy")), sorted(folder.glob("labels_mask_*.npy"))
-documents = []
-for path in paths:
-    bounds = list(iter_document_indices(path, use_array_if_local=False))
-    assert bounds == list(iter_document_indices(path, eos_token_id=eot, dtype=dtype))
-    documents += [load_array_slice(path, *pair, dtype).tolist() for pair in bounds]
-made = NumpyFSLDataset(*paths, sequence_length=block, pad_token_id=eot, eos_token_id=eot, vocab_size=vocab_size,
-                       dtype=dtype, label_mask_paths=masks or None)
-made.prepare()
-count = min(len(made), 2000)
-blocks = [made[i] for i in range(count)]
-first = made.offsets[0][1]
-found = {"documents": documents, "first": first, "files": len(paths),
-         "blocks": [each["input_ids"].tolist() for each in blocks]}
-if masks:
-    found["masks"] = [each["label_mask"].tolist() for each in blocks]
-    found["all_masks"] = [numpy.fromfile(path, numpy.bool_).tolist() for path in masks]
+found = []
+for folder in map(Path, sys.argv[4:]):
+    paths, masks = sorted(folder.glob("token_ids_*.npy")), sorted(folder.glob("labels_mask_*.npy"))
+    documents = []
+    for path in paths:
+        bounds = list(iter_document_indices(path, use_array_if_local=False))
+        assert bounds == list(iter_document_indices(path, eos_token_id=eot, dtype=dtype))
+        documents += [load_array_slice(path, *pair, dtype).tolist() for pair in bounds]
+    made = NumpyFSLDataset(*paths, sequence_length=block, pad_token_id=eot, eos_token_id=eot, vocab_size=vocab_size,
+                           dtype=dtype, label_mask_paths=masks or None)
+    made.prepare()
+    blocks = [made[i] for i in range(made.offsets[0][1])]  # of the first file; the others begin where their files do
+    found.append({"documents": documents, "files": len(paths), "blocks": [b["input_ids"].tolist() for b in blocks],
+                  "masks": [b["label_mask"].tolist() for b in blocks] if masks else [],
+                  "all_masks": [numpy.fromfile(path, numpy.bool_).tolist() for path in masks]})
 json.dump(found, sys.stdout)
 """
 
 
-@pytest.mark.parametrize("split", _SPLITS)
-def test_olmo_core_reads_the_same_documents_and_masks(version: Exportable, split: str, tmp_path: Path) -> None:
+def test_olmo_core_reads_the_same_documents_and_masks(version: Exportable, tmp_path: Path) -> None:
     out = _export(version, "olmo", tmp_path)
-    found = json.loads(run_in("olmo", _OLMO, out / split, version.vocab_size, EOT, _BLOCK))
-    assert found["documents"] == version.documents[split]
-    assert found["files"] > 1
-    first = found["first"]  # blocks of the first file; the others begin where their files do
-    assert 0 < first <= 2000
-    stream = _stream(version.documents[split])
-    assert _stream(found["blocks"][:first]) == stream[: first * _BLOCK]
-    if version.classes[split]:
-        masks = _stream(_masks(version, split))
-        assert _stream(found["masks"][:first]) == masks[: first * _BLOCK]
-        assert _stream(found["all_masks"]) == masks
+    printed = run_in("olmo", _OLMO, version.vocab_size, EOT, _BLOCK, *(out / split for split in _SPLITS))
+    for split, found in zip(_SPLITS, json.loads(printed), strict=True):
+        assert found["documents"] == version.documents[split]
+        assert found["files"] > 1
+        blocks = _stream(found["blocks"])
+        assert blocks
+        assert blocks == _stream(version.documents[split])[: len(blocks)]
+        if version.classes[split]:
+            masks = _stream(_masks(version, split))
+            assert _stream(found["masks"]) == masks[: len(blocks)]
+            assert _stream(found["all_masks"]) == masks
 
 
 #: The ids of each file as one window, and the place of each of them in its document.
@@ -147,24 +144,26 @@ _DATATROVE = """
 import json, sys
 from pathlib import Path
 from datatrove.utils.dataset import DatatroveFileDataset
-folder, width = Path(sys.argv[1]), int(sys.argv[2])
-documents = []
-for path in sorted(folder.glob("*.ds")):
-    count = path.stat().st_size // width
-    window = DatatroveFileDataset(str(path), count - 1, token_size=width, return_positions=True)[0]
-    for token, place in zip(window["input_ids"].tolist(), window["positions"].tolist()):
-        if place == 0:
-            documents.append([])
-        documents[-1].append(token)
-json.dump(documents, sys.stdout)
+width, found = int(sys.argv[1]), []
+for folder in map(Path, sys.argv[2:]):
+    documents = []
+    for path in sorted(folder.glob("*.ds")):
+        count = path.stat().st_size // width
+        window = DatatroveFileDataset(str(path), count - 1, token_size=width, return_positions=True)[0]
+        for token, place in zip(window["input_ids"].tolist(), window["positions"].tolist()):
+            if place == 0:
+                documents.append([])
+            documents[-1].append(token)
+    found.append(documents)
+json.dump(found, sys.stdout)
 """
 
 
 def test_datatrove_reads_the_same_documents(version: Exportable, tmp_path: Path) -> None:
     out = _export(version, "datatrove", tmp_path)
-    for split in _SPLITS:
-        found = run_in("datatrove", _DATATROVE, out / split, 4 if version.vocab_size > 2**16 else 2)
-        assert json.loads(found) == version.documents[split]
+    width = 4 if version.vocab_size > 2**16 else 2
+    found = json.loads(run_in("datatrove", _DATATROVE, width, *(out / split for split in _SPLITS)))
+    assert found == [version.documents[split] for split in _SPLITS]
 
 
 #: llm.c's files as nemo-automodel reads them.
@@ -175,24 +174,26 @@ from pathlib import Path
 spec = importlib.util.spec_from_file_location("nanogpt_dataset", file)
 module = sys.modules["nanogpt_dataset"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-json.dump([module.load_bin_shard(path).tolist() for path in sys.argv[1:]], sys.stdout)
+json.dump({path: module.load_bin_shard(path).tolist() for path in sys.argv[1:]}, sys.stdout)
 """
 
 
-@pytest.mark.parametrize("magic", [GPT2, AUTOMODEL])
-def test_automodel_reads_the_files_of_llmc(version: Exportable, magic: int, tmp_path: Path) -> None:
-    if magic == GPT2 and version.vocab_size > 2**16:
-        pytest.skip("refused")
-    out = _export(version, "llmc", tmp_path, magic=magic)
-    for split, short in (("train", "train"), ("validation", "val")):
-        files = json.loads(run_in("automodel", _AUTOMODEL, *sorted(out.glob(f"*_{short}_*.bin"))))
-        assert len(files) > 1
-        found = []
-        for ids in files:
-            places = np.flatnonzero(np.array(ids) == EOT)
-            assert places[0] == 0
-            found += [[*document[1:], EOT] for document in cut(np.array(ids), [*places[1:], len(ids)])]
-        assert found == version.documents[split]
+def test_automodel_reads_the_files_of_llmc(version: Exportable, tmp_path: Path) -> None:
+    outs = [
+        _export(version, "llmc", tmp_path / str(magic), magic=magic)
+        for magic in ((AUTOMODEL,) if version.vocab_size > 2**16 else (GPT2, AUTOMODEL))
+    ]
+    files = json.loads(run_in("automodel", _AUTOMODEL, *(path for out in outs for path in sorted(out.glob("*.bin")))))
+    for out in outs:
+        for split, short in (("train", "train"), ("validation", "val")):
+            paths = sorted(map(str, out.glob(f"*_{short}_*.bin")))
+            assert len(paths) > 1
+            found = []
+            for ids in (np.array(files[path]) for path in paths):
+                places = np.flatnonzero(ids == EOT)
+                assert places[0] == 0
+                found += [[*document[1:], EOT] for document in cut(ids, [*places[1:], len(ids)])]
+            assert found == version.documents[split]
 
 
 _DATASETS = """
@@ -229,67 +230,70 @@ if "+cpu" in torch.__version__:  # torchvision from PyPI, of CUDA, needs these t
     for name in ("nms", "qnms"):
         torch.library.define("torchvision::" + name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 from streaming import StreamingDataset
-out, local, split = sys.argv[1:]
-data = StreamingDataset(remote=out, local=local, split=split, batch_size=1, num_canonical_nodes=1, shuffle=False,
-                        validate_hash="xxh3_128")
-found = [{name: value.tolist() for name, value in data[i].items()} for i in range(len(data))]
-assert [{name: value.tolist() for name, value in each.items()} for each in data] == found
-json.dump({name: [each[name] for each in found] for name in found[0]}, sys.stdout)
+columns = []
+for out, split in zip(sys.argv[1::2], sys.argv[2::2]):
+    data = StreamingDataset(remote=out, local=out + "-local", split=split, batch_size=1, num_canonical_nodes=1,
+                            shuffle=False, validate_hash="xxh3_128")
+    found = [{name: value.tolist() for name, value in data[i].items()} for i in range(len(data))]
+    assert [{name: value.tolist() for name, value in each.items()} for each in data] == found
+    columns.append({name: [each[name] for each in found] for name in found[0]})
+json.dump(columns, sys.stdout)
 """
 
 
-@pytest.mark.parametrize("split", _SPLITS)
-def test_streaming_reads_the_same_documents(version: Exportable, split: str, tmp_path: Path) -> None:
+def test_streaming_reads_the_same_documents_and_samples(
+    version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = _export(version, "mds", tmp_path)
-    found = json.loads(run_in("streaming", _STREAMING, out, tmp_path / "local", split))
-    assert found["tokens"] == version.documents[split]
-    assert found.get("labels", []) == _labels(version, split)
-
-
-def test_streaming_reads_samples(version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # one shard
-    out = _export(version, "mds", tmp_path, seq_len=_BLOCK)
-    found = json.loads(run_in("streaming", _STREAMING, out, tmp_path / "local", "validation"))
-    assert found["tokens"] == _samples(version.documents["validation"])
+    monkeypatch.undo()  # samples of one shard
+    samples = _export(version, "mds", tmp_path / "samples", seq_len=_BLOCK)
+    wanted = [(out, split) for split in _SPLITS] + [(samples, "validation")]
+    *found, cut_up = json.loads(run_in("streaming", _STREAMING, *chain.from_iterable(wanted)))
+    for split, columns in zip(_SPLITS, found, strict=True):
+        assert columns["tokens"] == version.documents[split]
+        assert columns.get("labels", []) == _labels(version, split)
+    assert cut_up["tokens"] == _samples(version.documents["validation"])
     if version.classes["validation"]:
-        assert found["labels"] == _samples(_labels(version, "validation"))
+        assert cut_up["labels"] == _samples(_labels(version, "validation"))
 
 
 #: With masks by rows, else by blocks of tokens.
 _LITDATA = """
 import json, sys
 from litdata import StreamingDataset, TokensLoader
-folder, block = sys.argv[1], int(sys.argv[2])
-data = StreamingDataset(folder, item_loader=TokensLoader(block_size=block) if block else None)
-json.dump([value.tolist() if block else {k: v.tolist() for k, v in value.items()} for value in data], sys.stdout)
+block, found = int(sys.argv[1]), []
+for folder in sys.argv[2:]:
+    data = StreamingDataset(folder, item_loader=TokensLoader(block_size=block) if block else None)
+    found.append([v.tolist() if block else {name: items.tolist() for name, items in v.items()} for v in data])
+json.dump(found, sys.stdout)
 """
 
 
-@pytest.mark.parametrize("split", _SPLITS)
-def test_litdata_reads_the_same_tokens(version: Exportable, split: str, tmp_path: Path) -> None:
+def test_litdata_reads_the_same_tokens_and_samples(
+    version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = _export(version, "litdata", tmp_path)
-    if version.classes[split]:
-        found = json.loads(run_in("litdata", _LITDATA, out / split, 0))
-        assert [row["input_ids"] for row in found] == version.documents[split]
-        assert [row["labels"] for row in found] == _labels(version, split)
-        return
-    stream = _stream(version.documents[split])
-    chunks = json.loads((out / split / "index.json").read_text())["chunks"]
-    found = json.loads(run_in("litdata", _LITDATA, out / split, _BLOCK))
+    monkeypatch.undo()  # samples of one chunk
+    samples = _export(version, "litdata", tmp_path / "samples", seq_len=_BLOCK)
+    folders = [*(out / split for split in _SPLITS), samples / "validation"]
+    masks = bool(version.classes["validation"])
+    *found, cut_up = json.loads(run_in("litdata", _LITDATA, 0 if masks else _BLOCK, *folders))
+    for split, items in zip(_SPLITS, found, strict=True):
+        if masks:
+            assert [row["input_ids"] for row in items] == version.documents[split]
+            assert [row["labels"] for row in items] == _labels(version, split)
+        else:
+            _check_blocks(out / split, items, _stream(version.documents[split]))
+    assert ([row["input_ids"] for row in cut_up] if masks else cut_up) == _samples(version.documents["validation"])
+    if masks:
+        assert [row["labels"] for row in cut_up] == _samples(_labels(version, "validation"))
+
+
+def _check_blocks(folder: Path, found: list[list[int]], stream: list[int]) -> None:
+    """Check that the blocks of each chunk are its tokens without its tail, as the line of losses says."""
     at = 0
-    for chunk in chunks:  # what the losses say: the tail of each chunk is dropped
+    for chunk in json.loads((folder / "index.json").read_text())["chunks"]:
         blocks = chunk["dim"] // _BLOCK
         assert _stream(found[:blocks]) == stream[at : at + blocks * _BLOCK]
         found, at = found[blocks:], at + chunk["dim"]
     assert (found, at) == ([], len(stream))
-
-
-def test_litdata_reads_every_sample(version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # one chunk
-    out = _export(version, "litdata", tmp_path, seq_len=_BLOCK)
-    masks = bool(version.classes["validation"])
-    found = json.loads(run_in("litdata", _LITDATA, out / "validation", 0 if masks else _BLOCK))
-    wanted = _samples(version.documents["validation"])
-    assert ([row["input_ids"] for row in found] if masks else found) == wanted
-    if masks:
-        assert [row["labels"] for row in found] == _samples(_labels(version, "validation"))
