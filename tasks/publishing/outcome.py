@@ -33,7 +33,7 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
         version, took = f"another build published the same version first: {result['reference']}", f", in {seconds}"
     else:
         version, took = f"up to date, nothing new to publish: {result['reference']}", f"; checked in {seconds}"
-    holds = f"{result['tokens']:,} tokens in {counted(result['documents'], 'document')}"
+    holds = f"{counted(result['tokens'], 'token')} in {counted(result['documents'], 'document')}"
     facts = [f"{holds}, {counted(result['shards'], 'shard')}{took}"]
     if result["partitions"] is not None:
         identical = f", {result['partitions_identical']:,} identical" if result["partitions_identical"] else ""

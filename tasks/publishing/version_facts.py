@@ -166,7 +166,7 @@ def _inferred(build: BuildRecord | None) -> Iterator[str]:
     count = build.measured.get(INFERRED, 0) if build else 0
     if count:
         yield (
-            f"{counted(count, 'document')} were found by the end-of-text ids around them, because their files have no "
+            f"the bounds of {counted(count, 'document')} were found by end-of-text ids, because their files have no "
             "index of documents"
         )
 

@@ -77,22 +77,17 @@ def _lines_of(url: str) -> str:
 def _read_lines(index: str, num_tokens: int, url: str) -> Int64s:
     """Return the bounds of documents, whose lines must cover the tokens in order, (num_documents + 1,)."""
     parts, count = [np.zeros(1, np.int64)], 0
-    try:
-        for starts, ends in _lines(index):
-            begins = np.append(parts[-1][-1:], ends[:-1])
-            wrong = (starts != begins) | (ends <= starts) | (ends > num_tokens)
-            if wrong.any():
-                i = int(wrong.argmax())
-                raise InputError(
-                    f"{index}, line {count + i + 1}: {starts[i]},{ends[i]} is not a document from token {begins[i]} on "
-                    f"in the {num_tokens:,} of {url}: {MISMATCH}, {_INFER}"
-                )
-            parts.append(ends)
-            count += len(ends)
-    except (pa.ArrowException, ValueError) as error:  # ValueError: a field is empty
-        raise InputError(
-            f"{index}: not lines of start,end: {message_of(error)}; copy the file again, {_INFER}"
-        ) from error
+    for starts, ends in _lines(index):
+        begins = np.append(parts[-1][-1:], ends[:-1])
+        wrong = (starts != begins) | (ends <= starts) | (ends > num_tokens)
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise InputError(
+                f"{index}, line {count + i + 1}: {starts[i]},{ends[i]} is not a document from token {begins[i]} on "
+                f"in the {num_tokens:,} of {url}: {MISMATCH}, {_INFER}"
+            )
+        parts.append(ends)
+        count += len(ends)
     if (last := int(parts[-1][-1])) != num_tokens:
         raise InputError(
             f"{index}: its documents end at token {last:,}, and {url} has {num_tokens:,}: {MISMATCH}, {_INFER}"
@@ -101,12 +96,17 @@ def _read_lines(index: str, num_tokens: int, url: str) -> Int64s:
 
 
 def _lines(index: str) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yield the first two fields of the lines."""
+    """Yield the first two fields of the lines; raises InputError if a line has other fields."""
     names = ["f0", "f1"]
     convert = pacsv.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.int64()), null_values=[])
     read = pacsv.ReadOptions(use_threads=False, autogenerate_column_names=True)
     parse = pacsv.ParseOptions(newlines_in_values=True)  # of the fields after the first two
     with open_decompressed(index) as file:
-        for batch in pacsv.open_csv(pa.PythonFile(file, "r"), read, parse, convert):
-            if len(batch):
-                yield batch.column(0).to_numpy(), batch.column(1).to_numpy()
+        try:
+            for batch in pacsv.open_csv(pa.PythonFile(file, "r"), read, parse, convert):
+                if len(batch):
+                    yield batch.column(0).to_numpy(), batch.column(1).to_numpy()
+        except pa.ArrowException as error:  # a broken gzip is an OSError
+            raise InputError(
+                f"{index}: not lines of start,end: {message_of(error)}; copy the file again, {_INFER}"
+            ) from error
