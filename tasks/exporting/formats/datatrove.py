@@ -1,7 +1,6 @@
-"""datatrove's tokenized files, which nanotron reads: .ds, and beside it .ds.index, .ds.metadata and .ds.loss.
+"""datatrove's tokenized files, which nanotron reads; tasks/sources/tokens/datatrove.py describes them.
 
-The .ds has raw ids of 2 or 4 bytes, .ds.index the end of each document in tokens (u64), .ds.loss a byte a token: 1 if
-it is learned. .ds.metadata has three lines: the tokenizer and the bytes of an id, the tokens, the tokens in words.
+The third line of .ds.metadata has the tokens in words.
 """
 
 from __future__ import annotations
@@ -10,8 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
 from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.sources.tokens.base import INDEX, MASK
+from tokenloom.tasks.sources.tokens.datatrove import BESIDE, END, METADATA
 
 _PART_BYTES = 2**30
 
@@ -23,7 +25,7 @@ class Datatrove(ExportFormat):
 
     def plan(self, facts: VersionFacts) -> list[ExportUnit]:
         """Return a unit for each part of about 1 GiB."""
-        suffixes = ("", ".index", ".metadata", *[".loss"] * facts.has_masks)
+        suffixes = ("", BESIDE[INDEX], BESIDE[METADATA], *[BESIDE[MASK]] * facts.has_masks)
         return [
             ExportUnit(split, tuple(f"{split}/{i:05}.ds{suffix}" for suffix in suffixes), part)
             for split, documents in facts.splits.items()
@@ -33,11 +35,11 @@ class Datatrove(ExportFormat):
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write all files in one pass."""
         data, index, metadata = files[:3]
-        dtype = np.dtype("<u4" if facts.token_bytes == 4 else "<u2")
+        dtype = TOKEN_DTYPES[max(2, facts.token_bytes)]
         count = 0
         for piece in unit.documents.pieces():
             data.write(piece.ids.astype(dtype, copy=False))
-            index.write(count + np.cumsum(piece.lengths, dtype="<u8"))
+            index.write(count + np.cumsum(piece.lengths, dtype=END))
             count += len(piece.ids)
             if facts.has_masks:
                 files[3].write(learned_bytes(piece, facts))

@@ -1,7 +1,4 @@
-"""llm.c's data files: a header of 256 int32, then the ids; each document begins with the end-of-text id.
-
-Magic 20240520 (version 1) holds uint16: llm.c, modded-nanogpt, nemo-automodel. 20240801 (version 7) holds uint32, for
-llm.c's train_llama3.py. 278895051 (version 1) holds 2 or 4 bytes an id, header[3] says which, for nemo-automodel.
+"""llm.c's data files, which tasks/sources/tokens/llmc.py describes.
 
 Our documents end with the end-of-text id. A file with one before its first document and none after its last one has
 one before each document, and no more tokens.
@@ -14,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tokenloom.errors import SpecError
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
 from tokenloom.tasks.exporting.formats.base import (
     ExportFormat,
     ExportUnit,
@@ -24,7 +21,7 @@ from tokenloom.tasks.exporting.formats.base import (
     numbered_parts,
 )
 from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
-from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2, HEADER_INTS, LLAMA3, VERSIONS
+from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2, HEADER_INTS, LLAMA3, VERSIONS, id_bytes
 
 _PART_TOKENS = 100_000_000  # as modded-nanogpt's files
 _MAX_BYTES = 2**31 - 1  # llm.c seeks with an int
@@ -87,5 +84,4 @@ def _magic(facts: VersionFacts) -> int:
 
 
 def _dtype(facts: VersionFacts) -> AnyDtype:
-    wide = _magic(facts) == LLAMA3 or (_magic(facts) == AUTOMODEL and facts.token_bytes == 4)
-    return np.dtype("<u4" if wide else "<u2")
+    return TOKEN_DTYPES[id_bytes(_magic(facts), max(2, facts.token_bytes))]

@@ -18,6 +18,7 @@ from tokenloom.tasks.exporting.documents import Piece
 from tokenloom.tasks.exporting.formats import row_files, rows
 from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts
 from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, report_tokens
+from tokenloom.tasks.sources.tokens.id_columns import IDS
 
 _SHAPE = np.dtype([("form", "u1"), ("length", "<u4")])
 _ONE_LENGTH_OF_U32 = 1 << 2 | 2
@@ -70,7 +71,7 @@ class Mds(rows.TableFormat):
 def _columns(facts: VersionFacts) -> dict[str, np.dtype]:
     """Return the types of the columns, sorted by name."""
     found = rows.columns(facts)
-    return dict(sorted({"tokens" if name == "input_ids" else name: dtype for name, dtype in found.items()}.items()))
+    return dict(sorted({"tokens" if name == IDS else name: dtype for name, dtype in found.items()}.items()))
 
 
 def _parts(piece: Piece, facts: VersionFacts) -> list[AnyArray]:

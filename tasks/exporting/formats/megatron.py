@@ -1,13 +1,11 @@
 """Megatron's indexed dataset: a .bin with the ids and an .idx with the lengths, one pair a split.
 
-megatron-core, NeMo, Megatron-Bridge and GPT-NeoX read it. The .idx, little-endian without alignment: 9 bytes of magic,
-u64 version, u8 code of the type, u64 sequences, u64 documents + 1, i32 lengths, i64 byte offsets, i64 first sequence of
-each document and, last, the number of sequences. A document is one sequence; its end-of-text id is part of it.
+megatron-core, NeMo, Megatron-Bridge and GPT-NeoX read it; tasks/sources/tokens/megatron.py describes the .idx. A
+document is one sequence; its end-of-text id is part of it.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,8 +14,8 @@ from tokenloom.errors import SpecError
 from tokenloom.tasks.exporting.documents import Documents
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, no_masks
 from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.sources.tokens.megatron import HEAD, LENGTH, MAGIC, OFFSET, VERSION
 
-_MAGIC = b"MMIDIDX\0\0"
 _CODES = {1: 1, 2: 8, 4: 4}  # bytes of an id -> uint8, uint16, int32: there is no uint32
 _MAX_LENGTH = 2**31 - 1
 _NUM_AT_ONCE = 2**19
@@ -54,15 +52,15 @@ class Megatron(ExportFormat):
 def _write_index(index: HashedFile, documents: Documents, token_bytes: int) -> None:
     """Write the .idx, with the offsets of one shard in memory."""
     count = documents.num_documents
-    index.write(_MAGIC + struct.pack("<QBQQ", 1, _CODES[token_bytes], count, count + 1))
+    index.write(HEAD.pack(MAGIC, VERSION, _CODES[token_bytes], count, count + 1))
     for lengths in documents.lengths():
         if lengths.max() > _MAX_LENGTH:
             raise SpecError(f"megatron holds documents of up to {_MAX_LENGTH:,} tokens; use olmo")
-        index.write(lengths.astype("<i4"))
+        index.write(lengths.astype(LENGTH))
     at = 0
     for lengths in documents.lengths():
-        ends = at + np.cumsum(lengths, dtype="<i8") * token_bytes
-        index.write(ends - lengths.astype("<i8") * token_bytes)
+        ends = at + np.cumsum(lengths, dtype=OFFSET) * token_bytes
+        index.write(ends - lengths.astype(OFFSET) * token_bytes)
         at = int(ends[-1])
     for start in range(0, count + 1, _NUM_AT_ONCE):
-        index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype="<i8"))
+        index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=OFFSET))

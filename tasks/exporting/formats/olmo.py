@@ -1,7 +1,7 @@
-"""OLMo-core's token files: raw ids in .npy (without numpy's header), documents in .csv.gz, masks of one byte a token.
+"""OLMo-core's token files, which tasks/sources/tokens/olmo.py describes.
 
-A part never cuts a document. Lines of the .csv.gz are "start,end" in tokens of its part. Masks have the names of
-open-instruct, of which `label_mask_paths` wants one a token file, in the same order.
+A part never cuts a document. Lines of the .csv.gz are "start,end" in tokens of its part. `label_mask_paths` wants one
+mask for each token file, in the same order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
 from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.sources.tokens.olmo import IDS, LINES, MASKS
 
 _PART_BYTES = 2**30  # OLMo-core drops the tail of each file, so files are few
 
@@ -36,8 +37,8 @@ class Olmo(ExportFormat):
         units = []
         for split, documents in facts.splits.items():
             for i, part in enumerate(numbered_parts(documents, facts.token_bytes, _PART_BYTES)):
-                names = [f"token_ids_part_{i:04}.npy", f"token_ids_part_{i:04}.csv.gz"]
-                names += [f"labels_mask_part_{i:04}.npy"] * facts.has_masks
+                names = [f"{IDS}_part_{i:04}.npy", f"{IDS}_part_{i:04}{LINES}"]
+                names += [f"{MASKS}_part_{i:04}.npy"] * facts.has_masks
                 units.append(ExportUnit(split, tuple(f"{split}/{name}" for name in names), part))
         return units
 

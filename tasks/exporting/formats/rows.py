@@ -17,9 +17,9 @@ from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.tasks.exporting.documents import Documents, Piece
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, learned_bytes
 from tokenloom.tasks.exporting.hashed_file import report_tokens
+from tokenloom.tasks.sources.tokens.id_columns import IDS, IGNORED, LABELS
 from tokenloom.wording import counted
 
-_IGNORED = -100
 PART_BYTES = 2**29
 
 
@@ -87,14 +87,14 @@ def columns(facts: VersionFacts) -> dict[str, AnyDtype]:
     are int32, which every trainer takes.
     """
     ids = np.dtype("<i4" if facts.token_bytes == 4 else "<u2")
-    return {"input_ids": ids, "labels": np.dtype("<i4")} if facts.has_masks else {"input_ids": ids}
+    return {IDS: ids, LABELS: np.dtype("<i4")} if facts.has_masks else {IDS: ids}
 
 
 def values(piece: Piece, facts: VersionFacts) -> list[AnyArray]:
     """Return the items of each column, those of all rows of a piece end to end."""
-    found = [piece.ids.astype(columns(facts)["input_ids"], copy=False)]
+    found = [piece.ids.astype(columns(facts)[IDS], copy=False)]
     if facts.has_masks:
-        found.append(np.where(learned_bytes(piece, facts), piece.ids.astype("<i4"), np.int32(_IGNORED)))
+        found.append(np.where(learned_bytes(piece, facts), piece.ids.astype("<i4"), np.int32(IGNORED)))
     return found
 
 

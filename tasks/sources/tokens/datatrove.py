@@ -20,9 +20,10 @@ from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout
 from tokenloom.tasks.sources.tokens.inferred import InferringFormat
 from tokenloom.tasks.sources.tokens.raw import count_ids, count_values
 
-_METADATA = "metadata"
+METADATA = "metadata"
+BESIDE = {INDEX: ".index", MASK: ".loss", METADATA: ".metadata"}  # suffixes of the files beside X.ds
 _METADATA_BYTES = 65_536
-_END = np.dtype("<u8")
+END = np.dtype("<u8")
 
 
 class _Metadata(NamedTuple):
@@ -41,12 +42,11 @@ class Format(InferringFormat):
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""
-        suffixes = {INDEX: ".index", MASK: ".loss", _METADATA: ".metadata"}
-        return [Side(role, url + suffix, is_required=False) for role, suffix in suffixes.items()]
+        return [Side(role, url + suffix, is_required=False) for role, suffix in BESIDE.items()]
 
     def notes(self, url: str) -> list[str]:
         """See TokenFormat.notes; whether `decode` is that tokenizer can't be told from its name."""
-        made = [_read_metadata(f"{url}.metadata").tokenizer] if _METADATA in self.options["has"] else []
+        made = [_read_metadata(f"{url}.metadata").tokenizer] if METADATA in self.options["has"] else []
         return [*super().notes(url), *(f"{url}: its metadata says that {name} made the ids" for name in made)]
 
     def layout(self, url: str) -> Layout:
@@ -54,7 +54,7 @@ class Format(InferringFormat):
         narrow = self.options["vocab_size"] <= 2**16
         dtype = np.dtype(self.options.get("dtype") or ("uint16" if narrow else "uint32")).newbyteorder("<")
         described = None
-        if _METADATA in self.options["has"]:
+        if METADATA in self.options["has"]:
             _, dtype, described = _read_metadata(f"{url}.metadata")
         num_tokens = count_ids(url, dtype)
         if described is not None and described != num_tokens:
@@ -73,7 +73,7 @@ class Format(InferringFormat):
 def _num_documents(url: str, num_tokens: int) -> int:
     """Return how many documents an index has; compares where the last one ends with the tokens."""
     index = f"{url}.index"
-    count = count_values(index, _END)
+    count = count_values(index, END)
     if (last := int(_read_ends(index, count - 1, count)[0]) if count else 0) != num_tokens:
         raise InputError(f"{index}: its documents end at token {last:,}, and {url} has {num_tokens:,}: {MISMATCH}")
     return count
@@ -82,7 +82,7 @@ def _num_documents(url: str, num_tokens: int) -> int:
 def _read_ends(index: str, start: int, end: int) -> Int64s:
     """Return the ends of documents [start, end); one above the largest int64 becomes negative."""
     with open_input(index) as file:
-        return read_values(file, index, start * _END.itemsize, end - start, _END).astype(np.int64)
+        return read_values(file, index, start * END.itemsize, end - start, END).astype(np.int64)
 
 
 def _read_metadata(url: str) -> _Metadata:

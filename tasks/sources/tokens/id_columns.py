@@ -15,7 +15,7 @@ from tokenloom.tasks.sources.rows.shown_names import shown_names
 from tokenloom.tasks.sources.tokens.base import Piece
 
 IDS, LABELS = "input_ids", "labels"
-_IGNORED = -100  # the label of a token that is not a target
+IGNORED = -100  # the label of a token that is not a target
 
 
 class IdColumns(Columns):
@@ -88,7 +88,7 @@ def _learned(
             f"{url}, row {numbers[i]}: {lengths[i]:,} ids and {label_lengths[i]:,} labels; repair the row, or write "
             "the rows without labels"
         )
-    learned: NDArray[np.bool_] = values != _IGNORED
+    learned: NDArray[np.bool_] = values != IGNORED
     if (wrong := learned & (values != ids)).any():
         at = int(wrong.argmax())
         row = numbers[np.searchsorted(np.cumsum(lengths), at, side="right")]

@@ -1,5 +1,8 @@
 """llm.c's data files: a header of 256 int32, then the ids; each document begins with the end-of-text id.
 
+Magic 20240520 (version 1) holds uint16: llm.c, modded-nanogpt, nemo-automodel. 20240801 (version 7) holds uint32, for
+llm.c's train_llama3.py. 278895051 (version 1) holds 2 or 4 bytes an id, header[3] says which, for nemo-automodel.
+
 An end-of-text id that begins a document ends the one before it. llm.c's tools cut a document where a file is full: its
 parts are documents of their own here.
 """
@@ -19,6 +22,11 @@ from tokenloom.tasks.sources.tokens.inferred import InferringFormat
 HEADER_INTS = 256
 GPT2, LLAMA3, AUTOMODEL = MAGICS = (20240520, 20240801, 278895051)
 VERSIONS = {GPT2: 1, LLAMA3: 7, AUTOMODEL: 1}
+
+
+def id_bytes(magic: int, stated: int) -> int:
+    """Return the bytes of an id in a file with a magic number; only the headers of AUTOMODEL state them."""
+    return stated if magic == AUTOMODEL else 4 if magic == LLAMA3 else 2
 
 
 class Format(InferringFormat):
@@ -49,7 +57,7 @@ def _dtype(url: str, magic: int, version: int, num_bytes: int) -> AnyDtype:
         raise InputError(
             f"{url}: it begins with {magic} version {version}, and files of llm.c with {known}; check the format"
         )
-    width = num_bytes if magic == AUTOMODEL else 4 if magic == LLAMA3 else 2
+    width = id_bytes(magic, num_bytes)
     if width not in (2, 4):
         raise InputError(f"{url}: its header says {width} bytes an id, not 2 or 4; {REPAIR}")
     return TOKEN_DTYPES[width]

@@ -20,10 +20,10 @@ from tokenloom.tasks.sources.files.opening import input_bytes, open_input
 from tokenloom.tasks.sources.tokens.base import INDEX, Side, read_values
 from tokenloom.tasks.sources.tokens.indexed import IndexedFormat, Layout
 
-_MAGIC = b"MMIDIDX\0\0"
-_HEAD = struct.Struct("<9sQBQQ")
+MAGIC, VERSION = b"MMIDIDX\0\0", 1
+HEAD = struct.Struct("<9sQBQQ")
 _TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-_LENGTH, _OFFSET = np.dtype("<i4"), np.dtype("<i8")
+LENGTH, OFFSET = np.dtype("<i4"), np.dtype("<i8")
 
 
 class _Head(NamedTuple):
@@ -36,17 +36,17 @@ class _Head(NamedTuple):
     @property
     def offsets(self) -> int:
         """The byte at which the offsets of sequences begin."""
-        return _HEAD.size + self.num_sequences * _LENGTH.itemsize
+        return HEAD.size + self.num_sequences * LENGTH.itemsize
 
     @property
     def documents(self) -> int:
         """The byte at which the first sequences of documents begin."""
-        return self.offsets + self.num_sequences * _OFFSET.itemsize
+        return self.offsets + self.num_sequences * OFFSET.itemsize
 
     @property
     def num_bytes(self) -> int:
         """The length of the .idx."""
-        return self.documents + (self.num_documents + 1) * _OFFSET.itemsize
+        return self.documents + (self.num_documents + 1) * OFFSET.itemsize
 
 
 class Format(IndexedFormat):
@@ -66,12 +66,12 @@ class Format(IndexedFormat):
             head = _read_head(file, index, input_bytes(index))
             described = 0
             if last := head.num_sequences:
-                length = read_values(file, index, head.offsets - _LENGTH.itemsize, 1, _LENGTH)
-                offset = read_values(file, index, head.documents - _OFFSET.itemsize, 1, _OFFSET)
+                length = read_values(file, index, head.offsets - LENGTH.itemsize, 1, LENGTH)
+                offset = read_values(file, index, head.documents - OFFSET.itemsize, 1, OFFSET)
                 described = int(offset[0]) + int(length[0]) * head.dtype.itemsize
             first, end = (
-                int(read_values(file, index, at, 1, _OFFSET)[0])
-                for at in (head.documents, head.num_bytes - _OFFSET.itemsize)
+                int(read_values(file, index, at, 1, OFFSET)[0])
+                for at in (head.documents, head.num_bytes - OFFSET.itemsize)
             )
         if described != num_bytes:
             raise InputError(
@@ -87,16 +87,16 @@ class Format(IndexedFormat):
         index = _index(url)
         with open_input(index) as file:
             head = _read_head(file, index, input_bytes(index))
-            at = head.documents + start * _OFFSET.itemsize
-            firsts = read_values(file, index, at, end - start + 1, _OFFSET)
+            at = head.documents + start * OFFSET.itemsize
+            firsts = read_values(file, index, at, end - start + 1, OFFSET)
             first, last = int(firsts[0]), int(firsts[-1])
             if not 0 <= first <= last <= head.num_sequences or (np.diff(firsts) < 0).any():
                 raise InputError(
                     f"{index}: the first sequences of documents [{start:,}, {end:,}) do not ascend; {REPAIR}"
                 )
             before = max(0, first - 1)  # its end is where the first of them must begin
-            lengths = read_values(file, index, _HEAD.size + before * _LENGTH.itemsize, last - before, _LENGTH)
-            offsets = read_values(file, index, head.offsets + before * _OFFSET.itemsize, last - before, _OFFSET)
+            lengths = read_values(file, index, HEAD.size + before * LENGTH.itemsize, last - before, LENGTH)
+            offsets = read_values(file, index, head.offsets + before * OFFSET.itemsize, last - before, OFFSET)
         ends = _checked_ends(index, before, lengths, offsets, head.dtype, input_bytes(url))
         return (ends // head.dtype.itemsize)[firsts - before]  # type: ignore[no-any-return]
 
@@ -107,11 +107,11 @@ def _index(url: str) -> str:
 
 def _read_head(file: IO[bytes], index: str, num_bytes: int) -> _Head:
     """Return the head of an open .idx, compared with its length."""
-    if num_bytes < _HEAD.size:
+    if num_bytes < HEAD.size:
         raise InputError(f"{index}: {num_bytes} bytes are too few for an .idx: it was cut; copy the file again")
     file.seek(0)
-    magic, version, code, num_sequences, num_bounds = _HEAD.unpack(file.read(_HEAD.size))
-    if (magic, version) != (_MAGIC, 1):
+    magic, version, code, num_sequences, num_bounds = HEAD.unpack(file.read(HEAD.size))
+    if (magic, version) != (MAGIC, VERSION):
         raise InputError(f"{index}: not an .idx of Megatron, version 1: it does not begin with MMIDIDX; check the file")
     if code not in _TYPES:
         raise InputError(f"{index}: type {code} of its ids is not an integer type of Megatron; {REPAIR}")

@@ -21,7 +21,8 @@ from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout
 from tokenloom.tasks.sources.tokens.inferred import InferringFormat
 from tokenloom.tasks.sources.tokens.raw import count_ids
 
-_IDS, _MASKS = "token_ids", "labels_mask"  # what names of token files and of their masks begin with
+IDS, MASKS = "token_ids", "labels_mask"  # with which the names of token files and of their masks begin
+LINES = ".csv.gz"  # in place of .npy
 _INFER = "or delete the lines, to infer where documents end"
 
 
@@ -39,16 +40,16 @@ class Format(InferringFormat):
         """See TokenFormat.check_name; a mask whose token file does not match is not an input either."""
         super().check_name(url)
         name = url.rpartition("/")[2]
-        if name.startswith(_MASKS):
-            ids = _IDS + name.removeprefix(_MASKS)
+        if name.startswith(MASKS):
+            ids = IDS + name.removeprefix(MASKS)
             raise InputError(f"{url}: a mask, of which the path does not match the token file {ids}; name that, too")
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""
         folder, slash, name = url.rpartition("/")
         sides = [Side(INDEX, _lines_of(url), is_required=False)]
-        if name.startswith(_IDS):
-            mask = f"{folder}{slash}{_MASKS}{name.removeprefix(_IDS)}"
+        if name.startswith(IDS):
+            mask = f"{folder}{slash}{MASKS}{name.removeprefix(IDS)}"
             sides.append(Side(MASK, mask, is_required=False))
         return sides
 
@@ -71,7 +72,7 @@ class Format(InferringFormat):
 
 
 def _lines_of(url: str) -> str:
-    return url.removesuffix(".npy") + ".csv.gz"
+    return url.removesuffix(Format.suffix) + LINES
 
 
 def _read_lines(index: str, num_tokens: int, url: str) -> Int64s:
