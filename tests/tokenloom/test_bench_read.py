@@ -146,7 +146,7 @@ def test_tables_name_every_way_and_explain_their_columns(reference: str, capsys:
     ("arguments", "code", "message"),
     [
         (["--processes", "4", "--nodes", "3"], 2, "--nodes 3: 4 processes can't be divided"),
-        (["--packing", "greedy"], 2, "packing must be one of concat"),
+        (["--packing", "greedy"], 2, "packing: one of concat"),
         (["--order", "random"], 2, "order must be one of"),
         (["--seq-len", "1000000"], 2, "use a smaller seq_len"),
         (["--split", "tests"], 1, "no split 'tests'; it has: train"),
