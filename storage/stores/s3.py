@@ -40,7 +40,7 @@ class S3Kind(ObjectStoreKind):
 
     def _list(self, place: str, *, deep: bool) -> list[Info]:
         bucket, key = bucket_and_key(place)
-        return list_s3(self.calls, place, bucket, f"{key.strip('/')}/", deep=deep)
+        return list_s3(self.calls, place, bucket, f"{key.strip('/')}/".lstrip("/"), deep=deep)
 
     def remove_files(self, places: Sequence[str]) -> None:
         """Delete objects, a thousand in a request; those that do not exist are ignored.

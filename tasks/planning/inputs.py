@@ -157,7 +157,9 @@ def token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield what a person should know of how the first file of each source of tokens is read."""
     first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "tokens"}
     for file in reversed(first.values()):
-        yield from TokensReader(file.options).notes(file.url)
+        with naming_source(file.source):
+            notes = TokensReader(file.options).notes(file.url)
+        yield from notes
 
 
 def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:

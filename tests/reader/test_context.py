@@ -132,6 +132,8 @@ def test_rows_of_any_step_are_those_that_ranks_get(reference: str) -> None:
     for rows in (range(0), range(3, 0, -1)):
         with pytest.raises(ValueError, match="ascending range that is not empty"):
             at(0, rows)
+    with pytest.raises(TypeError, match=r"rows must be a range, not slice\(0, 2, None\); of a slice of n rows it is "):
+        at(0, slice(0, 2))  # type: ignore[arg-type]
 
 
 def test_rows_of_a_mixture_while_its_thread_makes_batches(reference: str) -> None:

@@ -165,6 +165,13 @@ def test_the_marker_object_of_a_folder_is_not_listed(store: RemoteStore, s3_url:
     assert store.names("") == ["a"]
 
 
+def test_a_store_that_is_a_whole_bucket_is_listed(store: RemoteStore) -> None:
+    whole = RemoteStore(f"s3://{BUCKET}")
+    path = store.root.removeprefix(f"s3://{BUCKET}/")
+    assert path.partition("/")[0] in whole.names("")
+    assert f"{path}/a/file" in whole.files_below("")
+
+
 def test_a_file_of_many_blocks_is_read_in_ranges(
     store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

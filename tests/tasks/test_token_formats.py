@@ -295,6 +295,7 @@ def test_the_metadata_of_datatrove_says_the_type_of_ids(tmp_path: Path) -> None:
         ([3, 5], "gpt2|2\n6\n", "a.ds: 5 tokens, and .*a.ds.metadata says 6"),
         ([3, 5], "gpt2|3\n5\n", "a.ds.metadata: not metadata of datatrove"),
         ([3, 5], "gpt2|2", "a.ds.metadata: not metadata of datatrove"),
+        ([3, 5], f"gpt2|2\n{'9' * 5_000}\n", "a.ds.metadata: not metadata of datatrove"),
     ],
 )
 def test_files_of_datatrove_that_do_not_fit_are_reported(
@@ -457,6 +458,12 @@ def test_rows_with_ids_outside_of_the_vocabulary_are_bad(rows: list[Any], file_o
     assert documents_in(read_all("huggingface", _written(file_of_rows, _table([[5], *rows])), on_error="skip")) == [
         (0, [5])
     ]
+
+
+def test_a_null_beside_an_id_above_every_signed_one_is_bad(file_of_rows: Path) -> None:
+    table = pa.table({"input_ids": pa.array([[2**64 - 1, None]], pa.list_(pa.uint64()))})
+    with pytest.raises(InputError, match=r"row 0: its token 0 is .*, outside of the vocabulary"):
+        read_all("huggingface", _written(file_of_rows, table))
 
 
 def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) -> None:

@@ -311,6 +311,7 @@ class TokenLoader:
 
         Raises:
             IndexError: the step is past the last epoch, or a row is outside of the global batch.
+            TypeError: the rows are no range.
             ValueError: there are no rows, or they descend.
         """
         from tokenloom.reader.tracing.samples import step_position  # training does not need it
@@ -318,6 +319,8 @@ class TokenLoader:
         begin = step_position(self.steps, checked_int("step", step))
         if rows is None:
             rows = range((self.ranks.rank - begin) % self.ranks.world_size, self.steps.samples, self.ranks.world_size)
+        if not isinstance(rows, range):
+            raise TypeError(f"rows must be a range, not {rows!r}; of a slice of n rows it is range(n)[slice]")
         if not rows or rows.step < 0:
             raise ValueError(f"rows must be an ascending range that is not empty, not {rows}")
         if rows[0] < 0 or rows[-1] >= self.steps.samples:

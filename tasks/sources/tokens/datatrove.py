@@ -6,6 +6,7 @@ says in its first two lines the tokenizer and the bytes of an id, and the tokens
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ def _read_metadata(url: str) -> _Metadata:
     with open_input(url) as file:
         lines = file.read(_METADATA_BYTES).decode(errors="replace").split("\n")
     name, _, width = lines[0].rpartition("|")
-    if width not in ("2", "4") or len(lines) < 2 or not lines[1].isascii() or not lines[1].isdecimal():
+    if width not in ("2", "4") or len(lines) < 2 or not re.fullmatch("[0-9]{1,20}", lines[1]):
         raise InputError(
             f"{url}: not metadata of datatrove, which says TOKENIZER|2 or TOKENIZER|4, and the tokens in its next "
             "line; copy the file again, or delete it and set dtype"

@@ -74,7 +74,7 @@ def _flat(lists: pa.Array) -> tuple[AnyArray, Int64s]:
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     values = lists.flatten()
     if values.null_count:
-        values = values.cast(pa.int64()).fill_null(-1)
+        values = values.cast(pa.int64(), safe=False).fill_null(-1)  # one above 2^63 becomes negative
     return values.to_numpy(), lengths
 
 
