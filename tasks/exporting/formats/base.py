@@ -94,7 +94,7 @@ class ExportFormat(ABC):
 
 def no_masks(facts: VersionFacts, name: str) -> list[str]:
     """Return the loss of a format without loss masks, if the version has masks."""
-    line = f"{name} has no loss masks: every token is learned; olmo, datatrove and huggingface keep them"
+    line = f"{name} has no loss masks, so every token is learned; olmo, datatrove, mds, litdata and huggingface do"
     return [line] if facts.has_masks else []
 
 
