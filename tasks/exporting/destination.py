@@ -41,6 +41,15 @@ class Destination:
                 raise StoreError(f"{self._root}: a link or a mounted file system; give a new folder inside it")
             self.store = open_store(str(self._root.with_name(f".{self._root.name}.exporting")))
 
+    def check_outside(self, dataset: Store) -> None:
+        """Raise StoreError if the destination is in the folder of a dataset."""
+        place, folder = (
+            str(store.root if path is None else path.resolve())
+            for store, path in ((self.final, self._root), (dataset, dataset.local("")))
+        )
+        if f"{place}/".startswith(f"{folder}/"):
+            raise StoreError(f"{place}: in the folder of the dataset, where gc deletes files; give another destination")
+
     def check_free(self) -> None:
         """Raise StoreError if something else is at the destination."""
         names = self.final.names("")

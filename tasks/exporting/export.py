@@ -130,6 +130,8 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
     }
     units = export_format.plan(facts)
     _check_names(units)
+    destination = Destination(place.replace("{version}", manifest.version))
+    destination.check_outside(store)
     return Export(
         reference=f"{store.root}@{manifest.version}",
         facts=facts,
@@ -137,7 +139,7 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
         units=units,
         losses=export_format.losses(facts) + empty,
         identity=json.loads(canonical_json(identity)),
-        destination=Destination(place.replace("{version}", manifest.version)),
+        destination=destination,
     )
 
 

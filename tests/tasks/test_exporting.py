@@ -250,6 +250,15 @@ def test_a_destination_that_no_folder_can_replace_is_refused(version: Exportable
     assert os.listdir(tmp_path) == ["link"]
 
 
+def test_a_destination_inside_of_the_dataset_is_refused(version: Exportable, tmp_path: Path) -> None:
+    folder = Path(version.reference.partition("@")[0])
+    (tmp_path / "link").symlink_to(folder)
+    for place in (folder, folder / "versions" / "0123456789abcdef", tmp_path / "link" / "exports"):
+        with pytest.raises(StoreError, match="in the folder of the dataset, where gc deletes"):
+            export_directly(version.reference, "olmo", str(place), _ALL, 0)
+    assert not (folder / "exports").exists()
+
+
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["deleted", "cut"])
 def test_a_complete_export_that_was_changed_is_not_called_complete(
     change: Callable[[Path], object], version: Exportable, tmp_path: Path
