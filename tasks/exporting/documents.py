@@ -25,6 +25,7 @@ from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, ShardEntry, be
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tasks.running import progress
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -81,7 +82,7 @@ class Documents:
             yield np.diff(shard.offsets[first : end + 1]).astype(np.uint32)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the documents in pieces of about 4 MB."""
+        """Yield the documents in pieces of about 4 MB; report each as written when the next one is asked for."""
         for shard, first, end in self._ranges():
             width, offsets = shard.header.token_bytes, shard.offsets[first : end + 1].astype(np.int64)
             tokens = _CheckedFile(shard, shard.entry.name)
@@ -92,6 +93,7 @@ class Documents:
                 ids = np.frombuffer(tokens.read(*places), shard.header.dtype)
                 classes = np.frombuffer(mask.read(a, b), np.uint8) if mask else None
                 yield Piece(ids, np.diff(offsets[i : j + 1]).astype(np.uint32), classes)
+                report_written(b - a, j - i)
 
     def cut(self, num_parts: int) -> list[Documents]:
         """Return these documents in up to `num_parts` parts of about as many tokens; reads the offsets of each shard.
@@ -119,6 +121,11 @@ class Documents:
         before = ends[first] - self.shards[first].documents
         shards, num_tokens = self.shards[first : last + 1], end[1] - start[1]
         return replace(self, shards=shards, start=start[0] - before, end=end[0] - before, num_tokens=num_tokens)
+
+
+def report_written(num_tokens: int, num_documents: int) -> None:
+    """Report documents that are written."""
+    progress.report(progress.Advanced(num_tokens=num_tokens, num_documents=num_documents, done=num_tokens))
 
 
 class _CheckedFile:

@@ -25,10 +25,10 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.exporting.destination import EXPORT, SUMMARY, WORK, Destination
-from tokenloom.tasks.exporting.documents import Documents
+from tokenloom.tasks.exporting.documents import Documents, report_written
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportOptions, ExportUnit, VersionFacts
-from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, read_record, report_tokens
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, read_record
 from tokenloom.tasks.running import progress
 
 _SUMMARY_FORMAT = 1
@@ -230,7 +230,7 @@ def begin(export: Export) -> None:
 def write_unit(job: UnitJob) -> dict[str, FileRecord]:
     """Write the files of a unit unless they are there; return their records."""
     if (known := _written(job)) is not None:
-        report_tokens(job.unit.documents.num_tokens, job.unit.documents.num_documents)
+        report_written(job.unit.documents.num_tokens, job.unit.documents.num_documents)
         return known
     progress.report(progress.Working(f"writing {job.unit.files[0]}"))
     with ExitStack() as stack:

@@ -11,7 +11,6 @@ import xxhash
 from tokenloom.storage.formats.arrays import AnyBuffer
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
-from tokenloom.tasks.running import progress
 
 _SYNC_BYTES = 32 * 2**20  # written between two calls of the function that starts to sync them
 
@@ -69,8 +68,3 @@ class HashedFile:
     def record(self) -> FileRecord:
         """What was written so far."""
         return FileRecord(self._num_bytes, self._hasher.hexdigest())
-
-
-def report_tokens(num_tokens: int, num_documents: int) -> None:
-    """Report tokens that were written."""
-    progress.report(progress.Advanced(num_tokens=num_tokens, num_documents=num_documents, done=num_tokens))

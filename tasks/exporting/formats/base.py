@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import SpecError
-from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.tasks.exporting.documents import Documents, Piece
@@ -43,16 +42,6 @@ class VersionFacts:
     has_masks: bool
     splits: dict[str, Documents]
     options: ExportOptions
-
-    @property
-    def dtype(self) -> AnyDtype:
-        """The stored type of an id."""
-        return TOKEN_DTYPES[self.token_bytes]
-
-    @property
-    def learned(self) -> NDArray[np.bool_]:
-        """Whether a token of each class is a target, (256,)."""
-        return learned_classes(parse_policy(self.options.learn or "assistant"))
 
 
 @dataclass(frozen=True)
@@ -116,4 +105,4 @@ def check_ids(facts: VersionFacts, num_ids: int, name: str, instead: str) -> Non
 def learned_bytes(piece: Piece, facts: VersionFacts) -> NDArray[np.bool_]:
     """Return whether each token of a piece is a target, (num_tokens,); of a version with masks."""
     assert piece.classes is not None  # whoever calls has asked has_masks
-    return facts.learned[piece.classes]
+    return learned_classes(parse_policy(facts.options.learn or "assistant"))[piece.classes]

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
-from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK
 from tokenloom.tasks.sources.tokens.datatrove import BESIDE, END, METADATA
 
@@ -43,5 +43,4 @@ class Datatrove(ExportFormat):
             count += len(piece.ids)
             if facts.has_masks:
                 files[3].write(learned_bytes(piece, facts))
-            report_tokens(len(piece.ids), len(piece.lengths))
         metadata.write(f"{facts.tokenizer.name}|{dtype.itemsize}\n{count}\n{count:,} T".encode())

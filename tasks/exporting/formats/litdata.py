@@ -15,7 +15,7 @@ import numpy as np
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.tasks.exporting.formats import row_files, rows
 from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts
-from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
 
 _CODES = {"uint16": 5, "int32": 2}  # of LitData's table of types
 _LEAF: JsonObject = {"type": None, "context": None, "children_spec": []}
@@ -55,7 +55,6 @@ class LitData(rows.TableFormat):
             if facts.has_masks:
                 parts.insert(0, np.stack([piece.lengths * part.itemsize for part in parts], 1).astype("<u4"))
             file.write(row_files.joined(piece.lengths, parts))
-            report_tokens(len(piece.ids), len(piece.lengths))
 
     def finish(
         self, facts: VersionFacts, units: Sequence[ExportUnit], records: Mapping[str, FileRecord]

@@ -20,7 +20,7 @@ from tokenloom.tasks.exporting.formats.base import (
     no_masks,
     numbered_parts,
 )
-from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2, HEADER_INTS, LLAMA3, VERSIONS, id_bytes
 
 _PART_TOKENS = 100_000_000  # as modded-nanogpt's files
@@ -76,7 +76,6 @@ def _leading(unit: ExportUnit, eot_id: int) -> Iterator[AnyArray]:
         yield np.array([last], piece.ids.dtype)
         yield piece.ids[:-1]
         last = int(piece.ids[-1])
-        report_tokens(len(piece.ids), len(piece.lengths))
 
 
 def _magic(facts: VersionFacts) -> int:

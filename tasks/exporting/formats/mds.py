@@ -17,7 +17,7 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.tasks.exporting.documents import Piece
 from tokenloom.tasks.exporting.formats import row_files, rows
 from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts
-from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
 from tokenloom.tasks.sources.tokens.id_columns import IDS
 
 _SHAPE = np.dtype([("form", "u1"), ("length", "<u4")])
@@ -53,7 +53,6 @@ class Mds(rows.TableFormat):
         file.write(row_files.header(row_bytes, self.name, config))
         for piece in rows.row_pieces(unit.documents, facts):
             file.write(row_files.joined(piece.lengths, _parts(piece, facts)))
-            report_tokens(len(piece.ids), len(piece.lengths))
 
     def finish(
         self, facts: VersionFacts, units: Sequence[ExportUnit], records: Mapping[str, FileRecord]

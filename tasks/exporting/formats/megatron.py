@@ -13,7 +13,7 @@ import numpy as np
 from tokenloom.errors import SpecError
 from tokenloom.tasks.exporting.documents import Documents
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, no_masks
-from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.megatron import HEAD, LENGTH, MAGIC, OFFSET, VERSION
 
 _CODES = {1: 1, 2: 8, 4: 4}  # bytes of an id -> uint8, uint16, int32: there is no uint32
@@ -45,7 +45,6 @@ class Megatron(ExportFormat):
         data, index = files
         for piece in unit.documents.pieces():
             data.write(piece.ids)
-            report_tokens(len(piece.ids), len(piece.lengths))
         _write_index(index, unit.documents, facts.token_bytes)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, no_masks
-from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
 
 _GPT2_IDS = 50_257
 
@@ -37,7 +37,6 @@ class NanoGpt(ExportFormat):
         """Write the ids."""
         for piece in unit.documents.pieces():
             files[0].write(piece.ids.astype("<u2", copy=False))
-            report_tokens(len(piece.ids), len(piece.lengths))
 
     def finish(
         self, facts: VersionFacts, units: Sequence[ExportUnit], records: Mapping[str, FileRecord]

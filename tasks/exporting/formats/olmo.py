@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
-from tokenloom.tasks.exporting.hashed_file import HashedFile, report_tokens
+from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.olmo import IDS, LINES, MASKS
 
 _PART_BYTES = 2**30  # OLMo-core drops the tail of each file, so files are few
@@ -54,7 +54,6 @@ class Olmo(ExportFormat):
                 at += len(piece.ids)
                 if facts.has_masks:
                     files[2].write(learned_bytes(piece, facts))
-                report_tokens(len(piece.ids), len(piece.lengths))
 
 
 def _csv(*columns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> memoryview:

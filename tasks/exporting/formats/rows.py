@@ -16,7 +16,6 @@ from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.tasks.exporting.documents import Documents, Piece
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, learned_bytes
-from tokenloom.tasks.exporting.hashed_file import report_tokens
 from tokenloom.tasks.sources.tokens.id_columns import IDS, IGNORED, LABELS
 from tokenloom.wording import counted
 
@@ -109,4 +108,3 @@ def record_batches(unit: ExportUnit, facts: VersionFacts) -> Iterator[pa.RecordB
         offsets = pa.array(np.append(0, np.cumsum(piece.lengths, dtype=np.int64))).cast(pa.int32())  # checks the range
         arrays = [pa.ListArray.from_arrays(offsets, pa.array(items)) for items in values(piece, facts)]
         yield pa.record_batch(arrays, schema=schema(facts))
-        report_tokens(len(piece.ids), len(piece.lengths))
