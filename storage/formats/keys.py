@@ -39,18 +39,20 @@ class Purpose(IntEnum):
     SAMPLE_ORDER = 5
 
 
-def content_hashes(data: AnyBuffer, offsets: NDArray[np.int64]) -> UInt64s:
-    """Hash each document's UTF-8 bytes with xxh3_128.
+def content_hashes(data: AnyBuffer, offsets: NDArray[np.int64], purpose: bytes = b"") -> UInt64s:
+    """Hash each document's bytes with xxh3_128.
 
     Args:
         data: all documents' bytes, one after the other.
         offsets: (n + 1,) positions; document i is data[offsets[i]:offsets[i + 1]].
+        purpose: hashed before each document, so that ids and texts of equal bytes differ.
 
     Returns:
         (n, 2) uint64: the high and the low half of each hash.
     """
     view = memoryview(data)
-    digests = [xxhash.xxh3_128_digest(view[start:end]) for start, end in pairwise(offsets.tolist())]
+    documents = (view[start:end] for start, end in pairwise(offsets.tolist()))
+    digests = [xxhash.xxh3_128_digest(purpose + each if purpose else each) for each in documents]
     return words_of(b"".join(digests)).reshape(-1, 2)
 
 

@@ -25,6 +25,7 @@ from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
 from tokenloom.tasks.sources.files.opening import info_of, is_local
 from tokenloom.tasks.sources.rows.path_columns import path_columns
+from tokenloom.tasks.sources.tokens.base import INDEX, MASK
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 from tokenloom.wording import counted
 
@@ -70,12 +71,12 @@ class InputFile:
     @property
     def has_masks(self) -> bool:
         """Whether it holds tokens, and says which of them are targets."""
-        return "mask" in self.options.get("has", ())
+        return MASK in self.options.get("has", ())
 
     @property
     def infers_documents(self) -> bool:
         """Whether it holds tokens, and no index says where its documents begin."""
-        return "index" not in self.options.get("has", ("index",))
+        return INDEX not in self.options.get("has", (INDEX,))
 
 
 @dataclass(frozen=True)
@@ -147,19 +148,22 @@ def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterat
 
 def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield a warning for each CSV source whose first file has a header that looks like a row of data."""
-    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "csv"}
-    for file in reversed(first.values()):
+    for file in _first_files(inputs, "csv"):
         if warning := CsvReader(file.options).header_warning(file.url):
             yield warning
 
 
 def token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield what a person should know of how the first file of each source of tokens is read."""
-    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "tokens"}
-    for file in reversed(first.values()):
+    for file in _first_files(inputs, "tokens"):
         with naming_source(file.source):
             notes = TokensReader(file.options).notes(file.url)
         yield from notes
+
+
+def _first_files(inputs: Sequence[InputFile], kind: str) -> Iterator[InputFile]:
+    """Return the first file of each source of a kind."""
+    return reversed({file.source: file for file in reversed(inputs) if file.options["kind"] == kind}.values())
 
 
 def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:

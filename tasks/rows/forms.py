@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from tokenloom.chat import conversation
 from tokenloom.chat.layouts import normalized
 from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.formats.keys import content_hashes, words_of
+from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.tokenizers.base import text_bytes
 
 
@@ -74,10 +72,7 @@ def _conversation_sizes(texts: pa.Array) -> pa.Array:
 
 
 def _id_contents(texts: pa.Array) -> UInt64s:
-    data, offsets = text_bytes(texts)
-    view = memoryview(data.data)
-    digests = [xxhash.xxh3_128_digest(b"ids\0" + view[start:end]) for start, end in pairwise(offsets.tolist())]
-    return words_of(b"".join(digests)).reshape(-1, 2)
+    return content_hashes(*text_bytes(texts), b"ids\0")
 
 
 def _not_of_ids(value: Any) -> Any:

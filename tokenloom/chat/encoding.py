@@ -20,17 +20,15 @@ from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marker import any_of
+from tokenloom.chat.marks import OF_ASSISTANT
 from tokenloom.chat.rendering import ChatRenderer
 from tokenloom.chat.spans import Rendered
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import Int64s, UInt8s
 from tokenloom.storage.formats.classes import (
-    ASSISTANT,
     BEGINS,
     MAY_LEARN,
-    REASONING,
     ROLE_BITS,
-    TOOL_CALL,
     learned_classes,
 )
 from tokenloom.storage.formats.statistics import ChatCounts
@@ -244,7 +242,7 @@ def _ranks() -> tuple[UInt8s, UInt8s]:
     Those that a model may learn of the assistant are above those of its messages that are kept out, then all others.
     """
     classes = np.arange(256)
-    is_of_assistant = np.isin(classes & ROLE_BITS, [ASSISTANT, REASONING, TOOL_CALL])
+    is_of_assistant = np.isin(classes & ROLE_BITS, OF_ASSISTANT)
     class_of_rank = np.lexsort([classes, is_of_assistant * (1 + (classes & MAY_LEARN > 0))]).astype(np.uint8)
     ranks = np.empty(256, np.uint8)
     ranks[class_of_rank] = classes

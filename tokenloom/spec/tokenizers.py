@@ -222,8 +222,9 @@ class _InForm:
         return {"anyOf": [_BY_NAME, byte, *pairs, *others]}
 
 
+_OfTexts = ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer
 _TextTokenizer = Annotated[
-    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer,
+    _OfTexts,
     Field(discriminator="kind"),
     BeforeValidator(expand_short_name),
     _InForm(),
@@ -285,7 +286,7 @@ class IdsTokenizer(SpecModel):
 
 
 Tokenizer = Annotated[
-    ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer | IdsTokenizer,
+    _OfTexts | IdsTokenizer,
     Field(discriminator="kind"),
     BeforeValidator(expand_short_name),
     _InForm(),

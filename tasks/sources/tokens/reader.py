@@ -16,21 +16,16 @@ from tokenloom.tasks.sources.tokens.documents import rows_of
 from tokenloom.tasks.sources.tokens.listing import with_sides
 
 
-def make_format(options: Options) -> TokenFormat:
-    """Return the format of a source; each is a module with a class Format, imported on first use."""
-    form: TokenFormat = import_module(f"tokenloom.tasks.sources.tokens.{options['format']}").Format(options)
-    return form
-
-
 class Reader(SourceReader):
-    """Reads files of tokens.
+    """Reads files of tokens; each format is a module with a class Format, imported on first use.
 
     Args:
         options: see TokenFormat.
     """
 
     def __init__(self, options: Options) -> None:
-        self._format = make_format(options)
+        module = import_module(f"tokenloom.tasks.sources.tokens.{options['format']}")
+        self._format: TokenFormat = module.Format(options)
         self._vocab_size, bos_id = int(options["vocab_size"]), options.get("bos_id")
         self._bos_ids = [] if bos_id is None else [int(bos_id)]
         self._skips = options.get("on_error") == "skip"
