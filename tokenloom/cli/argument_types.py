@@ -44,13 +44,18 @@ def add_whole_spec(parser: argparse.ArgumentParser) -> None:
 
 def add_build_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say where a build runs."""
+    add_workers(parser)
+    parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says how many processes work."""
     parser.add_argument(
         "--workers",
         type=integer_in(0, 512),
         metavar="N",
         help="worker processes (default: one per core; 0: no worker processes)",
     )
-    parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
 
 
 def add_source_spec(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tokenloom.cli.argument_types import add_reference, integer_in, positive
+from tokenloom.cli.argument_types import add_reference, add_workers, positive
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seq-len", type=positive, metavar="T", help="tokens of a sample, with --unit sample")
     parser.add_argument("--magic", type=int, choices=MAGICS, help="of llmc (default: by the width of the ids)")
-    parser.add_argument(
-        "--workers", type=integer_in(0, 512), metavar="N", help="worker processes (default: one per core)"
-    )
+    add_workers(parser)
 
 
 def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tokenloom.cli.argument_types import add_reference, add_source_spec, integer_in
+from tokenloom.cli.argument_types import add_reference, add_source_spec, add_workers
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser)
     parser.add_argument("--deep", action="store_true", help="encode about 1,000 documents again from their sources")
     add_source_spec(parser)
-    parser.add_argument(
-        "--workers", type=integer_in(0, 512), metavar="N", help="worker processes (default: one per core)"
-    )
+    add_workers(parser)
 
 
 def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: Output) -> VerifyResult:
