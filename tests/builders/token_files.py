@@ -1,4 +1,4 @@
-"""Files of Megatron for tests, written from the description of the format."""
+"""Files of Megatron for tests, written from the description of the format; what is in batches of tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tokenloom.tasks.sources import Rows
 
 #: By the code of a type in an .idx.
 TYPES: dict[int, Any] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
@@ -32,3 +34,22 @@ def write_megatron(path: Path, documents: Sequence[Document], code: int = 8) -> 
     path.with_suffix(".idx").write_bytes(head + b"".join(part.tobytes() for part in parts))
     path.with_suffix(".bin").write_bytes(b"".join(ids.tobytes() for ids in sequences))
     return path.with_suffix(".bin")
+
+
+def documents_in(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
+    """Return the row and the ids of each document."""
+    return [
+        (row, np.frombuffer(text, "<u4").tolist())
+        for rows in batches
+        for row, text in zip(rows.rows.tolist(), rows.texts.to_pylist(), strict=True)
+    ]
+
+
+def ids_in(batches: Sequence[Rows]) -> list[list[int]]:
+    """Return the ids of each document."""
+    return [ids for _, ids in documents_in(batches)]
+
+
+def masks_in(batches: Sequence[Rows]) -> list[list[int]]:
+    """Return the mask of each document, with a value for the end-of-text id."""
+    return [list(mask) for rows in batches if rows.masks is not None for mask in rows.masks.to_pylist()]

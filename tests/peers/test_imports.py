@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.builders.synthetic_store import EOT, random_documents
+from tests.builders.token_files import documents_in, ids_in, masks_in
 from tests.peers.environments import run_in
-from tests.tasks.test_token_formats import documents_in, masks_in, read_all
+from tests.tasks.test_token_formats import read_all
 
 _VOCABULARIES = {2: 50_000, 4: 150_000}
 Lists = list[list[int]]
@@ -54,7 +55,7 @@ def test_files_of_datatrove(
     width, documents, masks = written
     run_in("datatrove", _DATATROVE, tmp_path, width, has_index, has_metadata, given=json.dumps([documents, masks]))
     found = _read("datatrove", tmp_path / "*", width)
-    assert [ids for _, ids in documents_in(found)] == _without_eot(documents)
+    assert ids_in(found) == _without_eot(documents)
     assert masks_in(found) == masks
 
 
@@ -118,5 +119,5 @@ def test_datasets_of_hugging_face(environment: str, written: tuple[int, Lists, L
     run_in(environment, _DATASETS, tmp_path, given=json.dumps([documents, masks]))
     for path in (tmp_path / "a.parquet", tmp_path / "saved" / "train"):
         found = _read("huggingface", path, width)
-        assert [ids for _, ids in documents_in(found)] == _without_eot(documents)
+        assert ids_in(found) == _without_eot(documents)
         assert masks_in(found) == masks

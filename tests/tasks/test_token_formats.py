@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders.token_files import documents_in, masks_in
 from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader
@@ -32,20 +33,6 @@ def _reader(form: str, has: Sequence[str] | None = (), **options: Any) -> Source
     default = {"eot_id": _EOT, "bos_id": None, "vocab_size": 50_000, "max_bytes": 256 * _MB}
     found = {} if has is None else {"has": list(has)}
     return make_reader({"kind": "tokens", "format": form, **default, **found, **options})
-
-
-def documents_in(batches: Sequence[Rows]) -> list[tuple[int, list[int]]]:
-    """Return the row and the ids of each document."""
-    return [
-        (row, np.frombuffer(text, "<u4").tolist())
-        for rows in batches
-        for row, text in zip(rows.rows.tolist(), rows.texts.to_pylist(), strict=True)
-    ]
-
-
-def masks_in(batches: Sequence[Rows]) -> list[list[int]]:
-    """Return the mask of each document, with a value for the end-of-text id."""
-    return [list(mask) for rows in batches if rows.masks is not None for mask in rows.masks.to_pylist()]
 
 
 def read_all(form: str, path: Path, **options: Any) -> list[Rows]:
@@ -421,7 +408,7 @@ def file_of_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64()])
-def test_rows_of_any_integer_type_aredocuments_in(kind: Any, file_of_rows: Path) -> None:
+def test_rows_of_any_integer_type_are_read(kind: Any, file_of_rows: Path) -> None:
     rows = [[5, 6, _EOT], None, [], [7], [8, 9, 10], [_EOT]]
     path = _written(file_of_rows, _table(rows, None, kind, attention_mask=[[1]] * 6, source=list("abcdef")))
     expected = [[5, 6], [], [], [7], [8, 9, 10], []]

@@ -15,6 +15,7 @@ import pytest
 from tests.builders.datasets import build
 from tests.builders.exported import Exportable, small_parts
 from tests.builders.synthetic_store import EOT
+from tests.builders.token_files import ids_in
 from tests.counts import full_only
 from tests.servers.s3_server import BUCKET, upload
 from tests.tasks.test_tokens import tokens_spec
@@ -118,7 +119,7 @@ def _read(name: str, pattern: str, vocab_size: int) -> dict[str, list[list[int]]
         reader = make_reader(options | file.options)
         batches = [rows for part in reader.partitions(file.url) for rows in reader.read(file.url, part)]
         split = "train" if "train" in file.url.removeprefix(pattern.partition("*")[0]) else "validation"
-        found[split] += [np.frombuffer(text, "<u4").tolist() for rows in batches for text in rows.texts.to_pylist()]
+        found[split] += ids_in(batches)
     return found
 
 

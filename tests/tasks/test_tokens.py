@@ -23,7 +23,7 @@ from tests.builders.commands import run_json
 from tests.builders.datasets import build, build_record, jsonl_spec, local_store, make_spec
 from tests.builders.exported import Documents
 from tests.builders.mutations import change_ends, flip_bits, insert, overwrite, rearrange, truncate
-from tests.builders.token_files import TYPES, write_megatron
+from tests.builders.token_files import TYPES, documents_in, ids_in, masks_in, write_megatron
 from tests.counts import count
 from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
@@ -212,8 +212,7 @@ def test_mutants_of_an_index_are_refused_or_read_as_they_say(tmp_path: Path, mon
             assert str(error).startswith(str(path.with_suffix(""))), number
             refused += 1
         else:
-            found = [np.frombuffer(text, "<u4").tolist() for rows in batches for text in rows.texts.to_pylist()]
-            assert found == _plain_megatron(index, data), number
+            assert ids_in(batches) == _plain_megatron(index, data), number
             read += 1
     assert read > 5 and refused > 5
 
@@ -263,7 +262,7 @@ def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, monke
     reader = make_reader({**options, "bos_id": None, "has": []})
     (part,) = reader.locate(str(tmp_path / "a.bin"), [300_000])
     (rows,) = reader.read(str(tmp_path / "a.bin"), part)
-    assert (rows.rows.tolist(), rows.texts.to_pylist()) == ([300_000], [np.array([5, 6], "<u4").tobytes()])
+    assert documents_in([rows]) == [(300_000, [5, 6])]
     assert sum(read) < 10_000
 
 
@@ -314,9 +313,7 @@ def test_documents_and_masks_are_those_of_a_plain_loop(
         np.array([learned for _, learned in flat], bool),
     )
     rows = rows_of(piece, "a", _Form(bos_id), 6, [] if bos_id is None else [bos_id])  # type: ignore[arg-type]
-    assert rows.masks is not None
-    texts = [np.frombuffer(text, "<u4").tolist() for text in rows.texts.to_pylist()]
-    found = list(zip(rows.rows.tolist(), texts, map(list, rows.masks.to_pylist()), strict=True))
+    found = [(*document, mask) for document, mask in zip(documents_in([rows]), masks_in([rows]), strict=True)]
     assert (found, [bad.row for bad in rows.bad]) == _plain_rows(documents, bos_id, 6)
 
 
