@@ -263,6 +263,14 @@ def test_ids_of_another_type_are_outside_of_the_vocabulary(tmp_path: Path) -> No
         read_all("nanogpt", tmp_path / "train.bin", dtype="uint32")
 
 
+def test_a_vocabulary_too_large_for_nanogpt_needs_a_type(tmp_path: Path) -> None:
+    np.array([5, _EOT, 6], np.uint32).tofile(tmp_path / "train.bin")
+    with pytest.raises(InputError, match=r"train.bin: nanoGPT's 16 bits can't hold 70,000 ids; set dtype"):
+        read_all("nanogpt", tmp_path / "train.bin", vocab_size=70_000)
+    found = read_all("nanogpt", tmp_path / "train.bin", vocab_size=70_000, dtype="uint32")
+    assert documents_in(found) == [(0, [5]), (2, [6])]
+
+
 def test_the_metadata_of_datatrove_says_the_type_of_ids(tmp_path: Path) -> None:
     path = _datatrove(tmp_path, [2, 5], "Unknown|Tokenizer|2\n5\n5 T")
     assert documents_in(read_all("datatrove", path, vocab_size=100_000)) == [(0, [5, 6]), (1, [_EOT, 7])]

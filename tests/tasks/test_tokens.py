@@ -345,6 +345,10 @@ _REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"tokenizer": {"kind": "ids", "vocab_size": 9, "eot_id": 0, "decode": {"kind": "ids"}}},
         "decode",
     ),
+    "a type that the files say": (
+        {"sources": [{"kind": "tokens", "format": "megatron", "path": "a", "dtype": "uint32"}]},
+        "dtype: the files of megatron say the type of their ids; remove it",
+    ),
     "texts beside tokens": (
         {"sources": [{"kind": "tokens", "format": "megatron", "path": "a"}, {"kind": "text", "path": "b"}]},
         r"sources: text-1 holds texts, which the tokenizer ids can't encode",

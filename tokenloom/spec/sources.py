@@ -315,6 +315,12 @@ class TokensSource(_FileSource):
         None, title="Type", description="Of an id, in formats whose files do not say it: olmo, nanogpt, datatrove"
     )
 
+    @model_validator(mode="after")
+    def _type(self) -> TokensSource:
+        if self.dtype and self.format not in ("olmo", "nanogpt", "datatrove"):
+            raise ValueError(f"dtype: the files of {self.format} say the type of their ids; remove it")
+        return self
+
 
 Source = Annotated[
     ParquetSource

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tokenloom.errors import InputError
 from tokenloom.tasks.sources.tokens.indexed import Layout
 from tokenloom.tasks.sources.tokens.inferred import InferringFormat
 from tokenloom.tasks.sources.tokens.raw import count_ids
@@ -20,5 +21,7 @@ class Format(InferringFormat):
 
     def layout(self, url: str) -> Layout:
         """See IndexedFormat.layout."""
+        if not self.options.get("dtype") and self.options["vocab_size"] > 2**16:
+            raise InputError(f"{url}: nanoGPT's 16 bits can't hold {self.options['vocab_size']:,} ids; set dtype")
         dtype = np.dtype(self.options.get("dtype") or "uint16").newbyteorder("<")
         return Layout(0, count_ids(url, dtype), dtype)
