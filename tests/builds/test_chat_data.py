@@ -25,7 +25,7 @@ from tokenloom.storage.versions.published import load_manifest
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tokenizers import load_tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # full counts, on a busy machine
 _SOURCES = {
     "alpaca": ("alpaca_en_demo.json", "."),
     "glaive": ("glaive_toolcall_en_demo.json", "conversations"),

@@ -41,6 +41,7 @@ def _compare(made: MadeConversations, spec: BuildSpec, version: str, how: str) -
     SUMMARY.append(f"learned text of {len(found)} conversations, {how}: SHA-256 {digest(found)}")
 
 
+@pytest.mark.timeout(1800)  # full counts, on a busy machine
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=full_only), pytest.param(2, marks=full_only)])
 def test_shards_say_what_was_rendered(made: MadeConversations, num_workers: int, tmp_path: Path) -> None:
     spec = _elsewhere(made, tmp_path)
@@ -52,6 +53,7 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=_ROOT, start_new_session=True)
 
 
+@pytest.mark.timeout(1800)
 @full_only  # in the reduced run, test_kills.py kills builds of conversations and compares their bytes
 def test_shards_say_what_was_rendered_after_kills(made: MadeConversations, tmp_path: Path) -> None:
     spec = _elsewhere(made, tmp_path)

@@ -86,6 +86,7 @@ def test_labels_that_are_off_by_one_show(
 
 
 @full_only
+@pytest.mark.timeout(1800)  # on a busy machine
 def test_on_alpaca(example: ModuleType, data_dir: Path, tmp_path: Path) -> None:
     reference = _built(tmp_path, data_dir / "chat" / "alpaca_en_demo.json", ".")
     losses: list[str] = []
