@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tokenloom.errors import StoreError
@@ -73,6 +73,10 @@ class Destination:
             raise StoreError(f"{folder}: can't be created: {error.strerror}; give another destination") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process
+            if self.final.exists(SUMMARY):  # another process ended since it was looked for
+                with suppress(OSError):
+                    folder.rmdir()
+                raise StoreError(f"{self.final.root}: another process has just exported there; run the command again")
             yield
         except BlockingIOError as error:
             raise StoreError(f"{self.final.root}: another process exports there now; wait for it") from error

@@ -273,6 +273,11 @@ def test_a_second_process_is_refused(version: Exportable, tmp_path: Path) -> Non
     export = export_module.open_export(version.reference, "olmo", str(tmp_path / "out"), _ALL)
     with export.destination.locked(), pytest.raises(StoreError, match="another process exports there now"):
         export_directly(version.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    assert export_module.find_complete(export) is None
+    export_directly(version.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
+    with pytest.raises(StoreError, match="has just exported there; run the command again"), export.destination.locked():
+        pass
+    assert os.listdir(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("suffix", [".tok", ".mask", ".blocks"])
