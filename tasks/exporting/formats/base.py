@@ -83,14 +83,13 @@ class ExportFormat(ABC):
 
 def no_masks(facts: VersionFacts, name: str) -> list[str]:
     """Return the loss of a format without loss masks, if the version has masks."""
-    line = f"{name} has no loss masks, so every token is learned; olmo, datatrove, mds, litdata and huggingface do"
+    line = f"{name} has no loss masks, so every token is learned; use olmo, datatrove, mds, litdata or huggingface"
     return [line] if facts.has_masks else []
 
 
 def numbered_parts(documents: Documents, token_bytes: int, part_bytes: int) -> list[Documents]:
     """Return the documents of a split in balanced parts of at most about `part_bytes` of ids."""
-    total = sum(entry.tokens for entry in documents.shards) * token_bytes
-    return documents.cut(max(1, -(-total // part_bytes)))
+    return documents.cut(max(1, -(-documents.num_tokens * token_bytes // part_bytes)))
 
 
 def check_ids(facts: VersionFacts, num_ids: int, name: str, instead: str) -> None:
