@@ -59,7 +59,7 @@ class Documents:
     def of_split(cls, store: Store, manifest: Manifest, split: str) -> Documents:
         """Return all documents of a split."""
         entries = tuple(entry for entry in manifest.splits[split].shards if entry.documents)
-        num_documents, num_tokens = (sum(getattr(entry, of) for entry in entries) for of in ("documents", "tokens"))
+        num_documents, num_tokens = sum(each.documents for each in entries), sum(each.tokens for each in entries)
         return cls(store, manifest.version, entries, 0, num_documents, num_tokens)
 
     @property

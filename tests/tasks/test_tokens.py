@@ -269,10 +269,10 @@ def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, monke
 class _Form:
     """What rows_of needs of a format."""
 
-    eot_id = _EOT
+    eot_id, vocab_size = _EOT, 6
 
-    def __init__(self, leading_id: int | None) -> None:
-        self.leading_id = leading_id
+    def __init__(self, bos_id: int | None) -> None:
+        self.bos_id = bos_id
 
     def place(self, url: str, row: int) -> str:
         return f"{url}, {row}"
@@ -312,7 +312,7 @@ def test_documents_and_masks_are_those_of_a_plain_loop(
         np.arange(len(documents), dtype=np.uint64),
         np.array([learned for _, learned in flat], bool),
     )
-    rows = rows_of(piece, "a", _Form(bos_id), 6, [] if bos_id is None else [bos_id])  # type: ignore[arg-type]
+    rows = rows_of(piece, "a", _Form(bos_id))  # type: ignore[arg-type]
     found = [(*document, mask) for document, mask in zip(documents_in([rows]), masks_in([rows]), strict=True)]
     assert (found, [bad.row for bad in rows.bad]) == _plain_rows(documents, bos_id, 6)
 

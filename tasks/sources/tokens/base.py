@@ -54,6 +54,12 @@ class Piece:
     learned: NDArray[np.bool_] | None = None
     bad: tuple[BadRow, ...] = ()
 
+    @classmethod
+    def without_documents(cls, bad: tuple[BadRow, ...], *, has_mask: bool) -> Piece:
+        """Return a piece with nothing but rows that were left out."""
+        nothing = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
+        return cls(*nothing, np.empty(0, bool) if has_mask else None, bad)
+
 
 class TokenFormat(ABC):
     """How the files of a format hold documents. Every error is an InputError that names the file, rule and next step.
@@ -63,17 +69,17 @@ class TokenFormat(ABC):
             document rules; and, except where files are listed, `has`: what a file has beside its ids, INDEX or MASK.
 
     Attributes:
-        leading_id: an id before a document that is not part of it, None if there is none; that after it is `eot_id`.
+        bos_id, eot_id: ids before and after a document that are not part of it; bos_id is None if there is none.
+        vocab_size: above every id.
     """
 
-    leading_id: int | None
     name: ClassVar[str]
     suffix: ClassVar[str] = ""  # of the names of its files
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.eot_id = int(options["eot_id"])
-        self.leading_id = None if options.get("bos_id") is None else int(options["bos_id"])
+        self.eot_id, self.vocab_size = int(options["eot_id"]), int(options["vocab_size"])
+        self.bos_id = None if options.get("bos_id") is None else int(options["bos_id"])
         self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
 
     def check_name(self, url: str) -> None:

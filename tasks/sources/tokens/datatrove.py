@@ -52,7 +52,7 @@ class Format(InferringFormat):
 
     def layout(self, url: str) -> Layout:
         """See IndexedFormat.layout; compares the tokens with what the metadata says."""
-        narrow = self.options["vocab_size"] <= 2**16
+        narrow = self.vocab_size <= 2**16
         dtype = np.dtype(self.options.get("dtype") or ("uint16" if narrow else "uint32")).newbyteorder("<")
         described = None
         if METADATA in self.options["has"]:

@@ -24,21 +24,19 @@ class _Around:
     has_eot: NDArray[np.bool_]
 
 
-def rows_of(piece: Piece, url: str, form: TokenFormat, vocab_size: int, bos_ids: list[int]) -> Rows:
+def rows_of(piece: Piece, url: str, form: TokenFormat) -> Rows:
     """Return the documents of a piece as rows, with those that have ids outside of the vocabulary as bad ones.
 
     Args:
         piece: of a file.
         url: of the file.
         form: its format.
-        vocab_size: above every id.
-        bos_ids: what the tokenizer puts before each document.
     """
     ids = _unsigned(piece.ids)
     bad = list(piece.bad)
-    limit = min(vocab_size, np.iinfo(piece.ids.dtype).max + 1)  # a negative id is above it
+    limit = min(form.vocab_size, np.iinfo(piece.ids.dtype).max + 1)  # a negative id is above it
     if ids.max(initial=0) >= limit:
-        found, is_kept = _outside(piece, np.flatnonzero(ids >= limit), url, form, vocab_size)
+        found, is_kept = _outside(piece, np.flatnonzero(ids >= limit), url, form)
         bad = sorted([*bad, *found], key=lambda row: row.row)
         piece = _only(piece, is_kept)
         ids = _unsigned(piece.ids)
@@ -51,7 +49,7 @@ def rows_of(piece: Piece, url: str, form: TokenFormat, vocab_size: int, bos_ids:
     texts = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES)
     masks = None
     if piece.learned is not None:
-        masks = _masks(piece.learned, is_inside, starts, around, offsets, len(bos_ids))
+        masks = _masks(piece.learned, is_inside, starts, around, offsets, form.bos_id is not None)
     return Rows(texts, piece.rows, bad=tuple(bad), masks=masks)
 
 
@@ -60,9 +58,7 @@ def _unsigned(ids: AnyArray) -> AnyArray:
     return ids if ids.dtype.kind == "u" else ids.view(f"{ids.dtype.byteorder}u{ids.dtype.itemsize}".replace("|", ""))
 
 
-def _outside(
-    piece: Piece, at: Int64s, url: str, form: TokenFormat, vocab_size: int
-) -> tuple[list[BadRow], NDArray[np.bool_]]:
+def _outside(piece: Piece, at: Int64s, url: str, form: TokenFormat) -> tuple[list[BadRow], NDArray[np.bool_]]:
     """Return the documents with an id outside of the vocabulary, which is at some places, and whether each has none."""
     ends = np.cumsum(piece.lengths)
     documents, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
@@ -72,7 +68,7 @@ def _outside(
         token = position - int(ends[document] - piece.lengths[document])
         message = (
             f"{form.place(url, row)}: its token {token:,} is {piece.ids[position]}, outside of the vocabulary "
-            f"[0, {vocab_size:,}); check tokenizer.vocab_size and the type of the ids, or repair the file"
+            f"[0, {form.vocab_size:,}); check tokenizer.vocab_size and the type of the ids, or repair the file"
         )
         bad.append(BadRow(message, row, "unknown_id"))
     is_kept = np.ones(len(piece.lengths), bool)
@@ -92,9 +88,9 @@ def _around(piece: Piece, ids: AnyArray, form: TokenFormat) -> _Around:
     end = np.cumsum(piece.lengths)
     start = end - piece.lengths
     has_bos = np.zeros(len(start), bool)
-    if form.leading_id is not None:
+    if form.bos_id is not None:
         there = np.flatnonzero(start < end)
-        has_bos[there] = ids[start[there]] == form.leading_id
+        has_bos[there] = ids[start[there]] == form.bos_id
     start = start + has_bos
     has_eot = np.zeros(len(start), bool)
     there = np.flatnonzero(start < end)
@@ -108,24 +104,23 @@ def _masks(
     starts: Int64s,
     around: _Around,
     offsets: Int64s,
-    num_bos: int,
+    with_bos: bool,
 ) -> pa.Array:
     """Return (n,) bytes, 0 or 1 for each token of a document as it will be encoded: with the ids around it.
 
     Those that the file does not have are no targets.
     """
-    ends = offsets[1:] + (num_bos + 1) * np.arange(1, len(offsets))
-    mask = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
+    bounds = offsets + (1 + with_bos) * np.arange(len(offsets))
+    begins, ends = bounds[:-1], bounds[1:]
+    mask = np.zeros(int(bounds[-1]), np.uint8)
     is_document = np.ones(len(mask), bool)
     is_document[ends - 1] = False
-    begins = np.concatenate([[0], ends])[:-1]
-    for i in range(num_bos):
-        is_document[begins + i] = False
+    if with_bos:
+        is_document[begins] = False
     mask[is_document] = learned[is_inside]
     mask[(ends - 1)[around.has_eot]] = learned[around.end[around.has_eot]]
-    if num_bos:
-        mask[(begins + num_bos - 1)[around.has_bos]] = learned[starts[around.has_bos]]
-    return _binary(mask, np.concatenate([[0], ends]))
+    mask[begins[around.has_bos]] = learned[starts[around.has_bos]]
+    return _binary(mask, bounds)
 
 
 def _binary(values: AnyArray, offsets: Int64s) -> pa.Array:

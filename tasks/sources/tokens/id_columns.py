@@ -62,8 +62,7 @@ def piece_of(rows: Rows, url: str, has_mask: bool) -> Piece:
     Raises InputError if labels are not the ids of their row, or -100.
     """
     if not len(rows.rows):  # of a row group that can't be decoded
-        nothing = np.empty(0, np.uint32), np.empty(0, np.int64), rows.rows
-        return Piece(*nothing, np.empty(0, bool) if has_mask else None, rows.bad)
+        return Piece.without_documents(rows.bad, has_mask=has_mask)
     ids, lengths = _flat(rows.texts)
     learned = None if rows.masks is None else _learned(rows.masks, ids, lengths, rows.rows, url)
     return Piece(ids, lengths, rows.rows, learned, rows.bad)

@@ -104,9 +104,7 @@ class IndexedFormat(TokenFormat):
 
     def only_bad(self, url: str, row: int, num_tokens: int) -> Piece:
         """Return a piece with nothing but a document that is too large."""
-        mask = np.empty(0, bool) if self.has_mask else None
-        nothing = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
-        return Piece(*nothing, mask, (self.too_large(url, row, num_tokens),))
+        return Piece.without_documents((self.too_large(url, row, num_tokens),), has_mask=self.has_mask)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See TokenFormat.locate: the runs of consecutive numbers in `rows`."""

@@ -111,7 +111,7 @@ class _Stream:
         self._file, self.url, self._layout, self._eot_id = file, url, layout, form.eot_id
         head = read_values(file, url, layout.first_byte, min(2, layout.num_tokens), layout.dtype).tolist()
         self.first = int(form.eot_leads and head[:1] == [form.eot_id])
-        self._bos_id = form.leading_id if head[self.first :][:1] == [form.leading_id] else None
+        self._bos_id = form.bos_id if head[self.first :][:1] == [form.bos_id] else None
 
     def announce(self, start: int, end: int) -> None:
         """Announce that tokens [start, end) will be read, see opening.announce."""

@@ -21,7 +21,7 @@ class Format(InferringFormat):
 
     def layout(self, url: str) -> Layout:
         """See IndexedFormat.layout."""
-        if not self.options.get("dtype") and self.options["vocab_size"] > 2**16:
-            raise InputError(f"{url}: nanoGPT's 16 bits can't hold {self.options['vocab_size']:,} ids; set dtype")
+        if not self.options.get("dtype") and self.vocab_size > 2**16:
+            raise InputError(f"{url}: nanoGPT's 16 bits can't hold {self.vocab_size:,} ids; set dtype")
         dtype = np.dtype(self.options.get("dtype") or "uint16").newbyteorder("<")
         return Layout(0, count_ids(url, dtype), dtype)

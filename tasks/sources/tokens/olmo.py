@@ -64,7 +64,7 @@ class Format(InferringFormat):
     def _read(self, url: str) -> tuple[Layout, Int64s]:
         """Return the layout of a file and the bounds of all its documents, [0] without an index."""
         if self._known is None or self._known[0] != url:
-            dtype = np.dtype(self.options.get("dtype") or token_dtype(self.options["vocab_size"])).newbyteorder("<")
+            dtype = np.dtype(self.options.get("dtype") or token_dtype(self.vocab_size)).newbyteorder("<")
             num_tokens = count_ids(url, dtype)
             bounds = np.zeros(1, np.int64) if self.infers else _read_lines(_lines_of(url), num_tokens, url)
             self._known = url, Layout(len(bounds) - 1, num_tokens, dtype), bounds

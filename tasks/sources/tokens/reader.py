@@ -26,8 +26,6 @@ class Reader(SourceReader):
     def __init__(self, options: Options) -> None:
         module = import_module(f"tokenloom.tasks.sources.tokens.{options['format']}")
         self._format: TokenFormat = module.Format(options)
-        self._vocab_size, bos_id = int(options["vocab_size"]), options.get("bos_id")
-        self._bos_ids = [] if bos_id is None else [int(bos_id)]
         self._skips = options.get("on_error") == "skip"
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -49,7 +47,7 @@ class Reader(SourceReader):
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read."""
         for piece in self._format.pieces(url, part):
-            rows = rows_of(piece, url, self._format, self._vocab_size, self._bos_ids)
+            rows = rows_of(piece, url, self._format)
             del piece
             if rows.bad and not self._skips:
                 before = int(np.searchsorted(rows.rows, rows.bad[0].row))
