@@ -361,6 +361,7 @@ def test_a_resumed_export_writes_only_what_is_missing_or_damaged(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=full_only)])
 def test_exports_killed_at_random_moments_show_nothing_half_done(workers: int, tmp_path: Path) -> None:
     made = Exportable(tmp_path, 50_000, with_masks=True, long_tokens=1_500_000)
@@ -368,6 +369,7 @@ def test_exports_killed_at_random_moments_show_nothing_half_done(workers: int, t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_exports_to_s3_killed_at_random_moments_show_nothing_half_done(
     tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, s3_proxy: object
 ) -> None:
