@@ -208,17 +208,17 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "chat": 1_540,
-    "cli": 2_620,
-    "examples": 600,
-    "flows": 1_100,
+    "chat": 1_530,
+    "cli": 2_610,
+    "examples": 560,
+    "flows": 1_090,
     "reader": 2_960,
-    "server": 650,
-    "spec": 1_450,
-    "storage": 5_250,
-    "tasks": 9_400,
-    "tokenizers": 2_460,
-    "tokenloom": 350,
+    "server": 620,
+    "spec": 1_440,
+    "storage": 5_240,
+    "tasks": 9_330,
+    "tokenizers": 2_410,
+    "tokenloom": 320,
 }
 
 
