@@ -35,7 +35,7 @@ from tokenloom.tasks.jobs import (
     tokenize_batches,
     tryout_batches,
 )
-from tokenloom.tasks.planning.inputs import header_messages, left_out_messages, table_messages, token_messages
+from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
 from tokenloom.tasks.planning.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publishing.check import check_partition, compare_with_shards, coverage_warnings
 from tokenloom.tasks.publishing.finish import finish_build
@@ -151,9 +151,7 @@ def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     _report_messages(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
-        _report_messages(header_messages(plan.inputs))
-        _report_messages(table_messages(plan.inputs))
-        _report_messages(token_messages(plan.inputs))
+        _report_messages(input_messages(plan.inputs))
         plan.store.remove_stale_temporaries()
         if not plan.store.creates_exclusively():
             _report_messages([f"{plan.store.root}: {_ONE_WRITER}"])

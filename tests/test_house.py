@@ -216,7 +216,7 @@ _BUDGETS = {
     "server": 620,
     "spec": 1_440,
     "storage": 5_240,
-    "tasks": 9_330,
+    "tasks": 9_350,
     "tokenizers": 2_410,
     "tokenloom": 320,
 }

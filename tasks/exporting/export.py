@@ -121,13 +121,6 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
     export_format = FORMATS[name]
     export_format.refuse(facts)
     empty = [f"{split} is empty: it gets no file" for split in chosen if split not in facts.splits]
-    identity = {
-        "export_format": _SUMMARY_FORMAT,
-        "dataset": manifest.dataset,
-        "version": manifest.version,
-        "format": name,
-        "options": given_options(fields_of(options) | {"splits": list(facts.splits)}),
-    }
     units = export_format.plan(facts)
     _check_names(units)
     destination = Destination(place.replace("{version}", manifest.version))
@@ -138,9 +131,21 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
         format=export_format,
         units=units,
         losses=export_format.losses(facts) + empty,
-        identity=json.loads(canonical_json(identity)),
+        identity=_identity(manifest, name, facts),
         destination=destination,
     )
+
+
+def _identity(manifest: Manifest, name: str, facts: VersionFacts) -> JsonObject:
+    identity = {
+        "export_format": _SUMMARY_FORMAT,
+        "dataset": manifest.dataset,
+        "version": manifest.version,
+        "format": name,
+        "options": given_options(fields_of(facts.options) | {"splits": list(facts.splits)}),
+    }
+    found: JsonObject = json.loads(canonical_json(identity))
+    return found
 
 
 def _facts(store: Store, manifest: Manifest, splits: list[str], options: ExportOptions) -> VersionFacts:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import InputError, StoreError, naming_source
+from tokenloom.errors import InputError, naming_source
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import (
     FingerprintMemory,
     Stamp,
@@ -21,13 +18,10 @@ from tokenloom.storage.work.fingerprints import (
     stamp,
 )
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
-from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, match
-from tokenloom.tasks.sources.files.opening import info_of, is_local
+from tokenloom.tasks.sources.files.finding import PINNED, FoundFile
+from tokenloom.tasks.sources.files.opening import info_of
 from tokenloom.tasks.sources.rows.path_columns import path_columns
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK
-from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
-from tokenloom.wording import counted
 
 #: source -> pattern of its leave_out -> files that match it; HIDDEN counts those that its wildcards pass over
 LeftOut = dict[str, dict[str, int]]
@@ -35,15 +29,6 @@ HIDDEN = "_* and .*"
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
-
-_TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
-_MAX_LOOKED, _MAX_LOOKED_REMOTELY = 100, 12  # folders of a source; in a store, each look is three requests
-_NAMED_TABLES = 3
-_TABLES = {  # and what lies in their folder, above the data files
-    "Delta Lake": "_delta_log/*.json",
-    "Iceberg": "metadata/*.metadata.json",
-    "Hudi": ".hoodie/hoodie.properties*",
-}
 
 
 @dataclass(frozen=True)
@@ -127,85 +112,6 @@ def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut
             left_out[listing.source] = counts
     memory.save()
     return inputs, left_out
-
-
-def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterator[str]:
-    """Yield a line for each pattern of `leave_out` and for files passed over, or only for patterns without a file."""
-    unused = (
-        "matches no file of the source; check it: it is compared with paths below the folder before the first wildcard"
-    )
-    for source, patterns in left_out.items():
-        for pattern, num_files in patterns.items():
-            if num_files and only_unused:
-                continue
-            if pattern == HIDDEN:
-                files = counted(num_files, "file")
-                yield f"source {source}: its wildcards pass over {files} below names that begin with _ or ."
-            else:
-                effect = f"leaves out {counted(num_files, 'file')}" if num_files else unused
-                yield f"leave_out of {source}: {pattern!r} {effect}"
-
-
-def header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield a warning for each CSV source whose first file has a header that looks like a row of data."""
-    for file in _first_files(inputs, "csv"):
-        if warning := CsvReader(file.options).header_warning(file.url):
-            yield warning
-
-
-def token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield what a person should know of how the first file of each source of tokens is read."""
-    for file in _first_files(inputs, "tokens"):
-        with naming_source(file.source):
-            notes = TokensReader(file.options).notes(file.url)
-        yield from notes
-
-
-def _first_files(inputs: Sequence[InputFile], kind: str) -> Iterator[InputFile]:
-    """Return the first file of each source of a kind."""
-    return reversed({file.source: file for file in reversed(inputs) if file.options["kind"] == kind}.values())
-
-
-def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield a warning for each source of parquet files in folders of tables, whose logs say which files they have."""
-    levels: dict[str, dict[str, int]] = {}  # source -> folder of files -> folders from it up to the source's root
-    for file in inputs:
-        if file.options["kind"] == "parquet":
-            levels.setdefault(file.source, {})[file.url.rpartition("/")[0]] = file.path.count("/") + 1
-    for source, levels_of in levels.items():
-        if tables := _tables_above(levels_of):
-            named = [f"{folder} is a table of {name}" for folder, name in tables.items()]
-            if more := named[_NAMED_TABLES:]:
-                named[_NAMED_TABLES:] = [f"and {len(more)} more folders are tables"]
-            yield (
-                f"source {source}: {', '.join(named)}: every file that matches is read, also those with rows that a "
-                "table deleted or replaced; export the table to parquet to read its current rows"
-            )
-
-
-def _tables_above(levels_of: dict[str, int]) -> dict[str, str]:
-    """Return the format of each table among some folders and those above them; looks in the highest ones alone.
-
-    Args:
-        levels_of: how many folders to look in from each folder up, itself included, at least _TABLE_LEVELS.
-    """
-    above = {
-        folder.rsplit("/", up)[0]: None
-        for folder, levels in levels_of.items()
-        for up in reversed(range(max(levels, _TABLE_LEVELS)))
-    }
-    limit = _MAX_LOOKED if is_local(next(iter(levels_of))) else _MAX_LOOKED_REMOTELY
-    looked = sorted(above, key=lambda folder: folder.count("/"))[:limit]
-    return {folder: name for folder in looked if (name := _table_at(folder))}
-
-
-def _table_at(folder: str) -> str | None:
-    """Return which table format a folder holds; None for any other folder, or one that can't be listed."""
-    if not is_local(folder) and not (is_object(folder) and folder.partition("://")[2]):
-        return None
-    with suppress(InputError, StoreError):
-        return next((name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1]), None)
-    return None
 
 
 def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[str]]:

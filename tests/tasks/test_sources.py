@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from tests.builders.datasets import local_store, make_spec, write_parquet
 from tests.counts import count
 from tokenloom.errors import InputError
-from tokenloom.tasks.planning.inputs import find_inputs, table_messages
+from tokenloom.tasks.planning.input_messages import table_messages
+from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
 from tokenloom.tasks.sources.files import compressed, opening

@@ -224,13 +224,11 @@ def _print_sources(out: Output, result: PlanResult) -> None:
 
 def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
     from tokenloom.tasks.encoding.proving import measured_line
-    from tokenloom.tasks.planning.inputs import header_messages, left_out_messages, table_messages, token_messages
+    from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
 
     for message in (
         *left_out_messages(planned.left_out),
-        *header_messages(planned.inputs),
-        *table_messages(planned.inputs),
-        *token_messages(planned.inputs),
+        *input_messages(planned.inputs),
     ):
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
