@@ -61,6 +61,12 @@ def test_a_template_sees_what_transformers_gives_it(template: str, text: str) ->
     assert transformers.render_jinja_template([_MESSAGES], chat_template=template)[0] == [text]
 
 
+def test_a_template_sees_reasoning_where_transformers_puts_it() -> None:
+    messages = [{"content": "a", "reasoning_content": "r", "role": "assistant"}]
+    names = "{{ messages[0] | list | join(',') }}"
+    assert _render(names, messages) == "thinking,content,reasoning_content,role"
+
+
 def test_a_template_gets_the_special_tokens_and_arguments_but_no_weights() -> None:
     messages = [{"role": "assistant", "content": "a", "reasoning_content": "r", "train": False}]
     template = "{{ bos_token }}{{ deep.x }}{{ messages[0].thinking }}{{ messages[0].train is defined }}"
@@ -86,6 +92,9 @@ def test_a_template_that_is_not_valid_is_an_error_of_the_spec(template: str, pro
     with pytest.raises(SpecError, match="repair it, or give another") as caught:
         ChatTemplate(ChatDefinition(template))
     assert problem in str(caught.value)
+
+
+_LONG = "{% set t = 'a' * 15000000 %}"
 
 
 def _doubling(value: str) -> str:
@@ -138,6 +147,24 @@ def _nested(value: str, first: str = "['a']") -> str:
         _doubling("[ns.x, ns.x] | join"),
         "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        # Many operations on long texts and lists, or one that makes too much or takes too long.
+        _LONG + "{% for i in range(99999) %}{% if t.find('b') == 1 %}{% endif %}{% endfor %}",
+        _LONG + "{% for i in range(99999) %}{% if 'b' in t %}{% endif %}{% endfor %}",
+        _LONG + "{% for i in range(99999) %}{% set x = t[1:] %}{% endfor %}",
+        _LONG + "{% set u = t + 'b' %}{% set v = t + 'c' %}{% for i in range(99999) %}{% set x = u == v %}{% endfor %}",
+        _LONG
+        + "{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = ns.x + [t + i | string] %}{% endfor %}",
+        _LONG + "{% set x = ([t] * 1000) | map('upper') | list %}",
+        _LONG + "{{ ([t] * 1000) | string | length }}",
+        _LONG + "{{ raise_exception([t] * 1000) }}",
+        _LONG + "{% for i in range(99) %}{% set x = t.split('a') %}{% endfor %}",
+        "{% set a = 'f' * 9000000 %}{{ (a | int(0, 16) // a[1000000:] | int(0, 16)) == 1 }}",
+        "{% set a = 'f'.encode() * 9000000 %}{{ ((1).from_bytes(a, 'big') // (1).from_bytes(a[1000:], 'big')) == 1 }}",
+        "{% set a = 'a' * 900000 %}{{ ('a' * 9000000).rfind(a + 'b' + a) }}",
+        "{{ (('<!---->' * 2000000) | safe).striptags() }}",
+        "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{% set x = range(99999) | select('none') | first %}{% endfor %}",
+        "{% set x = namespace(a='&' * 9000000) %}{% for i in range(60) %}{% set x.a = x.a | forceescape %}{% endfor %}",
         _nested("[ns.x, ns.x]"),
         _nested("(ns.x, ns.x)"),
         _nested("{'a': ns.x, 'b': ns.x}"),

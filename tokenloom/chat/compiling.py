@@ -15,6 +15,8 @@ import jinja2.visitor
 from jinja2 import nodes
 
 ROUND, SUM, JOINED, HELD, BLOCK = "(round)", "(sum)", "(joined)", "(held)", "(block)"
+READ, COMPARED, MADE = "(read)", "(compared)", "(made)"
+_MAX_FAST = 1000  # characters of a text whose methods take no time that matters
 OF_DICT = frozenset(dir(dict))
 OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _GROWING = {"center", "encode", "expandtabs", "join", "ljust", "replace", "rjust", "translate", "zfill"}
@@ -112,6 +114,33 @@ class _Operators(jinja2.visitor.NodeTransformer):
         """Return a filter of a tuple that is not assigned to."""
         return self.visit_List(node, *args, **kwargs) if node.ctx == "load" else node
 
+    def visit_Compare(self, node: nodes.Compare, *args: Any, **kwargs: Any) -> nodes.Node:  # noqa: N802
+        """Return a comparison whose operands are counted, unless it is with a constant, which takes no time."""
+        self.generic_visit(node, *args, **kwargs)
+        for operand in node.ops:
+            is_search = operand.op in ("in", "notin")
+            if not (_is_constant(operand.expr) or (_is_constant(node.expr) and not is_search)):
+                operand.expr = _filter(operand.expr, COMPARED)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem, *args: Any, **kwargs: Any) -> nodes.Node:  # noqa: N802
+        """Return an item, or a slice that is counted."""
+        self.generic_visit(node, *args, **kwargs)
+        return _filter(node, MADE) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_For(self, node: nodes.For, *args: Any, **kwargs: Any) -> nodes.Node:  # noqa: N802
+        """Return a loop that counts what its condition leaves out."""
+        self.generic_visit(node, *args, **kwargs)
+        if node.test is not None:
+            node.iter = _filter(node.iter, READ)  # type: ignore[arg-type]
+        return node
+
+
+def _is_constant(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Const) or (
+        isinstance(node, nodes.List | nodes.Tuple) and all(isinstance(item, nodes.Const) for item in node.items)
+    )
+
 
 def _filter(value: nodes.Expr, name: str) -> nodes.Filter:
     return nodes.Filter(value, name, [], [], None, None)
@@ -145,7 +174,7 @@ class Compiler(jinja2.compiler.CodeGenerator):
         arguments = ", ".join(repr(argument.as_const()) for argument in node.args)
         self.write(f"({text.name}.{method.attr}({arguments}) if type({text.name} := ")
         self.visit(method.node, frame)
-        self.write(") is str else ")
+        self.write(f") is str and len({text.name}) < {_MAX_FAST} else ")
         method.node = text
         super().visit_Call(node, frame, forward_caller=forward_caller)
         self.write(")")

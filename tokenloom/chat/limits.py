@@ -6,7 +6,8 @@ These are counts, not times, so that whether a row can be rendered depends on th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any
 
 from jinja2 import TemplateError, pass_context
@@ -15,11 +16,22 @@ from jinja2.runtime import Context
 MAX_ROUNDS = 200_000  # of loops and calls of macros, and a thousand more for each message
 MAX_PARTS = 1_000_000  # of the lists and objects that a template makes, and a hundred thousand more for each message
 MAX_ITEMS = 16_000_000  # of a text or list that a template makes, and in all of what it writes
+_MAX_WORK = 1_000_000_000  # of what its operations read and make, and more for the characters of the conversation
+_MADE = 16  # of work for a character that is made, which takes memory
+_ITEM = 64  # of work for an item that is read or made
 _MAX_BITS = 100_000  # of an integer
 _MAX_WIDTH = 10_000  # of a field, an indentation, or digits after the point
 WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")  # five digits, or a width that is an argument
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict)
 _HOLDERS: tuple[Any, ...] = (*_CONTAINERS, *map(type, ({}.keys(), {}.values(), {}.items())))
+_SIZED: tuple[Any, ...] = (*_HOLDERS, range)
+_TEXTS = (str, bytes)
+_WRITING = frozenset(
+    ["string", "upper", "lower", "trim", "capitalize", "title", "center", "indent", "replace", "urlencode"]
+)
+_WRITING |= {"truncate", "wordcount", "escape", "e", "forceescape", "safe"}  # filters that make texts of lists
+_SLOW = {"title", "wordcount", "map", "select", "selectattr", "reject", "rejectattr", "sort", "min", "max", "urlencode"}
+_SLOWLY = 256  # of work for a character or an item that these filters read
 _RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
 
 
@@ -34,16 +46,19 @@ class Budget:
         rounds: of loops, and calls of macros.
         items: characters that it writes.
         parts: of the lists and objects that it makes, with those in them.
+        work: characters and items that its operations read and make; it bounds the time and the memory that they take.
         num_literal_chars: the characters that the template itself has.
     """
 
     rounds = items = parts = num_literal_chars = 0
     _max_rounds = _max_items = _max_parts = 0
+    work = _MAX_WORK  # also of what is constant, when it is compiled
 
     def start(self, num_messages: int, num_chars: int) -> None:
         """Begin the rendering of a conversation of so many messages and characters."""
         self.rounds = self._max_rounds = MAX_ROUNDS + 1000 * num_messages
         self.parts = self._max_parts = MAX_PARTS + 100_000 * num_messages
+        self.work = _MAX_WORK + 100_000 * num_messages + (256 + min(16 * num_messages, 1024)) * num_chars
         self.items = self._max_items = MAX_ITEMS + 4 * num_chars + 4 * num_messages * self.num_literal_chars
 
     @pass_context
@@ -59,6 +74,44 @@ class Budget:
         """Raise LimitError if a text or list would have too many items."""
         if num_items > MAX_ITEMS and num_items > self.items:
             raise LimitError(f"it makes a text or a list of {num_items:,} items; the limit is {MAX_ITEMS:,}")
+
+    def take_work(self, amount: int) -> None:
+        """Count work."""
+        self.work -= amount
+        if self.work < 0:
+            raise LimitError("its operations read and make too much text, or too many items")
+
+    def read(self, value: Any) -> Any:
+        """Return a value that an operation reads, counted without what its items hold."""
+        if isinstance(value, _TEXTS):
+            self.take_work(len(value))
+        elif isinstance(value, _SIZED):
+            self.take_work(_ITEM * len(value))
+        return value
+
+    def compared(self, value: Any) -> Any:
+        """Return a value that is compared or searched, counted with all that it holds."""
+        if isinstance(value, _CONTAINERS):
+            self.take_work(_MADE * _size(value, self.work))
+        return self.read(value)
+
+    def made(self, value: Any) -> Any:
+        """Return a value that an operation makes, counted; of an iterator, when its items are taken."""
+        if isinstance(value, _TEXTS):
+            self.take_work(_MADE * len(value))
+        elif isinstance(value, _CONTAINERS):
+            self.take_work(_ITEM * len(value))
+        elif isinstance(value, int):
+            if value.bit_length() > _MAX_BITS:
+                raise LimitError("it makes an integer that is too large")
+        elif isinstance(value, Iterator):
+            return self._each(value)
+        return value
+
+    def _each(self, values: Iterator[Any]) -> Iterator[Any]:
+        for value in values:
+            self.take_work(_ITEM)
+            yield value
 
     def text(self, value: Any) -> str:
         """Return the text of a value that is written, counted."""
@@ -137,6 +190,8 @@ def checked_arguments(
 ) -> tuple[Any, ...]:
     """Return the arguments of a method; raise LimitError if what it returns would be too large."""
     given = [*args, *kwargs.values()]
+    if name.startswith("r") and given and isinstance(given[0], _TEXTS):  # searching from the right is slow
+        budget.take_work(len(owner) * len(given[0]) // 16)  # type: ignore[arg-type]
     if name in _RESIZING:
         for size in given:
             if isinstance(size, int) and size > _MAX_WIDTH:
@@ -194,3 +249,34 @@ CHECKED_FILTERS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "format": _format,
     "round": _rounded,
 }
+
+
+def counted_filter(budget: Budget, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that counts what it reads and makes; functools keeps what Jinja passes to it."""
+    place = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        for value in args[place:]:
+            budget.read(value)
+        if name in _SLOW and len(args) > place and isinstance(args[place], (*_TEXTS, *_SIZED)):
+            budget.take_work(_SLOWLY * len(args[place]))
+        if name in _WRITING and len(args) > place and isinstance(args[place], _CONTAINERS):
+            budget.check(_size(args[place], budget.items))
+        return budget.made(function(*args, **kwargs))
+
+    return wraps(function)(counted)
+
+
+def held_filter(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose result is counted with all that it holds."""
+    return wraps(function)(lambda *args, **kwargs: budget.held(function(*args, **kwargs)))
+
+
+def comparing_test(budget: Budget, test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test that counts what it compares."""
+    return lambda *args: test(*map(budget.compared, args))
+
+
+def without_context(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a filter that is never called when a template is compiled."""
+    return pass_context(lambda _, value: function(value))

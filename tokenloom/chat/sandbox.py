@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -21,10 +21,13 @@ from jinja2 import TemplateError
 
 from tokenloom.chat.compiling import (
     BLOCK,
+    COMPARED,
     HELD,
     JOINED,
+    MADE,
     OF_DICT,
     OF_TEXT,
+    READ,
     ROUND,
     SUM,
     Compiler,
@@ -34,22 +37,40 @@ from tokenloom.chat.compiling import (
 )
 from tokenloom.chat.limits import (
     CHECKED_FILTERS,
-    MAX_ITEMS,
     WIDE_FIELD,
     Budget,
     LimitError,
     check_fields,
     check_operands,
     checked_arguments,
+    comparing_test,
+    counted_filter,
+    held_filter,
+    without_context,
 )
 
-_LEFT_OUT = ("random", "wordwrap", "batch", "slice", "urlize", "xmlattr", "pprint", "filesizeformat", "sum")
+_LEFT_OUT = (
+    "random",
+    "wordwrap",
+    "batch",
+    "slice",
+    "urlize",
+    "xmlattr",
+    "pprint",
+    "filesizeformat",
+    "sum",
+    "striptags",
+)
 _HOLDING = ("list", "sort", "groupby", "dictsort")  # filters that put values into a list
+_AT_ONCE = ("length", "count", "first", "default", "d", "attr")  # filters that take no time
+_COMPARING = ("in", "eq", "equalto", "==", "ne", "!=", "lt", "<", "le", "<=", "gt", ">", "ge", ">=", "upper", "lower")
+_SLOW = frozenset(["striptags", "unescape"])  # methods that take a time that grows with the square
 _LOOP, _MACRO = jinja2.runtime.LoopContext, jinja2.runtime.Macro
 _OF_LOOP = frozenset(name for name in dir(_LOOP) if not name.startswith("_"))
 _TEXTS = frozenset([str])
 _SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
 _PLAIN = frozenset([bool, int, str])  # types of values that the sandbox need not look at
+_MAX_FREE = 1000  # characters of a sum that take no time that matters
 _MAX_KNOWN = 10_000  # answers of the sandbox that are remembered
 _OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
 
@@ -87,11 +108,17 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             del self.filters[name]
         del self.globals["lipsum"]
         self.filters |= {name: self._limited(name, self.filters[name]) for name in CHECKED_FILTERS}
-        self.filters |= {name: _held(budget, self.filters[name]) for name in _HOLDING}
+        self.filters |= {name: held_filter(budget, self.filters[name]) for name in _HOLDING}
+        for name in set(self.filters).difference(_AT_ONCE):
+            self.filters[name] = counted_filter(budget, name, self.filters[name])
+        tests: Any = self.tests  # which Jinja declares more narrowly
+        tests |= {name: comparing_test(budget, tests[name]) for name in _COMPARING}
+        self.filters |= {READ: without_context(budget.read), COMPARED: without_context(budget.compared)}
+        self.filters[MADE] = without_context(budget.made)
         self.filters |= {"tojson": to_json, ROUND: budget.take_round, SUM: _adding(budget), BLOCK: generation}
         self.filters[JOINED] = jinja2.pass_context(lambda _, parts: "".join(map(budget.text, parts)))
-        self.filters[HELD] = jinja2.pass_context(lambda _, value: budget.held(value))
-        self.globals |= {"raise_exception": _raise, "strftime_now": _clock(date)}
+        self.filters[HELD] = without_context(budget.held)
+        self.globals |= {"raise_exception": _raising(budget), "strftime_now": _clock(date)}
         self.globals |= {"dict": _Dict(budget), "namespace": _Namespace}
 
     def compiled(self, source: str) -> jinja2.Template:
@@ -125,7 +152,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if key not in self._are_safe:
             if len(self._are_safe) > _MAX_KNOWN:  # a template may look for what a row says
                 self._are_safe.clear()
-            self._are_safe[key] = super().is_safe_attribute(obj, attr, value)
+            self._are_safe[key] = attr not in _SLOW and super().is_safe_attribute(obj, attr, value)
         return self._are_safe[key]
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
@@ -134,21 +161,24 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         result = self.binop_table[operator](left, right)
         if isinstance(result, _SIZED):
             self.budget.check(len(result))
-        return self.budget.held(result)
+        return self.budget.held(self.budget.made(result))
 
     def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a function, if what it returns is not too large."""
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         given = {key: value for key, value in kwargs.items() if key not in _OF_JINJA}
+        __self.budget.read(owner)
+        for value in args:
+            __self.budget.read(value)
         if isinstance(owner, _CHECKED):
             args = checked_arguments(__self.budget, name, owner, args, given)
             if type(owner) is str and name in OF_TEXT:
-                return __obj(*args, **given)
+                return __self.budget.made(__obj(*args, **given))
         elif name in ("format", "format_map") and hasattr(__obj, "__wrapped__"):
             check_fields(__self.budget, __obj.__wrapped__.__self__, [*args, *given.values()])
         if type(__obj) is not _MACRO or __obj.catch_varargs or __obj.catch_kwargs:
             __self.budget.held([args, given])
-        return super().call(__context, __obj, *args, **kwargs)
+        return __self.budget.made(super().call(__context, __obj, *args, **kwargs))
 
     def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a filter that checks its arguments first."""
@@ -170,22 +200,19 @@ def _adding(budget: Budget) -> Callable[..., Any]:
     def added(_: jinja2.runtime.Context, parts: Sequence[Any]) -> Any:
         if _TEXTS.issuperset(map(type, parts)):
             text = "".join(parts)
-            if len(text) > MAX_ITEMS:
+            if len(text) > _MAX_FREE:
                 budget.check(len(text))
+                budget.made(text)
             return text
         total = parts[0]
         for part in parts[1:]:
             total = total + budget.held(part)
             if isinstance(total, _SIZED):
                 budget.check(len(total))
+            budget.made(total)
         return total
 
     return added
-
-
-def _held(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose result is counted; functools keeps what Jinja passes to it."""
-    return wraps(function)(lambda *args, **kwargs: budget.held(function(*args, **kwargs)))
 
 
 class _Dict:
@@ -238,16 +265,20 @@ def to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _raise(message: Any) -> str:
-    raise TemplateError(str(message))
+def _raising(budget: Budget) -> Callable[[Any], str]:
+    def raise_exception(message: Any) -> str:
+        budget.written(message)
+        raise TemplateError(str(message))
+
+    return raise_exception
 
 
 def _clock(date: str | None) -> Callable[[str], str]:
     def strftime_now(pattern: str) -> str:
         if date is None:
             raise DateError("it asks for the present day (strftime_now)")
-        if WIDE_FIELD.search(pattern):
-            raise LimitError("strftime_now has a width of five digits or more")
+        if len(pattern) > 1000 or WIDE_FIELD.search(pattern):
+            raise LimitError("strftime_now has a width of five digits or more, or a thousand characters")
         return datetime.fromisoformat(date).strftime(pattern)
 
     return strftime_now

@@ -106,7 +106,7 @@ def _given(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any
         num_chars += len(message.get("content", ""))
         if "reasoning_content" in message:
             num_chars += len(message["reasoning_content"])
-            message = {**message, "thinking": message["reasoning_content"]}
+            message = {"thinking": message["reasoning_content"], **message}
         if "train" in message:
             message = {name: value for name, value in message.items() if name != "train"}
         given.append(message)
