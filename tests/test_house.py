@@ -208,7 +208,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "chat": 1_635,
+    "chat": 1_645,
     "cli": 2_610,
     "examples": 560,
     "flows": 1_090,

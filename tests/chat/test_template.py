@@ -140,6 +140,7 @@ def _nested(value: str, first: str = "['a']") -> str:
         "{% set b %}{% for i in range(100000) %}" + "a" * 9000 + "{% endfor %}{% endset %}{{ b | length }}",
         "{% set a = 'a' * 9000 %}{{ ([a] * 90000) | tojson | length }}",
         "{% set a = 'a' * 9000 %}{{ [a] * 90000 }}",
+        "{{ [-(10 ** 12)] | map('(round)') | list }}" + _LONG + "{% for i in range(99) %}{{ t }}{% endfor %}",
         _doubling("ns.x + ns.x"),
         _doubling("ns.x ~ ns.x"),
         _doubling("'%s%s' % (ns.x, ns.x)"),

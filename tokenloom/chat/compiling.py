@@ -1,6 +1,6 @@
 """How the code of a chat template is made: what Jinja makes, with counts in it, and faster where templates are slow.
 
-The names of the filters here are none that a template can spell.
+The names of the filters here are none that a template can write, nor may give to `map`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jinja2 import nodes
 
 ROUND, SUM, JOINED, HELD, BLOCK = "(round)", "(sum)", "(joined)", "(held)", "(block)"
 READ, COMPARED, MADE = "(read)", "(compared)", "(made)"
+OWN = frozenset([ROUND, SUM, JOINED, HELD, BLOCK, READ, COMPARED, MADE])
 _MAX_FAST = 1000  # characters of a text whose methods take no time that matters
 OF_DICT = frozenset(dir(dict))
 OF_TEXT = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))

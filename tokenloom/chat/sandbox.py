@@ -27,6 +27,7 @@ from tokenloom.chat.compiling import (
     MADE,
     OF_DICT,
     OF_TEXT,
+    OWN,
     READ,
     ROUND,
     SUM,
@@ -154,6 +155,12 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 self._are_safe.clear()
             self._are_safe[key] = attr not in _SLOW and super().is_safe_attribute(obj, attr, value)
         return self._are_safe[key]
+
+    def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a filter by the name that `map` is given, which is none of ours: they would add to the budget."""
+        if name in OWN:
+            raise jinja2.exceptions.TemplateRuntimeError(f"No filter named {name!r}.")
+        return super().call_filter(name, *args, **kwargs)
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of *, ** or %, if it is not too large."""
