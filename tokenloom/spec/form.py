@@ -43,7 +43,7 @@ def _remove_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> None:
         del field["default"]
     others = [choice for choice in choices if choice != {"type": "null"}]
     if len(others) > 1:
-        field["anyOf"] = [*others, {"type": "null"}]
+        field["anyOf"] = others  # the first presets nothing, see _InForm of the tokenizers
         return
     del field["anyOf"]
     # Not a reference: the server adds null to a schema that has a type of its own.
