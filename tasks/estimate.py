@@ -110,8 +110,9 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(first.texts)[0])
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
-                at = None if encoder.form is IDS else position()  # the bytes of ids in a file are fewer
-                share, is_whole = _share(job, tally.num_read, at or job.part.start + num_bytes), False
+                is_whole, is_ids = False, encoder.form is IDS  # whose bytes a partition counts as they are in a batch
+                at = None if is_ids else position()
+                share = _share(job, tally.num_read, at or job.part.start + num_bytes, by_rows=not is_ids)
                 break
     read_seconds = time.perf_counter() - begin - seconds
     spills = [SpillCounts(0, [num_documents], [], checksum="")] if num_documents else []
@@ -121,11 +122,11 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
     )
 
 
-def _share(job: TokenizeJob, num_rows: int, position: int) -> float:
+def _share(job: TokenizeJob, num_rows: int, position: int, *, by_rows: bool) -> float:
     """Return the approximate share of a partition that was read: by rows if their number is known, else by bytes."""
     if take := job.file.options.get("take"):
         return min(1.0, num_rows / float(take))
-    if job.part.num_rows:
+    if by_rows and job.part.num_rows:
         return min(1.0, num_rows / job.part.num_rows)
     return min(1.0, max(1, position - job.part.start) / max(1, job.part.num_bytes))
 

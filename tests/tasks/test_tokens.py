@@ -28,13 +28,14 @@ from tests.counts import count
 from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, InputError
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.direct import plan_directly, verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tasks import estimate
 from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import make_reader
@@ -542,3 +543,15 @@ def test_ids_that_the_decoder_does_not_have_are_shown_as_numbers() -> None:
     assert tokenizer.decode(np.array([72, 105, 300, 33, 999, 72], np.uint16)) == "Hi<|300|>!<|endoftext|>H"
     assert load_tokenizer({**definition, "decode": None}).decode(np.array([72, 999, 5])) == "72 <|endoftext|> 5"
     assert tokenizer.fingerprint != load_tokenizer({"kind": "byte"}).fingerprint
+
+
+def test_tokens_are_estimated_by_tokens_where_later_documents_are_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed, "PIECE_TOKENS", 1_000)
+    monkeypatch.setattr(estimate, "_READ_BYTES", 20_000)
+    long, short = ([[[i % 9 + 1] * size]] for i, size in [(1, 100), (2, 10)])
+    path = write_megatron(tmp_path / "a", [*(long * 100), *(short * 900)])
+    _, estimated = plan_directly(tokens_spec(tmp_path, path, 2**16), 0)
+    assert estimated is not None
+    assert abs(estimated.num_tokens / 20_000 - 1) < 0.1  # 19,000, and an end-of-text id for each document
