@@ -45,7 +45,7 @@ def content_hashes(data: AnyBuffer, offsets: NDArray[np.int64], purpose: bytes =
     Args:
         data: all documents' bytes, one after the other.
         offsets: (n + 1,) positions; document i is data[offsets[i]:offsets[i + 1]].
-        purpose: hashed before each document, so that ids and texts of equal bytes differ.
+        purpose: hashed before each document, so that ids and texts with the same bytes differ.
 
     Returns:
         (n, 2) uint64: the high and the low half of each hash.

@@ -107,7 +107,7 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
 
     Raises:
         SpecError: the version does not fit into the format, or an option is wrong.
-        StoreError: there is no such version or split.
+        StoreError: the version or split does not exist.
         FormatError: a file of the version is damaged.
     """
     if name not in FORMATS:

@@ -65,7 +65,7 @@ _INSTRUCT = (
     "{% endfor %}"
 )
 
-# Earlier reasoning is left out, calls are written as JSON, outputs are told by a user.
+# Earlier reasoning is left out, calls are written as JSON, outputs come in a message of the user.
 _THINKING = (
     "{% set ns = namespace(last=0) %}{% for message in messages %}{% if message.role == 'user' %}"
     "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"

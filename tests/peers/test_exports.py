@@ -241,12 +241,19 @@ json.dump(columns, sys.stdout)
 """
 
 
+def _documents_and_samples(
+    version: Exportable, name: str, folder: Path, patch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """Export a version by documents, in small parts, and by samples, in one part a split."""
+    out = _export(version, name, folder)
+    patch.undo()
+    return out, _export(version, name, folder / "samples", seq_len=_BLOCK)
+
+
 def test_streaming_reads_the_same_documents_and_samples(
     version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = _export(version, "mds", tmp_path)
-    monkeypatch.undo()  # samples of one shard
-    samples = _export(version, "mds", tmp_path / "samples", seq_len=_BLOCK)
+    out, samples = _documents_and_samples(version, "mds", tmp_path, monkeypatch)
     wanted = [(out, split) for split in _SPLITS] + [(samples, "validation")]
     *found, cut_up = json.loads(run_in("streaming", _STREAMING, *chain.from_iterable(wanted)))
     for split, columns in zip(_SPLITS, found, strict=True):
@@ -272,9 +279,7 @@ json.dump(found, sys.stdout)
 def test_litdata_reads_the_same_tokens_and_samples(
     version: Exportable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = _export(version, "litdata", tmp_path)
-    monkeypatch.undo()  # samples of one chunk
-    samples = _export(version, "litdata", tmp_path / "samples", seq_len=_BLOCK)
+    out, samples = _documents_and_samples(version, "litdata", tmp_path, monkeypatch)
     folders = [*(out / split for split in _SPLITS), samples / "validation"]
     masks = bool(version.classes["validation"])
     *found, cut_up = json.loads(run_in("litdata", _LITDATA, 0 if masks else _BLOCK, *folders))

@@ -72,7 +72,7 @@ class TokenLoader:
         rank: the data-parallel rank, in [0, world_size), with world_size; None to find it as find_ranks does.
         world_size: the number of data-parallel ranks.
         mesh: a DeviceMesh in place of rank and world_size: with the dimension "dp" or "batch", or "dp_replicate" with
-            "dp_shard", or "replicate" with "shard"; or of one dimension. A part of a mesh stands for the whole.
+            "dp_shard", or "replicate" with "shard"; or of one dimension. A part of a mesh counts as the whole.
         dims: the names of the data-parallel dimensions of the mesh, where they are others.
         device: where batches go; None for the CPU, "numpy" for numpy arrays, without torch.
         order: "block": `lanes` runs of shards side by side, samples shuffled inside each shard; "full": all samples

@@ -32,7 +32,7 @@ def place_in_mesh(mesh: DeviceMesh, dims: Sequence[str] | None) -> MeshPlace:
     """Return the place of this process in a mesh, its data-parallel dimensions flattened in the mesh's order.
 
     Args:
-        mesh: with names; or of one dimension, the data-parallel ranks. A part of a mesh stands for the whole.
+        mesh: with names; or of one dimension, the data-parallel ranks. A part of a mesh counts as the whole.
         dims: the data-parallel dimensions; None for dp, batch, dp_replicate with dp_shard, or replicate with shard.
 
     Raises:

@@ -26,7 +26,7 @@ PIECE_TOKENS = 1_000_000  # about so many are in memory at a time
 
 @dataclass(frozen=True)
 class Side:
-    """A file that belongs to an input: it is no input of its own, and its content is part of the input's fingerprint.
+    """A file that belongs to an input: it is not a separate input, and its content is part of the input's fingerprint.
 
     `role` is INDEX or MASK. Without a required one, the input can't be read.
     """

@@ -46,7 +46,7 @@ class Format(InferringFormat):
         return [Side(role, url + suffix, is_required=False) for role, suffix in BESIDE.items()]
 
     def notes(self, url: str) -> list[str]:
-        """See TokenFormat.notes; whether `decode` is that tokenizer can't be told from its name."""
+        """See TokenFormat.notes; its name does not say whether `decode` is that tokenizer."""
         made = [_read_metadata(f"{url}.metadata").tokenizer] if METADATA in self.options["has"] else []
         return [*super().notes(url), *(f"{url}: its metadata says that {name} made the ids" for name in made)]
 

@@ -33,7 +33,7 @@ class Format(TokenFormat):
         return self._parquet if url.endswith(_PARQUET) else self._arrow
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files."""
+        """See SourceReader.files; a folder that datasets.save_to_disk wrote means its data files."""
         return (find_files if path.endswith(_PARQUET) else find_arrow_files)(path, leave_out)
 
     def has(self, url: str, sides: Collection[str]) -> list[str]:
@@ -43,7 +43,7 @@ class Format(TokenFormat):
         return self._found
 
     def notes(self, url: str) -> list[str]:
-        """See TokenFormat.notes; padding in the ids can't be told from text."""
+        """See TokenFormat.notes; padding in the ids looks like text."""
         if _ATTENTION not in self._reader(url).schema(url).names:
             return []
         return [f"{url}: {_ATTENTION} is not read: if rows are padded, padding is part of their documents"]

@@ -22,7 +22,7 @@ class IdColumns(Columns):
     """Takes lists of ids: the texts of its rows are those lists, and their masks the lists of labels.
 
     Args:
-        has_labels: whether there are labels, as the plan found in the first file; None while there is no plan.
+        has_labels: whether there are labels, as the plan found in the first file; None before planning.
     """
 
     def __init__(self, has_labels: bool | None) -> None:

@@ -65,7 +65,7 @@ def run(
 
     Raises:
         SpecError: the version does not fit into the format, or an option is wrong.
-        StoreError: there is no such version, something else is at the destination, or a store fails.
+        StoreError: the version does not exist, something else is at the destination, or a store fails.
         FormatError: a file of the version is damaged.
     """
     from tokenloom.flows.direct import export_directly

@@ -39,7 +39,7 @@ class Targets:
         self._ignored: NDArray[np.int8] | None = None
         if form.learn is not None and classes is not None:
             self._ignored = _ignored(classes, form.learn)
-            self._ignored[:, 0 if form.shift else -1] = IGNORED  # the token of a row that no label stands for
+            self._ignored[:, 0 if form.shift else -1] = IGNORED  # the token of a row that has no label
         #: of the labels that losses ignore, without masks: the batch, and the position in the flattened batch
         self.batches = self.positions = _NONE
         if form.mask_documents or (window.has_padding and self._ignored is None):  # a class keeps padding out
