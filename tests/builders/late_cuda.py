@@ -1,12 +1,14 @@
 """A stand-in for CUDA on the CPU, whose copies to the device are late: each happens when something waits for it.
 
 Memory on the device holds garbage until then, and a copy reads what the pinned memory holds by then. Kernels run at
-once. So a batch is wrong if nothing waited for its copy, or if its pinned memory was written again too early.
+once. So a batch is wrong if nothing waited for its copy, or if its pinned memory was written again too early. A forked
+child can't use the device, and ends if it frees an event of its parent, as torch's does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -18,21 +20,22 @@ import torch
 
 _GARBAGE = 77
 _HERTZ = 2e9
+_FREED_IN_CHILD = 250
 
 
 class Event:
     """A place in the work of a stream."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream, self._is_reached = stream, False
+    def __init__(self, stream: Stream, reached: threading.Event) -> None:
+        self._stream, self._reached, self._pid = stream, reached, os.getpid()
 
-    def reach(self) -> None:
-        """Note that all work before this place is done."""
-        self._is_reached = True
+    def __del__(self) -> None:
+        if self._pid != os.getpid():
+            os._exit(_FREED_IN_CHILD)
 
     def wait(self) -> None:
         """Do all work of the stream before this place."""
-        while not self._is_reached:
+        while not self._reached.is_set():
             self._stream.work.popleft()()
 
 
@@ -44,9 +47,9 @@ class Stream:
 
     def record_event(self) -> Event:
         """Return an event after all work so far."""
-        event = Event(self)
-        self.work.append(event.reach)
-        return event
+        reached = threading.Event()
+        self.work.append(reached.set)
+        return Event(self, reached)
 
     def wait_event(self, event: Event) -> None:
         """Do the work that this stream waits for."""
@@ -60,8 +63,12 @@ class Stream:
 def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make torch look as if it had one CUDA device."""
     current = threading.local()
-    consumer = Stream()
+    consumer, parent = Stream(), os.getpid()
     empty, to = torch.empty, torch.Tensor.to
+
+    def init() -> None:
+        if os.getpid() != parent:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess: use the 'spawn' start method")
 
     @contextlib.contextmanager
     def use(stream: Stream) -> Iterator[None]:
@@ -70,6 +77,7 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         current.stream = before
 
     def current_stream(device: object = None) -> Stream:
+        init()
         stream: Stream = getattr(current, "stream", consumer)
         return stream
 
@@ -84,7 +92,7 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         return copy
 
     pretended: dict[str, Any] = {"Stream": Stream, "current_stream": current_stream, "stream": use}
-    pretended |= {"init": lambda: None, "is_available": lambda: True, "current_device": lambda: 0}
+    pretended |= {"init": init, "is_available": lambda: True, "current_device": lambda: 0}
     # The host waits where a device would, so that the thread runs ahead.
     pretended |= {
         "device": contextlib.nullcontext,

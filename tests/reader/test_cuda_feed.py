@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
 
 from tests.builders.late_cuda import pretend_cuda
 from tests.builders.synthetic_store import random_documents, write_store
@@ -17,6 +20,7 @@ from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store
 from tokenloom.reader.context import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.masks import document_mask
 
 _ROOT = Path(__file__).parent.parent.parent
 _MILLISECOND = 2_000_000  # about that long, in cycles of a device
@@ -151,6 +155,24 @@ def test_no_batch_on_a_device_is_an_inference_tensor(reference: str, device: str
 
 
 @cuda_only
+def test_attention_within_documents_is_the_same_in_three_ways(reference: str) -> None:
+    fields = ("document_ids", "position_ids", "cu_seqlens")
+    data = TokenDataset(reference, seq_len=128, packing="best_fit", fields=fields)
+    batch = next(TokenLoader(data, 2, device="cuda"))
+    query, key, value = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    mask = document_mask(batch["document_ids"])
+    dense = scaled_dot_product_attention(query, key, value, attn_mask=mask.dense())
+    blocks = create_block_mask(mask.mask_mod, 2, None, 128, 128, device="cuda")
+    torch.testing.assert_close(
+        torch.compile(flex_attention)(query, key, value, block_mask=blocks), dense, atol=0.02, rtol=0.02
+    )
+    flat = [x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+    ends, longest = batch["cu_seqlens"], batch["max_seqlen"]
+    varlen: Any = varlen_attn(flat[0], flat[1], flat[2], ends, ends, longest, longest, window_size=(-1, 0))
+    torch.testing.assert_close(varlen.unflatten(0, (2, -1)).transpose(1, 2), dense, atol=0.02, rtol=0.02)
+
+
+@cuda_only
 def test_a_default_device_does_not_disturb_the_loader(reference: str) -> None:
     data = TokenDataset(reference, seq_len=12)
     with torch.device("cuda"):
@@ -170,8 +192,12 @@ def test_batches_go_to_a_device_other_than_the_current_one(reference: str) -> No
 
 _FORK = """
 import os, sys
+import pytest
+from tests.builders.late_cuda import pretend_cuda
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+if sys.argv[2] != "cuda":
+    pretend_cuda(pytest.MonkeyPatch())
 data = TokenDataset(sys.argv[1], seq_len=8)
 loader, host = TokenLoader(data, 2, device="cuda"), TokenLoader(data, 2, prefetch=0)
 for _ in range(3):
@@ -192,8 +218,8 @@ sys.exit(code)
 """
 
 
-@cuda_only
-def test_a_forked_child_is_refused_the_device_and_reads_in_host_memory(reference: str) -> None:
-    command = [sys.executable, "-c", _FORK, reference]
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=cuda_only), "late copies"])
+def test_a_forked_child_is_refused_the_device_and_reads_in_host_memory(reference: str, device: str) -> None:
+    command = [sys.executable, "-c", _FORK, reference, device]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 7, done.stderr

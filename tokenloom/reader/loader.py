@@ -371,12 +371,15 @@ class TokenLoader:
 
 
 _LOADERS: weakref.WeakSet[TokenLoader] = weakref.WeakSet()
+#: What loaders held when this process was forked: torch ends a child that frees a CUDA event of its parent.
+_HELD_BY_PARENT: list[object] = []
 
 
-def _renew_locks() -> None:
-    """Replace the locks in a forked child: threads of its parent may hold them."""
+def _leave_to_parent() -> None:
+    """Replace the locks in a forked child, which threads of its parent may hold, and free nothing of the parent's."""
     for loader in _LOADERS:
         loader._lock = threading.RLock()
+        _HELD_BY_PARENT.append((list(loader._ready), loader._prefetcher, loader._feed))
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_leave_to_parent)
