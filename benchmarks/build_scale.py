@@ -9,7 +9,7 @@ the folder needs about five times the largest size. Times are those of the disk 
 
 The page cache is full before each build, as it is on a machine that has run for a while; --keep-cache leaves it as it
 is, and --folder in a tmpfs needs that. The host of a virtual machine may reclaim its free memory. Each new page then
-waits for the host, so a build that fills an empty cache measures the host (docs/decisions.md).
+waits for the host, so a build that fills an empty cache measures the host (docs/project/decisions.md).
 """
 
 from __future__ import annotations

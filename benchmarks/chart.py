@@ -1,6 +1,6 @@
 """Draw the newest results of build.py as a chart: MB of text per second, by tool.
 
-    python benchmarks/chart.py [--results benchmarks/results] [--output docs/speed.svg]
+    python benchmarks/chart.py [--results benchmarks/results] [--output docs/images/speed.svg]
 
 Of the results with a peer, whole files and at least LEAST_ROUNDS rounds, the newest of each tokenizer is drawn, and of
 those of one day that with the most text. The bytes of the chart depend only on the results. Its background is light or
@@ -147,7 +147,7 @@ def main() -> None:
     """Draw the chart that the command line asks for."""
     parser = argparse.ArgumentParser(description="Draw the newest results of build.py.")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="a folder of JSON files")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs/speed.svg", help="the SVG to write")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images/speed.svg", help="the SVG to write")
     arguments = parser.parse_args()
     arguments.output.write_text(draw(newest_results(arguments.results)))
 

@@ -5,7 +5,7 @@
 Samples are packed (`best_fit`): several conversations share a row, and each sees only itself. The loss is the mean over
 the learned tokens of the batch, which may be none. With --compare, a second model with the same initial weights learns
 the same documents in the same steps in plain torch: one document a row, padded, read from the files of the version with
-NumPy as docs/format.md says. Both then compute in float64, and both losses are printed.
+NumPy as docs/reference/format.md says. Both then compute in float64, and both losses are printed.
 """
 
 from __future__ import annotations

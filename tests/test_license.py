@@ -53,7 +53,7 @@ def test_the_project_is_under_apache_2() -> None:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
     assert hashlib.sha256((_ROOT / "LICENSE").read_bytes()).hexdigest() == _APACHE_2
-    for page in ("README.md", "docs/design.md"):
+    for page in ("README.md", "docs/project/design.md"):
         assert "Apache-2.0" in (_ROOT / page).read_text(), page
 
 

@@ -1,7 +1,8 @@
-"""The file `.blocks` beside a shard: a checksum of each of its blocks. docs/format.md describes it to the byte.
+"""The file `.blocks` beside a shard: a checksum of each of its blocks. docs/reference/format.md describes it to the
+byte.
 
 A reader of a remote store fetches only the blocks that its next rows need, and verifies each on its own. A second
-section has those of the shard's mask, if it has one. Blocks have 256 KiB: docs/decisions.md compares.
+section has those of the shard's mask, if it has one. Blocks have 256 KiB: docs/project/decisions.md compares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The class of a token: one byte that says what it is of a conversation. docs/format.md describes its bits.
+"""The class of a token: one byte that says what it is of a conversation. docs/reference/format.md describes its bits.
 
 A version with conversations has a byte for each token in the `.mask` files beside its shards. A policy says of each of
 the 256 classes whether a model learns such a token.

@@ -1,6 +1,6 @@
 """The writer of the file `.mask` beside a shard: the class of each of its tokens, one byte each, and nothing else.
 
-docs/format.md describes the bytes, classes.py what they mean. Its checksums are computed while it is written.
+docs/reference/format.md describes the bytes, classes.py what they mean. Its checksums are computed while it is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shard file `.tok`: header, tokens, document offsets. docs/format.md describes it to the byte.
+"""The shard file `.tok`: header, tokens, document offsets. docs/reference/format.md describes it to the byte.
 
 A shard is read as arrays over the mapped file, so opening one costs the same whatever its length.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
-_WRITE_BYTES = 2**18  # for larger writes, a virtual machine may have to get memory from its host: docs/decisions.md
+_WRITE_BYTES = 2**18  # for larger writes, a guest may have to get memory from its host: docs/project/decisions.md
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:

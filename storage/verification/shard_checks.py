@@ -1,8 +1,8 @@
 """The check of a shard and of its document table, in one pass over the bytes of each.
 
 Length, SHA-256, the checksums of the sections, the largest id and the document offsets come from the same blocks, while
-they are in the processor's cache: SHA-256 takes nine tenths of the time (docs/verify.md). A file beside the shard is
-parsed only if its SHA-256 is right, so it is parsed only as it was written.
+they are in the processor's cache: SHA-256 takes nine tenths of the time (docs/guides/verify.md). A file beside the
+shard is parsed only if its SHA-256 is right, so it is parsed only as it was written.
 """
 
 from __future__ import annotations

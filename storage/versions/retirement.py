@@ -1,7 +1,7 @@
 """The retirement of versions: for each a log of numbered entries, which outlives the version's files.
 
-docs/retention.md states the protocol, and why it loses nothing that is used. The state of a version is that of its
-newest entry. Of a user and a collector who both want to create the next number, one succeeds.
+docs/guides/retention.md states the protocol, and why it loses nothing that is used. The state of a version is that of
+its newest entry. Of a user and a collector who both want to create the next number, one succeeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Segments of an array, such as the documents among the tokens of a spill, copied as blocks by Arrow.
 
-A gather of single values takes 7 to 16 times as long (docs/decisions.md).
+A gather of single values takes 7 to 16 times as long (docs/project/decisions.md).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.ids import IdsTokenizer
 from tokenloom.wording import counted
 
-Status = Literal[  # docs/trace.md says what each means
+Status = Literal[  # docs/guides/trace.md says what each means
     "found", "duplicate", "filtered", "excluded", "quarantined", "not_an_input", "no_such_row", "not_found"
 ]
 _BYTE_ORDER_MARK = "\ufeff"

@@ -80,7 +80,7 @@ def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected
     if not dry_run and not store.creates_exclusively():
         raise StoreError(
             f"{store.root}: this store lets two writers create the same name, so nothing can be deleted safely while "
-            "others write; `--dry-run` shows what to delete by hand (docs/stores.md)"
+            "others write; `--dry-run` shows what to delete by hand (docs/guides/object-stores.md)"
         )
     now = readers_time(store) if dry_run else store_time(store)
     collected = Collected(str(store.root).rpartition("/")[2], dry_run, surveyed=survey(store, now))

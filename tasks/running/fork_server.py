@@ -33,11 +33,11 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAYON_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "NUMPY_MADVISE_HUGEPAGE": "0",  # a virtual machine may have to get huge pages from its host: docs/decisions.md
+    "NUMPY_MADVISE_HUGEPAGE": "0",  # a guest may have to get huge pages from its host: docs/project/decisions.md
     "MIMALLOC_ARENA_EAGER_COMMIT": "0",  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-# Reference libraries allocate memory for each word: faster in huge pages and without fast bins (docs/decisions.md).
+# Reference libraries allocate for each word: faster in huge pages and without fast bins (docs/project/decisions.md).
 _DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mxfast=0"}
 
 

@@ -56,4 +56,4 @@ def test_the_chart_in_the_documentation_is_that_of_the_results(tmp_path: Path) -
         pytest.skip("there are no results to draw")
     made = tmp_path / "speed.svg"
     subprocess.run([sys.executable, str(_FOLDER / "chart.py"), "--output", str(made)], check=True)
-    assert made.read_text() == (_ROOT / "docs/speed.svg").read_text()
+    assert made.read_text() == (_ROOT / "docs/images/speed.svg").read_text()

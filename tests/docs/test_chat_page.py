@@ -1,4 +1,4 @@
-"""docs/chat.md can be followed: its spec, template, commands and code, on real conversations; its tests exist."""
+"""docs/guides/conversations.md can be followed on real conversations; the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
-    page = (_ROOT / "docs" / "chat.md").read_text(encoding="utf-8")
+    page = (_ROOT / "docs" / "guides" / "conversations.md").read_text(encoding="utf-8")
     table = page.split("## What others get wrong")[1].split("\n## ")[0]
     tests = "".join(path.read_text() for path in (_ROOT / "tests" / "chat").glob("test_*.py"))
     named = re.findall(r"`(test_\w+|_\w+)`", table)
@@ -38,14 +38,14 @@ def test_the_page_runs_from_top_to_bottom(data_dir: Path, tmp_path: Path, monkey
     )
     Path("tokenizer").mkdir()
     Path("tokenizer/tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
-    found = list(blocks("docs/chat.md"))
+    found = list(blocks("docs/guides/conversations.md"))
     for name, language in (("chat.yaml", "yaml"), ("chatml.jinja", "jinja")):
         Path(name).write_text(next(text for kind, text in found if kind == language), encoding="utf-8")
     for language, text in found:
         if language == "console":
             _run(text)
         elif language == "python":
-            assert run_python(text, "docs/chat.md", {}) == "True\n"
+            assert run_python(text, "docs/guides/conversations.md", {}) == "True\n"
 
 
 def _run(session: str) -> None:

@@ -1,4 +1,4 @@
-"""The table of exit codes in docs/design.md has every command, and each of its rows is true."""
+"""The table of exit codes in docs/project/design.md has every command, and each of its rows is true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.builders.datasets import build, small_spec
 from tokenloom.cli.main import main
 from tokenloom.cli.parser import make_parser
 
-_PAGE = Path(__file__).parents[2] / "docs" / "design.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "project" / "design.md"
 _SERVERS = {"up", "deploy", "demo", "bench"}  # tests of their own run them
 
 

@@ -1,4 +1,4 @@
-"""docs/extending.md is correct: the kinds that it adds pass the conformance tests."""
+"""docs/guides/extending.md is correct: the kinds that it adds pass the conformance tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenloom.spec import sources as spec_sources
 from tokenloom.spec.base import SpecModel
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
 SOURCE_TEST = """
 import sqlite3
 from collections.abc import Sequence

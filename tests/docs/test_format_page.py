@@ -1,4 +1,4 @@
-"""docs/format.md is correct: its code reads the files of a build, and its tables describe their fields."""
+"""docs/reference/format.md is correct: its code reads the files of a build, and its tables describe their fields."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tokenloom.storage.formats.classes import (
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.versions.published import version_path
 
-PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "format.md"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""docs/order.md: its code alone, without tokenloom, gives its examples; and it gives what tokenloom computes."""
+"""docs/concepts/order.md: its code, without tokenloom, gives its examples; and it gives what tokenloom computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.counts import count
 from tokenloom.reader.order.schedule import turn_table
 from tokenloom.storage.formats.keys import Purpose, mix64
 
-PAGE = Path(__file__).parents[2] / "docs" / "order.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "order.md"
 _WORDS = st.integers(0, 2**64 - 1)
 
 

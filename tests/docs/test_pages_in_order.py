@@ -1,4 +1,4 @@
-"""README.md and docs/training.md can be followed from top to bottom, on real text."""
+"""README.md and docs/guides/training.md can be followed from top to bottom, on real text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/training.md is correct: its code runs unchanged and does what the page says."""
+"""docs/guides/training.md is correct: its code runs unchanged and does what the page says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.counts import full_only
 from tests.reader.oracle import make_store
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = (_ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+_PAGE = (_ROOT / "docs" / "guides" / "training.md").read_text(encoding="utf-8")
 
 
 def _blocks(heading: str) -> list[str]:
@@ -53,7 +53,7 @@ def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def run(*headings: str) -> Any:
         namespace: dict[str, Any] = {}
         for block in [code for heading in ("", *headings) for code in _blocks(heading)]:
-            exec(compile(block, "docs/training.md", "exec"), namespace)
+            exec(compile(block, "docs/guides/training.md", "exec"), namespace)
         return SimpleNamespace(**namespace)
 
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""A newcomer's walk: README.md's sections Build and Train, then docs/training.md, from top to bottom.
+"""A newcomer's walk: README.md's sections Build and Train, then docs/guides/training.md, from top to bottom.
 
     python -m tests.docs.walk FOLDER [--readme-only]
 
@@ -72,11 +72,11 @@ def walk(folder: Path, *, readme_only: bool) -> None:
             printed = run_python(text, "README.md", names)
         elif language == "text":
             assert printed == text, f"README.md shows {text!r}, its code printed {printed!r}"
-    for language, text in () if readme_only else blocks("docs/training.md"):
+    for language, text in () if readme_only else blocks("docs/guides/training.md"):
         if language == "console":
             run_commands(text)
         elif language == "python":
-            run_python(text, "docs/training.md", names)
+            run_python(text, "docs/guides/training.md", names)
 
 
 if __name__ == "__main__":

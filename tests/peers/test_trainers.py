@@ -1,4 +1,4 @@
-"""docs/trainers.md is correct: its code runs unchanged with the released trainers, and gives our batches or documents.
+"""docs/guides/trainers.md is correct: its code runs with the released trainers, and gives our batches or documents.
 
 A trainer that takes our loader stops after 20 steps; another process resumes it. Both together give what a loader of
 ours gives alone.
@@ -25,7 +25,7 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.formats.classes import learned_classes
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = "docs/trainers.md"
+_PAGE = "docs/guides/trainers.md"
 _VOCAB_SIZE = 4096  # of the page
 _SEQ_LEN = 64  # of the page
 

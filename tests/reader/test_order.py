@@ -1,4 +1,4 @@
-"""The order of samples: golden values, and that it permutes, mixes, and reads blocks as docs/order.md defines them."""
+"""The order of samples: golden values; it permutes, mixes and reads blocks as docs/concepts/order.md defines."""
 
 from __future__ import annotations
 

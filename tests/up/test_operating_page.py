@@ -1,4 +1,4 @@
-"""docs/operate.md can be followed in a browser, from the form to schedules of a spec file."""
+"""docs/guides/prefect.md can be followed in a browser, from the form to schedules of a spec file."""
 
 from __future__ import annotations
 

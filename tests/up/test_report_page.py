@@ -40,7 +40,7 @@ _HINTS = """
 return [...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)
     .map(each => getComputedStyle(each.querySelector('caption'), '::after').content)
 """
-_DOCS = Path(__file__).parents[2] / "docs"
+_DOCS = Path(__file__).parents[2] / "docs" / "images"
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,7 @@ class TokenDataset(SplitSamples):
         return DatasetStream(self, order, seed, lanes)
 
     def trace(self, index: SupportsIndex, chars: int = DEFAULT_CHARS) -> Trace:
-        """Return the documents of a sample, as JSON; docs/trace.md describes the fields.
+        """Return the documents of a sample, as JSON; docs/guides/trace.md describes the fields.
 
         Args:
             index: in [-len, len).

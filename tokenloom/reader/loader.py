@@ -278,7 +278,7 @@ class TokenLoader:
         return loader
 
     def trace(self, step: int, chars: int = DEFAULT_CHARS) -> Trace:
-        """Return the documents of this rank's batch in a step, as JSON; docs/trace.md describes the fields.
+        """Return the documents of this rank's batch in a step, as JSON; docs/guides/trace.md describes the fields.
 
         Steps count from 0 at the start of the stream, with this loader's batch size and number of ranks, wherever the
         loader is now. A padded batch has fewer samples.

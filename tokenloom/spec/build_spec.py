@@ -40,7 +40,8 @@ class Pack(SpecModel):
     """A packing whose samples are counted during the build, so that readers need not count them."""
 
     packing: PackingName = Field(
-        title="Packing", description="best_fit: whole documents with little padding; docs/format.md describes all"
+        title="Packing",
+        description="best_fit: whole documents with little padding; docs/reference/format.md describes all",
     )
     seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens per sample", description="seq_len of the reader")
     overlong: Overlong | None = Field(

@@ -309,7 +309,7 @@ class TokensSource(_FileSource):
     model_config = ConfigDict(title="Tokens")
     kind: Literal["tokens"] = kind_field("tokens")
     format: Literal["megatron", "olmo", "llmc", "nanogpt", "datatrove", "huggingface"] = Field(
-        title="Format", description="Whose files they are; docs/imports.md describes each"
+        title="Format", description="Whose files they are; docs/guides/imports.md describes each"
     )
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int32", "int64"] | None = Field(
         None, title="Type", description="Of an id, in formats whose files do not say it: olmo, nanogpt, datatrove"

@@ -2,8 +2,9 @@
 
 The glob functions of Python and of fsspec silently skip folders that can't be read; on_error="raise" of fsspec works
 for their first level only. Below `**`, those of pathlib and fsspec skip linked folders, and that of glob follows a loop
-of links 40 times (docs/decisions.md). Here, `*`, `?` and `[...]` match within one part of the path; `**`, as a whole
-part, matches any number of folders. Links are followed, except below `**` a link that leads back to a folder above it.
+of links 40 times (docs/project/decisions.md). Here, `*`, `?` and `[...]` match within one part of the path; `**`, as a
+whole part, matches any number of folders. Links are followed, except below `**` a link that leads back to a folder
+above it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parse JSON: a single value, or the values of a large array one after the other.
 
 Both use Python's own parser, so a value means the same in JSON lines and in an array. (ijson 3.6 silently reads an
-escaped lone surrogate as "?"; docs/decisions.md.)
+escaped lone surrogate as "?"; docs/project/decisions.md.)
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ sources:                            # one or more; the documents of all are shuf
   # - {kind: huggingface, name: org/name, config: default, split: train, revision: main}
   # - {kind: text, path: "old/**/*.txt", leave_out: ["drafts/"], encoding: [utf-8, utf-16, cp1252]}
   # - {kind: csv, path: data/*.csv, header: false, columns: [label, title, text]}
-  # - {kind: jsonl, path: chats.jsonl, messages: messages}   # conversations: docs/input.md
-  # and arrow (datasets.save_to_disk), arrayrecord: docs/input.md
+  # - {kind: jsonl, path: chats.jsonl, messages: messages}   # conversations: docs/guides/inputs.md
+  # and arrow (datasets.save_to_disk), arrayrecord: docs/guides/inputs.md
 
 tokenizer: {kind: tiktoken, name: gpt2}
 # tokenizer: {kind: byte}                                   # UTF-8 bytes; needs no vocabulary
@@ -48,7 +48,7 @@ seed: 0                             # of the order of the documents
 shard_tokens: 100_000_000
 packs: []                           # {packing: best_fit, seq_len: 2048}: count these samples during the build
 
-# What a finished version must hold to be published (docs/gates.md). None of these is set by default.
+# What a finished version must hold to be published (docs/guides/checks.md). None of these is set by default.
 # checks:
 #   min_documents: 1000
 #   min_tokens: 1_000_000

@@ -1,4 +1,4 @@
-"""The order of samples: which sample is at each position of the endless stream. docs/order.md defines it.
+"""The order of samples: which sample is at each position of the endless stream. docs/concepts/order.md defines it.
 
 epochs        the orders "block", "full" and "sequential", epoch after epoch
 permutation   the keyed permutation that moves shards and samples

@@ -1,7 +1,8 @@
 """The order of samples: pure functions of (sample counts, seed, order, lanes, epoch, position).
 
-docs/order.md defines it. A position of the endless stream is `epoch * num_samples + position in the epoch`. The memory
-that the order of an epoch takes grows with the number of shards, not of samples: a keyed permutation moves the samples.
+docs/concepts/order.md defines it. A position of the endless stream is `epoch * num_samples + position in the epoch`.
+The memory that the order of an epoch takes grows with the number of shards, not of samples: a keyed permutation moves
+the samples.
 
 Golden values in tests/reader/test_order.py pin it: a change here is a new ORDER_VERSION.
 """
