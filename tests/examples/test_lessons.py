@@ -1,0 +1,122 @@
+"""Lessons run, their pages show the code that runs, and charts and output become the parts of a page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts import lessons
+
+pytest.importorskip("matplotlib", reason="lessons draw charts: pip install 'tokenloom[docs]'")
+_OUTPUT = re.compile(r"(\s*(```text\n.*?\n```|\|[^\n]*|!\[[^\n]*\]\([\w-]+\.svg\)))*\s*", re.DOTALL)
+_LESSON = '''\
+"""A lesson."""
+
+# %% [markdown]
+# # Title
+#
+# See [packing](../../docs/guides/packing.md).
+
+# %%
+from tokenloom.examples.lesson_tools import begin, chart, command, save_chart, show_table, sized
+
+begin("tiny")
+figure, axes = chart("x", "y")
+axes.plot([1, 2], label="a line")
+save_chart(figure, "tiny-1.svg", "A line")
+
+# %%
+print("text")
+version = command("python -c 'import os; print(os.getcwd())'")
+show_table(("processes", version.num_processes), ("size", sized("full", "small")))
+'''
+_PAGE = """\
+<!-- Written by scripts/lessons.py from NAME: change that, and run it again. -->
+
+# Title
+
+See [packing](../guides/packing.md).
+
+```python
+from tokenloom.examples.lesson_tools import begin, chart, command, save_chart, show_table, sized
+
+begin("tiny")
+figure, axes = chart("x", "y")
+axes.plot([1, 2], label="a line")
+save_chart(figure, "tiny-1.svg", "A line")
+```
+
+![A line](tiny-1.svg)
+
+```python
+print("text")
+version = command("python -c 'import os; print(os.getcwd())'")
+show_table(("processes", version.num_processes), ("size", sized("full", "small")))
+```
+
+```text
+text
+$ python -c 'import os; print(os.getcwd())'
+/home/you/lesson-tiny
+```
+
+| what | measured |
+|---|---:|
+| processes | 1 |
+| size | small |
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENLOOM_LESSON", "small")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+
+
+def test_a_lesson_becomes_a_page_with_its_code_output_and_charts(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.py"
+    path.write_text(_LESSON)
+    assert lessons.run_lesson(path, tmp_path) == _PAGE.replace("NAME", "examples/lessons/" + path.name)
+    svg = (tmp_path / "lesson-tiny" / "tiny-1.svg").read_text()
+    assert ">a line<" not in svg  # no legend was asked for
+    assert ">x</text>" in svg  # text is text
+    assert "<dc:date>" not in svg
+    lessons.run_lesson(path, tmp_path)
+    assert (tmp_path / "lesson-tiny" / "tiny-1.svg").read_text() == svg
+
+
+def test_an_error_in_a_cell_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text('"""A lesson."""\n\n# %%\nprint()\n\n# %%\nundefined\n')
+    with pytest.raises(NameError) as raised:
+        lessons.run_lesson(path, tmp_path)
+    assert (raised.traceback[-1].path, raised.traceback[-1].lineno + 1) == (path, 7)
+
+
+@pytest.mark.parametrize("name", lessons.names())
+def test_a_lesson_runs_reduced(name: str, tmp_path: Path) -> None:
+    _check_table_at_end(lessons.run_lesson(lessons.LESSONS / f"{name}.py", tmp_path))
+
+
+@pytest.mark.parametrize("name", lessons.names())
+def test_the_page_of_a_lesson_shows_its_script(name: str) -> None:
+    page = (lessons.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    text, _, ran = page.rpartition("\nMeasured on ")
+    assert re.match(r"\d{4}-\d\d-\d\d in \d+ s, \d+ s of processor time, on: .*\n$", ran)
+    _check_table_at_end(text)
+    rest = text.partition("-->\n")[2]
+    for cell in lessons.cells((lessons.LESSONS / f"{name}.py").read_text(encoding="utf-8")):
+        output, found, rest = rest.partition(f"\n{cell.markdown()}\n")
+        assert found, f"run `python scripts/lessons.py {name}`: the page lacks\n{cell.markdown()}"
+        assert _OUTPUT.fullmatch(output), f"run `python scripts/lessons.py {name}`: the script lacks\n{output}"
+    for chart in re.findall(r"!\[.+\]\((.*)\)", text):
+        assert (lessons.PAGES / chart).exists()
+
+
+def _check_table_at_end(page: str) -> None:
+    """The last part of a page is a table with at least three figures."""
+    table = page.rstrip().rpartition("\n\n")[2].splitlines()
+    assert len(table) >= 5
+    assert all(line.startswith("|") for line in table)
