@@ -1,4 +1,4 @@
-"""README.md and docs/guides/training.md can be followed from top to bottom, on real text."""
+"""README.md and the pages on training can be followed from top to bottom, on real text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiktoken_cache")
-@pytest.mark.parametrize("pages", ["README", pytest.param("README and training.md", marks=full_only)])
+@pytest.mark.parametrize("pages", ["README", pytest.param("README and training", marks=full_only)])
 def test_pages_run_from_top_to_bottom_in_one_process(pages: str, tmp_path: Path, data_dir: Path) -> None:
-    """The training page alone, with small data, is tested in tests/docs/test_training_page.py."""
+    """The pages on training alone, with small data, are tested in tests/docs/test_training_page.py."""
     (tmp_path / "data").symlink_to(data_dir / "ag_news")
     environment = os.environ | {"PYTHONPATH": str(_ROOT), "HOME": str(tmp_path), "TOKENLOOM_UP_HOME": str(tmp_path)}
     environment.pop("PREFECT_API_URL", None)

@@ -1,4 +1,4 @@
-"""docs/guides/training.md is correct: its code runs unchanged and does what the page says."""
+"""The pages on training are correct: their code runs unchanged and does what they say."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ import torch.distributed as dist
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.counts import full_only
+from tests.docs.walk import TRAINING_PAGES
 from tests.reader.oracle import make_store
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = (_ROOT / "docs" / "guides" / "training.md").read_text(encoding="utf-8")
+#: The pages as one text, the title of each a heading of it.
+_PAGES = "\n#".join((_ROOT / page).read_text(encoding="utf-8") for page in TRAINING_PAGES)
 
 
 def _blocks(heading: str) -> list[str]:
     """Return the code blocks under a heading; "" for those before the first."""
-    section = _PAGE.split(f"\n## {heading}\n", 1)[1] if heading else _PAGE
+    section = _PAGES.split(f"\n## {heading}\n", 1)[1] if heading else _PAGES
     return re.findall(r"^```python\n(.*?)^```", section.split("\n## ", 1)[0], re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the datasets that the page names."""
+    """A folder with the datasets that the pages name."""
     folder = tmp_path_factory.mktemp("page")
     for dataset, length in (("news", 24), ("titles", 6)):
         texts = [f"def {dataset}_{i}(x):\n    return x + {i}\n" * (1 + i % length) for i in range(1500)]
@@ -45,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Run sections of the page, after its first block: page("Mixtures", ...) returns what they defined."""
+    """Run sections of the pages, after their first block: page("Mixtures", ...) returns what they defined."""
     monkeypatch.chdir(folder)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -53,7 +55,7 @@ def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def run(*headings: str) -> Any:
         namespace: dict[str, Any] = {}
         for block in [code for heading in ("", *headings) for code in _blocks(heading)]:
-            exec(compile(block, "docs/guides/training.md", "exec"), namespace)
+            exec(compile(block, "docs/guides", "exec"), namespace)
         return SimpleNamespace(**namespace)
 
     with torch.random.fork_rng(devices=[]):
@@ -62,13 +64,13 @@ def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_every_section_with_code_has_a_test_here() -> None:
-    headings = [h for h in re.findall(r"^## (.*)$", _PAGE, re.MULTILINE) if _blocks(h)]
+    headings = [h for h in re.findall(r"^## (.*)$", _PAGES, re.MULTILINE) if _blocks(h)]
     tests = Path(__file__).read_text(encoding="utf-8")
     assert [heading for heading in headings if f'"{heading}"' not in tests] == []
 
 
 def test_evaluation_and_resuming(page: Any) -> None:
-    names = page("Evaluation", "Stop and resume")
+    names = page("Evaluation", "Stop and resume", "Keep the version while you train")
     assert names.state["samples"] == 80
     assert 3 < names.total / names.num_labels < 7
     assert names.num_labels == len(names.validation) * 128
@@ -99,7 +101,7 @@ def _varlen(query: Any, key: Any, value: Any, ends: Any, other: Any, longest: in
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_packing_and_attention_within_documents(page: Any) -> None:
-    names = page("Packing and fields", "Attention within documents")
+    names = page("Packing: fill samples with documents", "Attention within documents")
     assert (names.batch["document_ids"].max(dim=1).values > 0).any()
     assert torch.allclose(names.dense, names.flexible, atol=1e-5)
     names.attend.__globals__["varlen_attn"] = _varlen

@@ -1,8 +1,8 @@
-"""A newcomer's walk: README.md's sections Build and Train, then docs/guides/training.md, from top to bottom.
+"""A newcomer's walk: README.md's sections Build and Train, then the pages on training, from top to bottom.
 
     python -m tests.docs.walk FOLDER [--readme-only]
 
-Commands run in FOLDER as a shell would run them; all Python blocks of both pages run in this one process, one after the
+Commands run in FOLDER as a shell would run them; all Python blocks of the pages run in this one process, one after the
 other. FOLDER/data holds the Parquet files of the pages. Raises AssertionError where a page shows other output.
 """
 
@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[2]
+_GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
+#: The pages on training, in the order in which their code runs.
+TRAINING_PAGES = [f"docs/guides/{name}.md" for name in _GUIDES]
 _TIME = re.compile(r"\b[\d.]+ s\b|\b\d+ min \d+ s\b")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -59,7 +62,7 @@ def run_python(code: str, page: str, names: dict[str, Any]) -> str:
 
 
 def walk(folder: Path, *, readme_only: bool) -> None:
-    """Follow both pages in `folder`."""
+    """Follow the pages in `folder`."""
     os.chdir(folder)
     names: dict[str, Any] = {}
     printed = ""
@@ -72,11 +75,12 @@ def walk(folder: Path, *, readme_only: bool) -> None:
             printed = run_python(text, "README.md", names)
         elif language == "text":
             assert printed == text, f"README.md shows {text!r}, its code printed {printed!r}"
-    for language, text in () if readme_only else blocks("docs/guides/training.md"):
-        if language == "console":
-            run_commands(text)
-        elif language == "python":
-            run_python(text, "docs/guides/training.md", names)
+    for page in () if readme_only else TRAINING_PAGES:
+        for language, text in blocks(page):
+            if language == "console":
+                run_commands(text)
+            elif language == "python":
+                run_python(text, page, names)
 
 
 if __name__ == "__main__":

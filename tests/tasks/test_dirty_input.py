@@ -1,4 +1,4 @@
-"""Dirty input: the table in docs/guides/inputs.md, by the tables of tests/builders/dirty_files.py and tests here."""
+"""Dirty input: the table in docs/guides/rows.md, by the tables of tests/builders/dirty_files.py and tests here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, make_reader
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "inputs.md"
+PAGE = ROOT / "docs" / "guides" / "rows.md"
 
 
 def texts_of(path: Path, kind: str = "jsonl", **options: Any) -> list[str | None]:

@@ -25,7 +25,7 @@ sources:                            # one or more; the documents of all are shuf
   # - {kind: huggingface, name: org/name, config: default, split: train, revision: main}
   # - {kind: text, path: "old/**/*.txt", leave_out: ["drafts/"], encoding: [utf-8, utf-16, cp1252]}
   # - {kind: csv, path: data/*.csv, header: false, columns: [label, title, text]}
-  # - {kind: jsonl, path: chats.jsonl, messages: messages}   # conversations: docs/guides/inputs.md
+  # - {kind: jsonl, path: chats.jsonl, messages: messages}   # docs/guides/conversations.md
   # and arrow (datasets.save_to_disk), arrayrecord: docs/guides/inputs.md
 
 tokenizer: {kind: tiktoken, name: gpt2}
