@@ -68,7 +68,7 @@ def _plan_figures(sizes: Sizes, rounds: int) -> list[Figure]:
 
 
 def best_fit_decreasing(lengths: NDArray[np.int64]) -> int:
-    """Return the number of samples of a simple best-fit-decreasing; docs/reference/format.md defines an item."""
+    """Return the number of samples of a simple best-fit-decreasing; docs/concepts/packing.md defines a row."""
     full = (lengths - 1) // SEQ_LEN
     rests = lengths - full * SEQ_LEN
     items = np.sort(rests[(rests > 1) | (full == 0)])[::-1].tolist()

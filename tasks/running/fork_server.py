@@ -37,7 +37,7 @@ _ENVIRONMENT = {
     "MIMALLOC_ARENA_EAGER_COMMIT": "0",  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-# Reference libraries allocate for each word: faster in huge pages and without fast bins (docs/project/decisions.md).
+# Reference libraries allocate for each word: huge pages and no fast bins help (docs/project/decisions-running.md).
 _DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mxfast=0"}
 
 

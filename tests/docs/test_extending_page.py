@@ -1,4 +1,4 @@
-"""docs/guides/extending.md is correct: the kinds that it adds pass the conformance tests."""
+"""The pages on extending are correct: the kinds that they add pass the conformance tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tokenloom.spec import sources as spec_sources
 from tokenloom.spec.base import SpecModel
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
+_NAMES = "extending.md", "extending-tokenizers.md", "extending-packings.md"
+PAGES = "".join((ROOT / "docs" / "guides" / name).read_text(encoding="utf-8") for name in _NAMES)
 SOURCE_TEST = """
 import sqlite3
 from collections.abc import Sequence
@@ -70,14 +71,14 @@ tokenizers._MODULES["character"] = "character"
 
 
 def block(beginning: str) -> str:
-    """Return the code block of the page with this beginning."""
-    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    """Return the code block of the pages with this beginning."""
+    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", PAGES, re.DOTALL | re.MULTILINE)
     return next(code for code in blocks if code.startswith(beginning))
 
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """A folder with the files of the page."""
+    """A folder with the files of the pages."""
     (tmp_path / "sqlite_rows.py").write_text(block('"""SQLite'))
     (tmp_path / "character.py").write_text(block('"""Unicode'))
     (tmp_path / "beginnings.py").write_text(block('"""The packing'))

@@ -1,4 +1,4 @@
-"""docs/reference/format.md is correct: its code reads the files of a build, and its tables describe their fields."""
+"""The pages on the files of a store are correct: their code reads a build, and their tables describe its fields."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from tokenloom.storage.formats.classes import (
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.versions.published import version_path
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "format.md"
+_REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGES = "\n".join((_REFERENCE / name).read_text(encoding="utf-8") for name in ("format.md", "format-json.md"))
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,16 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def code(name: str) -> Any:
     """Return the function `name` of the page's code blocks, run unchanged."""
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGES, re.DOTALL | re.MULTILINE)
     block = next(block for block in blocks if f"def {name}(" in block)
     namespace: dict[str, Any] = {}
-    exec(compile(block, str(PAGE), "exec"), namespace)
+    exec(compile(block, "docs/reference", "exec"), namespace)
     return namespace[name]
 
 
 def tables(heading: str) -> list[list[list[str]]]:
     """Return the tables under a heading: rows of cells, without the header and its separator."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = re.split(r"^## ", text.split(f"\n## {heading}", 1)[1], flags=re.MULTILINE)[0]
+    section = re.split(r"^## ", PAGES.split(f"\n## {heading}", 1)[1], flags=re.MULTILINE)[0]
     found = []
     for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
         rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
@@ -101,8 +101,7 @@ def first_names(table: list[list[str]]) -> list[str]:
 
 
 def test_the_readers_code_on_the_page_is_short_and_needs_only_numpy() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_shard" in block)
+    block = next(block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "read_shard" in block)
     assert len(block.splitlines()) <= 20
     assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["json", "struct", "numpy"]
 
@@ -215,7 +214,7 @@ def test_the_table_of_block_checksums_accounts_for_every_byte(built: Built) -> N
         checksums = b"".join(xxhash.xxh3_128_digest(block) for block in blocks)
         assert data[position:-16] == shard[:header_bytes] + checksums
         assert data[-16:] == xxhash.xxh3_128_digest(data[:-16])
-    assert f"{BLOCK_BYTES:,}" in PAGE.read_text(encoding="utf-8")
+    assert f"{BLOCK_BYTES:,}" in PAGES
 
 
 def test_the_section_of_a_mask_follows_the_checksums_of_its_shard(masked: Built) -> None:
@@ -231,8 +230,7 @@ def test_the_section_of_a_mask_follows_the_checksums_of_its_shard(masked: Built)
 
 
 def test_the_code_on_the_page_reads_a_mask_and_applies_a_policy(masked: Built, tmp_path: Path) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "read_mask" in block)
+    block = next(block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "read_mask" in block)
     assert len(block.splitlines()) <= 20
     assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["numpy"]
     read_mask = code("read_mask")
@@ -291,7 +289,7 @@ def test_the_code_on_the_page_reads_signed_files(built: Built) -> None:
 
 
 def test_the_signed_example_on_the_page_equals_what_the_writer_writes() -> None:
-    lines = re.findall(r'^    (\{"a":1,"checksum".*)$', PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = re.findall(r'^    (\{"a":1,"checksum".*)$', PAGES, re.MULTILINE)
     assert lines == [sign({"a": 1}).decode()]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_NAMES_OTHERS = ("docs/project/notebook/", "docs/guides/extending.md")  # old notes, and files that a reader creates
+_NAMES_OTHERS = ("docs/project/notebook/", "docs/guides/extending")  # old notes, and files that a reader creates
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])
 _FOLDERS = "benchmarks|docs|examples|flows|storage|tasks|tests|tokenloom"
 

@@ -1,4 +1,4 @@
-"""docs/guides/trainers.md is correct: its code runs with the released trainers, and gives our batches or documents.
+"""The pages on trainers are correct: their code runs with the released trainers, and gives our batches or documents.
 
 A trainer that takes our loader stops after 20 steps; another process resumes it. Both together give what a loader of
 ours gives alone.
@@ -25,7 +25,7 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.formats.classes import learned_classes
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = "docs/guides/trainers.md"
+_PAGES = "docs/guides/trainers.md", "docs/guides/trainers-files.md"
 _VOCAB_SIZE = 4096  # of the page
 _SEQ_LEN = 64  # of the page
 
@@ -49,9 +49,19 @@ def folder(made: dict[str, Exportable], monkeypatch: pytest.MonkeyPatch) -> Path
     return folder
 
 
+def _headings() -> dict[str, str]:
+    """Return the page of each section."""
+    texts = {page: (_ROOT / page).read_text(encoding="utf-8") for page in _PAGES}
+    return {heading: page for page in _PAGES for heading in re.findall(r"^## (.*)$", texts[page], re.MULTILINE)}
+
+
+def _blocks(heading: str) -> list[tuple[str, str]]:
+    return list(blocks(_headings()[heading], heading))
+
+
 def _run(environment: str, heading: str, check: str, before: str = "", given: object = None) -> Any:
     """Run the commands of a section here, then its code and a check in an environment; return what that prints last."""
-    found = list(blocks(_PAGE, heading))
+    found = _blocks(heading)
     for language, text in found:
         if language == "console" and given is None:
             run_commands(text)
@@ -61,9 +71,8 @@ def _run(environment: str, heading: str, check: str, before: str = "", given: ob
 
 
 def test_every_section_with_code_has_a_test_here() -> None:
-    headings = re.findall(r"^## (.*)$", (_ROOT / _PAGE).read_text(encoding="utf-8"), re.MULTILINE)
     tests = Path(__file__).read_text(encoding="utf-8")
-    assert [heading for heading in headings if list(blocks(_PAGE, heading)) and f'"{heading}"' not in tests] == []
+    assert [heading for heading in _headings() if _blocks(heading) and f'"{heading}"' not in tests] == []
 
 
 # ---- trainers that take our loader
@@ -250,7 +259,7 @@ print(json.dumps([len(train), len(stream) // 64]))
 
 
 def test_megatron_core_reads_our_documents(folder: Path, made: dict[str, Exportable]) -> None:
-    run_commands(next(text for language, text in blocks(_PAGE, "Megatron-core on an export") if language == "console"))
+    run_commands(next(text for language, text in _blocks("Megatron-core on an export") if language == "console"))
     documents = made["news"].documents["train"]
     num_samples, whole = _run("megatron", "Megatron-core on an export", _MEGATRON, given=documents)
     assert num_samples in (whole, whole - 1)

@@ -1,5 +1,6 @@
-"""A newcomer's walk through docs/guides/prefect.md by clicks: a build from the form, a look at it, schedules of a spec
-file.
+"""A newcomer's walk by clicks through docs/guides/prefect.md and schedules.md.
+
+It builds from the form, looks at the run, and makes schedules of a spec file:
 
     python -m tests.up.walk FOLDER
 
@@ -94,7 +95,7 @@ def look_at_the_run(page: Page) -> None:
 
 def write_spec(folder: Path, dataset: str) -> None:
     """Write the page's spec file for a dataset, with the byte tokenizer because a vocabulary may need a download."""
-    (spec,) = (text for language, text in blocks("docs/guides/prefect.md", "Schedule rebuilds") if language == "yaml")
+    (spec,) = (text for language, text in blocks("docs/guides/schedules.md", "Schedule rebuilds") if language == "yaml")
     assert "dataset: news\n" in spec and "{kind: tiktoken, name: gpt2}" in spec
     spec = spec.replace("{kind: tiktoken, name: gpt2}", "byte").replace("dataset: news", f"dataset: {dataset}")
     (folder / "specs").mkdir(exist_ok=True)

@@ -41,7 +41,7 @@ class Pack(SpecModel):
 
     packing: PackingName = Field(
         title="Packing",
-        description="best_fit: whole documents with little padding; docs/reference/format.md describes all",
+        description="best_fit: whole documents with little padding; docs/concepts/packing.md describes all",
     )
     seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens per sample", description="seq_len of the reader")
     overlong: Overlong | None = Field(

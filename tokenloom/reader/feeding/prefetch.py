@@ -5,7 +5,7 @@ when the interpreter exits, and after an exception, which the consumer gets with
 such thread and must make its own Prefetcher.
 
 The thread rests while the consumer never releases Python's lock: a batch of 8 x 2,048 tokens that is requested at once
-took 20 to 36 us through the thread, and 17 without it; docs/project/decisions.md has more.
+took 20 to 36 us through the thread, and 17 without it; docs/project/decisions-running.md has more.
 
 Both sides communicate through queues of the standard library's C code, which an interrupt can't leave locked.
 """

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PAGE = 4096
-_MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions.md
+_MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions-running.md
 _WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
 _WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
 _MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes

@@ -1,4 +1,4 @@
-"""What a trace returns: plain dicts, which `--json` prints; docs/reference/format.md describes the fields."""
+"""What a trace returns: plain dicts, which `--json` prints; docs/reference/format-json.md has the fields."""
 
 from __future__ import annotations
 
