@@ -14,7 +14,7 @@ from tokenloom.cli.main import main
 from tokenloom.cli.parser import make_parser
 
 _PAGE = Path(__file__).parents[2] / "docs" / "project" / "design.md"
-_SERVERS = {"up", "deploy", "demo", "bench"}  # tests of their own run them
+_ELSEWHERE = {"up", "deploy", "demo", "bench", "doctor"}  # tests of their own run them
 
 
 def _rows() -> dict[str, str]:
@@ -70,7 +70,7 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
 
 def test_the_table_has_every_command() -> None:
     assert sorted(_rows()) == sorted(_commands())
-    assert set(_arguments("", "", "")) | _SERVERS == set(_commands())
+    assert set(_arguments("", "", "")) | _ELSEWHERE == set(_commands())
 
 
 @pytest.mark.parametrize("command", _commands())
@@ -79,7 +79,7 @@ def test_each_command_ends_with_0_1_or_2_as_the_table_says(
 ) -> None:
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     assert main([command, "--no-such-option"]) == 2
-    if command in _SERVERS:
+    if command in _ELSEWHERE:
         return
     arguments = _arguments(str(folder / "store"), str(folder / "spec.yaml"), str(tmp_path / "new.yaml"))[command]
     assert main([command, *arguments]) == 0
@@ -104,6 +104,7 @@ def _failing_publication(folder: Path) -> list[str]:
 _NO: dict[str, Callable[[Path], list[str]]] = {
     "build": _failing_build,
     "publish": _failing_publication,
+    "doctor": lambda folder: ["doctor", str(folder / "spec.yaml")],  # a file, so not a store
     "where": lambda folder: ["where", f"{folder}/store/data", "--path", "nothing", "--row", "0"],
     "verify": lambda folder: ["verify", f"{folder}/store/data", "--workers", "0"],
 }
@@ -118,6 +119,6 @@ def test_exactly_the_commands_of_the_table_answer_no_with_3(tmp_path: Path) -> N
     assert main(_NO["publish"](tmp_path)) == 3
     version = Path(build(spec).reference.replace("@", "/versions/"))
     assert main(_NO["build"](tmp_path)) == 3  # the same, which exists
-    assert main(_NO["where"](tmp_path)) == 3
+    assert main(_NO["doctor"](tmp_path)) == main(_NO["where"](tmp_path)) == 3
     next(version.glob("train/*.tok")).write_bytes(b"damaged")
     assert main(_NO["verify"](tmp_path)) == 3

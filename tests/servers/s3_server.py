@@ -22,6 +22,16 @@ from tests.servers.faulty_proxy import FaultyProxy
 
 BUCKET = "corpora"
 _HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
+#: for clients of a server of tests, whose address is in AWS_ENDPOINT_URL
+S3_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "an-access-key-id",
+    "AWS_SECRET_ACCESS_KEY": "a-secret-access-key",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "NO_PROXY": "127.0.0.1",
+}
 
 
 @contextmanager
@@ -48,17 +58,7 @@ def s3_server() -> Iterator[str]:
 def proxied_s3(url: str) -> Iterator[FaultyProxy]:
     """Put a proxy that fails as planned before the S3 server; meanwhile the environment sends s3:// through it."""
     with FaultyProxy(url) as proxy, pytest.MonkeyPatch.context() as patch:
-        variables = {
-            "AWS_ENDPOINT_URL": proxy.url,
-            "AWS_ACCESS_KEY_ID": "an-access-key-id",
-            "AWS_SECRET_ACCESS_KEY": "a-secret-access-key",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "NO_PROXY": "127.0.0.1",
-        }
-        for name, value in variables.items():
+        for name, value in {**S3_ENVIRONMENT, "AWS_ENDPOINT_URL": proxy.url}.items():
             patch.setenv(name, value)
         patch.delenv("AWS_PROFILE", raising=False)
         yield proxy

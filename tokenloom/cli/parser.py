@@ -35,6 +35,7 @@ _COMMANDS = {  # each is a module of cli/commands with add_arguments(parser) and
     "verify": "read every byte of a version and list the damaged files; exit code 3 if there are any",
     "pack": "count a version's samples before its readers do, and show the cost of each packing",
     "export": "write a version as files of another trainer",
+    "doctor": "check the installation, this machine, stores and Prefect's server; exit code 3 if a build would fail",
     "demo": "build a dataset from Python's own sources and train a model on it",
 }
 _BENCHMARKS = {"read": "measure how simulated training processes get their batches"}

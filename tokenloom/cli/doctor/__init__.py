@@ -1,0 +1,1 @@
+"""What `tokenloom doctor` looks at; each module returns findings, and imports only what is installed."""
