@@ -93,21 +93,21 @@ def build_with_mkdocs(config: Path) -> None:
 
 def build_site(folder: Path, mkdocs: bool = False) -> Path:
     """Build the site below a folder and return it; warnings are errors."""
+    config = folder / "mkdocs.yml"
     if folder != ROOT:
-        shutil.copyfile(ROOT / "mkdocs.yml", folder / "mkdocs.yml")
+        shutil.copyfile(ROOT / "mkdocs.yml", config)
     collect(folder / "build/pages")
-    if mkdocs:
-        build_with_mkdocs(folder / "mkdocs.yml")
-    else:
-        build_with_zensical(folder / "mkdocs.yml")
+    (build_with_mkdocs if mkdocs else build_with_zensical)(config)
     return folder / "site"
 
 
 def main() -> None:
     """Build the site as the command line says."""
     parser = argparse.ArgumentParser(description="Build the site into site/.")
+    parser.add_argument("--folder", type=Path, default=ROOT, help="where to build it; the clone, if not given")
     parser.add_argument("--mkdocs", action="store_true", help="build with MkDocs in place of Zensical")
-    site = build_site(ROOT, parser.parse_args().mkdocs)
+    arguments = parser.parse_args()
+    site = build_site(arguments.folder.resolve(), arguments.mkdocs)
     print(f"python -m http.server --directory {os.path.relpath(site)}")
 
 

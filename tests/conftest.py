@@ -70,8 +70,8 @@ def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyPro
         yield proxy
 
 
-#: Folders whose tests run in one process, because they share a server; otherwise each file runs in one process.
-ONE_PROCESS = ("flows", "up")
+#: Folders whose tests share a server or a site and so run in one process; otherwise each file runs in one process.
+ONE_PROCESS = ("flows", "site", "up")
 #: The longest groups start first, so that no process is left with a long file while the others are idle.
 FIRST = ("up", "own_servers/test_up_faults.py", "flows", "own_servers/test_postgres.py", "tasks/test_memory.py")
 
@@ -95,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 #: Folders of tests that are all slow: whole builds, servers, programs.
-SLOW_FOLDERS = ("benchmarks", "builds", "examples", "own_servers", "peers", "up")
+SLOW_FOLDERS = ("benchmarks", "builds", "examples", "own_servers", "peers", "site", "up")
 #: Fixtures that start a server: the tests that use them are slow.
 SERVERS = {"azurite_url", "migrated", "prefect_server", "s3_proxy", "s3_url"}
 
