@@ -83,7 +83,7 @@ _ANSWERS = {
     "resume with another batch size": "guides/resuming/",
     "chat template": "guides/templates/",
     "export megatron": "guides/exports/",
-    "nightly schedule": "guides/prefect/",
+    "nightly schedule": "guides/schedules/",
     "free the disk": "guides/retention/",
     "s3 credentials": "guides/object-stores/",
     "special tokens in text": "guides/tokenizers/",
