@@ -209,12 +209,12 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
     "chat": 1_645,
-    "cli": 2_880,
+    "cli": 3_020,
     "examples": 1_400,  # of which four lessons 750
     "flows": 1_090,
     "reader": 2_965,
     "server": 645,
-    "spec": 1_440,
+    "spec": 1_540,
     "storage": 5_240,
     "tasks": 9_350,
     "tokenizers": 2_420,

@@ -29,19 +29,34 @@ from typing import Any
 
 
 class TokenloomError(Exception):
-    """The base class of all errors that tokenloom raises deliberately."""
+    """The base class of all errors that tokenloom raises deliberately; errors of no other class have this one.
+
+    A wrong argument of a Python function is a ValueError or a TypeError, as everywhere in Python.
+
+    What to do:
+        Read the end of the message, which names the next step. To handle every error of tokenloom, catch this class.
+    """
 
     exit_code = 1
 
 
 class SpecError(TokenloomError, ValueError):
-    """The spec or an option is wrong. The message names the key, the value, what is allowed, and the line."""
+    """The spec or an option is wrong. The message names the key, the value, what is allowed, and the line.
+
+    What to do:
+        Correct the line or the option that the message names, and run the command again.
+    """
 
     exit_code = 2
 
 
 class InputError(TokenloomError, ValueError):
-    """An input can't be read in the way its source describes. The message names the file and the row group or byte."""
+    """An input file is missing, damaged, or not what its source describes. The message names the file and the place.
+
+    What to do:
+        Repair the file, correct its source in the spec, or keep the file out with `leave_out`. Then run the build
+        again: it keeps what it has encoded.
+    """
 
     source: str | None = None  # the name of the source in the spec, set by naming_source
 
@@ -57,12 +72,16 @@ def naming_source(name: str) -> Iterator[None]:
 
 
 class BadRow(InputError):
-    """One row, or `num_rows` rows from it on, can't be used; `on_error: skip` leaves them out and lists them.
+    """One row of an input, or several rows from it on, can't be used.
+
+    What to do:
+        Correct the row, or set `documents.on_error: skip`: the build then leaves out such rows, counts them and lists
+        them in quarantine.jsonl. The message names another option if one helps.
 
     Args:
         message: names the file, the row, the rule and the next step.
         row: its number in the file; in a file of lines, its byte offset.
-        reason: one of tasks.sources.base.REASONS.
+        reason: what is wrong, in a word, as quarantine.jsonl says it; docs/guides/rows.md lists the words.
         num_rows: how many rows are affected.
         option: what to set instead if only some rows are like this one; "" if nothing helps.
     """
@@ -83,11 +102,15 @@ class BadRow(InputError):
 
 
 class BadConversation(InputError):
-    """A value is not a conversation, or its template can't render it; whoever knows the row makes it a BadRow.
+    """A value is not a conversation, or the chat template can't render it. In a build, a BadRow names the row.
+
+    What to do:
+        Correct the conversation, name its `layout` in the spec, or change the template. A build can skip such rows,
+        like any BadRow.
 
     Args:
         problem: what is wrong and the next step, without the place.
-        reason: one of tasks.sources.base.REASONS.
+        reason: what is wrong, in a word, as quarantine.jsonl says it; docs/guides/rows.md lists the words.
     """
 
     def __init__(self, problem: str, reason: str) -> None:
@@ -99,23 +122,46 @@ class BadConversation(InputError):
 
 
 class TokenizerError(TokenloomError, ValueError):
-    """A tokenizer can't be made from its definition, or it can't encode a text."""
+    """A tokenizer can't be loaded, can't encode a text, or returns invalid ids; or ids can't be decoded.
+
+    What to do:
+        Correct the `tokenizer` block of the spec, or the file that the message names. `tokenloom tokenizer SPEC` tries
+        a tokenizer without a build.
+    """
 
 
 class EncoderMismatch(TokenizerError):
-    """A fast encoder gave other ids than the reference library, or failed."""
+    """A fast encoder gave other ids than the tokenizer's library, or failed. A build then uses the library instead.
+
+    What to do:
+        Nothing in a build. If it is raised nevertheless, set `backend: reference` in the `tokenizer` block.
+    """
 
 
 class StoreError(TokenloomError, OSError):
-    """The store can't be read or written. The message names the path and the system's reason."""
+    """The store can't be read or written, or has no such dataset, version, tag or split. The message names the path.
+
+    What to do:
+        If something does not exist, list what does with `tokenloom ls STORE`. Else check the path or URL, the
+        credentials and the free space, and run the same command again.
+    """
 
 
 class VersionDeleted(StoreError):
-    """`tokenloom gc` has deleted the version, or is deleting it."""
+    """`tokenloom gc` has deleted the version, or is deleting it.
+
+    What to do:
+        Read another version, or build again from the same inputs and spec, which makes the same bytes. To keep one
+        next time, tag it, or read it with `lease=True`.
+    """
 
 
 class FormatError(TokenloomError, ValueError):
     """A file of the store is damaged or incomplete, or this release does not know its format.
+
+    What to do:
+        Run `tokenloom verify REF`: it lists every damaged file, and what to do. If the file is newer than this release,
+        upgrade tokenloom.
 
     Attributes:
         advice: what the command line says after the message.
@@ -125,7 +171,11 @@ class FormatError(TokenloomError, ValueError):
 
 
 class WorkError(TokenloomError, RuntimeError):
-    """A file in work/ is missing, damaged or must not be used. A build recreates it; StoreError if that does not help.
+    """A file in the folder work/ of a dataset is missing, damaged or must not be used. A build recreates it by itself.
+
+    What to do:
+        Run the build again. If it fails in the same way, check the disk; deleting the dataset's folder work/ loses no
+        version, but the cache of the next build, and the candidates that wait for publication.
 
     Args:
         message: what is wrong with which file.
@@ -141,17 +191,29 @@ class WorkError(TokenloomError, RuntimeError):
 
 
 class DistrustedEncoder(WorkError):
-    """Work files hold ids of a fast encoder that is distrusted. A build encodes the documents again."""
+    """Files in work/ hold ids of a fast encoder that gave wrong ids. A build encodes their documents again by itself.
+
+    What to do:
+        Run the build again, or `tokenloom build` before `tokenloom publish`.
+    """
 
 
 class CheckError(TokenloomError, RuntimeError):
-    """A check before publication failed, so nothing was published."""
+    """A check before publication failed, so nothing was published.
+
+    What to do:
+        The message says what was expected and what was found. Correct the inputs or the spec, and build again.
+    """
 
     exit_code = 3
 
 
 class ReencodingMismatch(CheckError):
-    """Documents that were encoded again have other ids than their shard.
+    """Documents that were encoded again have other ids than their shard, although no fast encoder is to blame.
+
+    What to do:
+        Build again. If it happens again, report it with the build.json of a version from the same spec: the library of
+        the tokenizer gave two results for one text.
 
     Args:
         found: what differs where.
@@ -167,7 +229,11 @@ class ReencodingMismatch(CheckError):
 
 
 class GateFailed(CheckError):
-    """A version did not pass the checks of its spec. It is kept, and `tokenloom publish --force` publishes it.
+    """A version did not pass the `checks` of its spec. It is kept, and no tag moves to it.
+
+    What to do:
+        Look at what the message lists. Correct the inputs or the limits and build again; or publish the candidate as it
+        is with `tokenloom publish REF --force --reason TEXT`.
 
     Args:
         message: names each check that failed, what it expected and found, and the next step.
@@ -185,7 +251,12 @@ class GateFailed(CheckError):
 
 
 class WorkerLost(TokenloomError, RuntimeError):
-    """A worker process died during its work (killed, out of memory). A retry may succeed."""
+    """A worker process died during its work: it was killed, or ran out of memory. A build retries the work twice.
+
+    What to do:
+        Run the same command again: it continues where it stopped. If workers run out of memory, use fewer of them
+        (`--workers`).
+    """
 
     is_transient = True  # see storage/stores/remote_errors.py
 

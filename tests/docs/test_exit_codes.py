@@ -1,27 +1,19 @@
-"""The table of exit codes in docs/project/design.md has every command, and each of its rows is true."""
+"""What the table of commands says of exit codes is true: it feeds `--help` and the reference of commands."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.builders.datasets import build, small_spec
+from tokenloom.cli.command_table import COMMANDS
 from tokenloom.cli.main import main
 from tokenloom.cli.parser import make_parser
 
-_PAGE = Path(__file__).parents[2] / "docs" / "project" / "design.md"
 _ELSEWHERE = {"up", "deploy", "demo", "bench", "doctor"}  # tests of their own run them
-
-
-def _rows() -> dict[str, str]:
-    """Return what exit code 3 means, by command."""
-    table = _PAGE.read_text(encoding="utf-8").partition("| command | 3 means |\n|---|---|\n")[2].partition("\n\n")[0]
-    cells = [line.strip("| ").split(" | ", 1) for line in table.splitlines()]
-    return {name: meaning for names, meaning in cells for name in re.findall("`([a-z]+)`", names)}
 
 
 def _commands() -> list[str]:
@@ -69,7 +61,7 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
 
 
 def test_the_table_has_every_command() -> None:
-    assert sorted(_rows()) == sorted(_commands())
+    assert sorted([*COMMANDS, "bench"]) == sorted(_commands())
     assert set(_arguments("", "", "")) | _ELSEWHERE == set(_commands())
 
 
@@ -111,7 +103,7 @@ _NO: dict[str, Callable[[Path], list[str]]] = {
 
 
 def test_exactly_the_commands_of_the_table_answer_no_with_3(tmp_path: Path) -> None:
-    assert {command for command, meaning in _rows().items() if meaning != "never"} == {*_NO, "demo"}
+    assert {name for name, command in COMMANDS.items() if command.no} == {*_NO, "demo"}
     spec = small_spec(tmp_path)
     path = tmp_path / "spec.yaml"
     path.write_text(spec.model_dump_json(exclude={"credentials", "runner"}))

@@ -10,12 +10,17 @@ from tokenloom.wording import seconds_of
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a version."""
-    parser.add_argument("reference", metavar="REF", help="STORE/DATASET@TAG_OR_VERSION (default: @latest)")
+    parser.add_argument("reference", metavar="REF", help="the version: STORE/DATASET@TAG_OR_VERSION (default: @latest)")
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a dataset."""
-    parser.add_argument("dataset", metavar="STORE/DATASET")
+    parser.add_argument("dataset", metavar="STORE/DATASET", help="the dataset: its store, and its name there")
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a store or a dataset in it."""
+    parser.add_argument("store", metavar="STORE[/DATASET]", help="the store: a folder or a URL; or a dataset in it")
 
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +30,7 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=positive,
         metavar="N",
-        help="a try-out: build only the first N documents of each source; its tag is tryout, never latest",
+        help="a try-out: build only the first N documents of each source; the tag tryout names it, never latest",
     )
 
 
@@ -61,7 +66,9 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 def add_source_spec(parser: argparse.ArgumentParser) -> None:
     """Add the argument that says where the sources of a version are now."""
     parser.add_argument(
-        "--spec", metavar="SPEC", help="a spec that says where the sources are now (default: the sources in build.json)"
+        "--spec",
+        metavar="SPEC",
+        help="a spec that says where the sources are now (default: where build.json says they were)",
     )
 
 

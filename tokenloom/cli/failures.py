@@ -8,20 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeGuard
 
+from tokenloom.cli.exit_codes import FAILED, INTERRUPTED, TERMINATED
 from tokenloom.cli.output import json_text
 from tokenloom.cli.parser import UsageError
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
 
-_FAILED = 1
-_INTERRUPTED = 130
 _EXPECTED = (TokenloomError, UsageError, KeyboardInterrupt)  # their messages need neither a class nor a traceback
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM ended the command, which cleans up as after Ctrl-C."""
 
-    exit_code = 143
+    exit_code = TERMINATED
 
 
 def raise_terminated(number: int, frame: object) -> NoReturn:
@@ -53,11 +52,11 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     if debug and not isinstance(error, KeyboardInterrupt):
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     message = _message(error, is_resumable)
-    prefix, suffix, code = "tokenloom: ", "", _FAILED
+    prefix, suffix, code = "tokenloom: ", "", FAILED
     if isinstance(error, UsageError):
         prefix, code = error.usage, error.exit_code
     elif isinstance(error, KeyboardInterrupt):
-        prefix, code = "", error.exit_code if isinstance(error, Terminated) else _INTERRUPTED
+        prefix, code = "", error.exit_code if isinstance(error, Terminated) else INTERRUPTED
     elif isinstance(error, TokenloomError):
         code = error.exit_code
     elif not _is_of_system(error):

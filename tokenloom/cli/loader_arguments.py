@@ -62,14 +62,25 @@ def add_loader_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     """Add the arguments of a loader, and return their group; their values are those of LoaderArguments."""
     group = parser.add_argument_group("the loader")
     group.add_argument("--seq-len", type=positive, metavar="T", help="tokens per sample")
-    group.add_argument("--packing", help=f"one of {', '.join(PACKINGS)} (default: concat)")
+    group.add_argument(
+        "--packing", metavar="NAME", help=f"how tokens become samples: {', '.join(PACKINGS)} (default: concat)"
+    )
     group.add_argument("--batch-size", type=positive, metavar="B", help="samples in a batch on one rank")
     group.add_argument("--world-size", type=positive, metavar="W", help="number of data-parallel ranks (default: 1)")
     group.add_argument("--seed", type=count, metavar="S", help="seed of the loader's order (default: 0)")
-    group.add_argument("--order", help="block (default), full or sequential")
-    group.add_argument("--lanes", type=positive, metavar="N", help="of the order block (default: the loader's)")
     group.add_argument(
-        "--state", metavar="FILE", help="JSON of loader.state_dict(), in place of split, seq-len, packing and order"
+        "--order", metavar="NAME", help="the order of samples: block, full or sequential (default: block)"
+    )
+    group.add_argument(
+        "--lanes",
+        type=positive,
+        metavar="N",
+        help="of the order block: how many runs of shards are read side by side (default: min(64, number of shards))",
+    )
+    group.add_argument(
+        "--state",
+        metavar="FILE",
+        help="a file with the JSON of loader.state_dict(), in place of split, seq-len, packing, order, seed and lanes",
     )
     group.add_argument(
         "--store",

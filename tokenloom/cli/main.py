@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenloom.cli.exit_codes import READER_ENDED
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
 from tokenloom.cli.output import Output, drop_output, json_text, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
@@ -25,16 +26,11 @@ if TYPE_CHECKING:
 #: Run again after an interruption, these continue where they stopped.
 _RESUMABLE = ("build", "demo", "export", "gc", "publish")
 _WITHOUT_PANDAS = ("build", "demo", "publish", "plan", "report", "verify", "trace", "where")
-_READER_ENDED = 141  # 128 + SIGPIPE, as shells show for `ls | head`; the work of a build is done by then
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code.
-
-    0 done, 1 failed, 2 usage, 3 a validation failed, 130 interrupted by Ctrl-C, 141 the reader of stdout ended, 143
-    ended by SIGTERM.
-    """
+    """Run one command; return its exit code, one of EXIT_CODES."""
     if argv is None:
         _use_utf8()
         _collect_less_often()
@@ -47,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run_reporting_errors(sys.argv[1:] if argv is None else argv, is_program=argv is None)
     except BrokenPipeError:  # the process that reads our output ended: `tokenloom ls | head`
         drop_output()
-        return _READER_ENDED
+        return READER_ENDED
 
 
 def _use_utf8() -> None:

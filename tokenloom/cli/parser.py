@@ -11,34 +11,10 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from tokenloom import __version__
+from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, Command
+from tokenloom.cli.exit_codes import NO
 
-_COMMANDS = {  # each is a module of cli/commands with add_arguments(parser) and run(**arguments, out)
-    "init": "write a commented starter spec",
-    "plan": "show what a build would read, make and reuse",
-    "build": "build and publish a version",
-    "tokenizer": "show a spec's tokenizer, what encodes with it and how fast",
-    "publish": "publish a version whose checks failed, with a reason",
-    "ls": "list the datasets of a store, or the versions of a dataset",
-    "inspect": "show what a version contains",
-    "peek": "show decoded documents and where they come from",
-    "report": "write a page with the figures of a version",
-    "trace": "show the documents in a batch or a sample",
-    "where": "find a document, and the training steps that see it",
-    "diff": "compare two versions document by document",
-    "tag": "let a tag name a version",
-    "rollback": "let a tag name the version again that it named before",
-    "log": "show which versions a tag named, since when and why",
-    "du": "show what uses the space of a store or a dataset",
-    "gc": "retire and delete versions that no rule, tag or lease keeps, and leftovers",
-    "up": "start a Prefect server with the deployments and a worker",
-    "deploy": "create the deployments on a running Prefect server",
-    "verify": "read every byte of a version and list the damaged files; exit code 3 if there are any",
-    "pack": "count a version's samples before its readers do, and show the cost of each packing",
-    "export": "write a version as files of another trainer",
-    "doctor": "check the installation, this machine, stores and Prefect's server; exit code 3 if a build would fail",
-    "demo": "build a dataset from Python's own sources and train a model on it",
-}
-_BENCHMARKS = {"read": "measure how simulated training processes get their batches"}
+_EXAMPLE = "example: "
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
 
@@ -57,6 +33,15 @@ class UsageError(Exception):
         self.usage = usage
 
 
+class _Paragraphs(argparse.HelpFormatter):
+    """A formatter that keeps the paragraphs of a description and an epilog, and an example on one line."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        parts = text.split("\n\n")
+        return "\n\n".join(part if part.startswith(_EXAMPLE) else fill(part, width, indent) for part in parts)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that raises UsageError; argparse's own prints the error and ends the program.
 
@@ -67,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+        super().__init__(**options, allow_abbrev=False, formatter_class=_Paragraphs)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
@@ -105,15 +90,21 @@ def make_parser() -> argparse.ArgumentParser:
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
-    for name, text in _COMMANDS.items():
-        _add_parser(commands, name, text, f"tokenloom.cli.commands.{_MODULES.get(name, name)}", shared)
+    for name, command in COMMANDS.items():
+        _add_parser(commands, name, command, f"tokenloom.cli.commands.{_MODULES.get(name, name)}", shared)
     bench = commands.add_parser("bench", help="run a benchmark")
     benchmarks = bench.add_subparsers(dest="benchmark", metavar="BENCHMARK", parser_class=_CommandParser)
-    for name, text in _BENCHMARKS.items():
-        _add_parser(benchmarks, name, text, f"tokenloom.cli.bench.{name}", shared)
+    for name, command in BENCHMARKS.items():
+        _add_parser(benchmarks, name, command, f"tokenloom.cli.bench.{name}", shared)
     return parser
 
 
-def _add_parser(parsers: Any, name: str, text: str, module: str, shared: argparse.ArgumentParser) -> None:
-    parser = parsers.add_parser(name, parents=[shared], help=text, description=f"{text[0].upper()}{text[1:]}.")
+def _add_parser(parsers: Any, name: str, command: Command, module: str, shared: argparse.ArgumentParser) -> None:
+    text = command.text
+    epilog = f"{_EXAMPLE}tokenloom {command.example}"
+    if command.no:
+        epilog += f"\n\nexit code {NO}: {command.no[0].lower()}{command.no[1:]}"
+    parser = parsers.add_parser(
+        name, parents=[shared], help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog
+    )
     parser.set_defaults(module=module)

@@ -31,13 +31,17 @@ class TagResult(Result):
 
 def add_tag_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that names a tag."""
-    parser.add_argument("--tag", default="latest", help="default: latest")
+    parser.add_argument("--tag", default="latest", help="the tag (default: latest)")
 
 
 def add_move_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a move."""
-    parser.add_argument("--reason", metavar="TEXT", help="why, for the tag's log")
-    parser.add_argument("--allow-tryout", action="store_true", help="let latest name a try-out, made with --limit")
+    parser.add_argument("--reason", metavar="TEXT", help="why the tag moves, for its log")
+    parser.add_argument(
+        "--allow-tryout",
+        action="store_true",
+        help="allow latest to name a try-out, a version that was built with --limit",
+    )
 
 
 def tag_of(dataset: str, tag: str) -> Reference:

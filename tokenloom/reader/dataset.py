@@ -98,6 +98,12 @@ class TokenDataset(SplitSamples):
             and is renewed while samples are read. The store must be writable. `dataset.lease.release()` ends it; else
             it ends with the dataset.
 
+    Attributes:
+        split, seq_len: as given.
+        packing: its full name, with `overlong` and `pad_documents`.
+        num_tokens: how many tokens the split has.
+        counts: how many samples each shard has, (num_shards,) int64.
+
     Raises:
         ValueError: an argument is out of range.
         SpecError: the reference is not one.
@@ -163,7 +169,7 @@ class TokenDataset(SplitSamples):
 
     @property
     def lease(self) -> Lease | None:
-        """The lease on the version; None without `lease=True`."""
+        """The lease on the version, whose `release()` ends it; None without `lease=True`."""
         return self.files.lease
 
     def __repr__(self) -> str:
@@ -222,7 +228,11 @@ class TokenDataset(SplitSamples):
         return {"samples": trace_samples(self, self._checked([index]), checked_int("chars", chars))}
 
     def iterable(self, **options: Unpack[StreamOptions]) -> SampleStream:
-        """Return a torch IterableDataset over the stream of samples; SampleStream documents the options."""
+        """Return a torch IterableDataset over the stream of samples.
+
+        Args:
+            options: those of SampleStream.
+        """
         from tokenloom.reader.iterable import SampleStream
 
         return SampleStream(self, **options)

@@ -90,6 +90,11 @@ class TokenLoader:
             read, and wait so many seconds for a loader of each data rank; None not to. All ranks take the first batches
             of several loaders in the same order.
 
+    Attributes:
+        source: as given.
+        ranks: the DataRank: the rank, the world size, and where both come from.
+        prefetch: how many batches a thread makes ahead.
+
     Raises:
         ValueError: an argument is out of range, or there are no samples.
     """

@@ -24,6 +24,9 @@ class Mixture:
             period of at most 100,000 samples, else to one part in 100,000.
         stages: later weights as [(from_sample, {name: weight}), ...], counted in samples of the whole stream.
 
+    Attributes:
+        datasets: {name: dataset}.
+
     Raises ValueError if members differ, weights are out of range, or a stage names other members.
     """
 

@@ -41,18 +41,24 @@ class Pack(SpecModel):
 
     packing: PackingName = Field(
         title="Packing",
-        description="best_fit: whole documents with little padding; docs/concepts/packing.md describes all",
+        description="How tokens become samples; `best_fit`: whole documents with little padding. "
+        "docs/concepts/packing.md describes each",
     )
-    seq_len: int = Field(ge=1, le=2**31 - 1, title="Tokens per sample", description="seq_len of the reader")
+    seq_len: int = Field(
+        ge=1, le=2**31 - 1, title="Tokens per sample", description="Tokens in a sample, as `seq_len` of the reader"
+    )
     overlong: Overlong | None = Field(
-        None, title="Overlong", description="What best_fit does with longer documents; default: split"
+        None,
+        title="Overlong",
+        description="Of `best_fit`: what it does with a document that is longer than a sample. `split` cuts it "
+        "(default), `drop` leaves it out, `keep_start` keeps its beginning",
     )
     pad_documents: int | None = Field(
         None,
         ge=1,
         le=2**30 - 1,
         title="Pad documents",
-        description="Of best_fit, for context parallelism: a document takes a multiple of so many tokens",
+        description="Of `best_fit`, for context parallelism: each document takes a multiple of so many tokens",
     )
 
     @model_validator(mode="after")
@@ -70,52 +76,64 @@ class Split(SpecModel):
     """A part of a dataset: its name and its share of the documents."""
 
     model_config = ConfigDict(title="Split")
-    name: SplitName = Field(title="Name", description="Lower-case letters, digits, '_', '-'")
-    share: float = Field(gt=0, le=1, title="Share", description="Fraction of all documents")
+    name: SplitName = Field(title="Name", description="Name of the split: lower-case letters, digits, `_` and `-`")
+    share: float = Field(gt=0, le=1, title="Share", description="Share of all documents; 0.1 is 10 %")
 
 
 class BuildSpec(SpecModel):
     """Everything that defines a build."""
 
-    dataset: Name = Field(title="Dataset", description="Lower-case letters, digits, '.', '_', '-'")
+    dataset: Name = Field(
+        title="Dataset", description="Name of the dataset: lower-case letters, digits, `.`, `_` and `-`"
+    )
     store: Location = Field(
         title="Store",
-        description="Folder for the datasets: a path, a URL such as s3://bucket/corpora (gs://, abfs://), or "
-        "block://local-file-system/NAME for a Prefect block",
+        description="Folder that holds the datasets: a path, a URL such as `s3://bucket/corpora` (also `gs://`, "
+        "`abfs://`), or `block://local-file-system/NAME` for a Prefect block",
     )
-    sources: list[Source] = Field(title="Sources", description="Where the texts come from; at least one", min_length=1)
-    tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids; required")
+    sources: list[Source] = Field(
+        title="Sources", description="Where the documents come from; at least one source", min_length=1
+    )
+    tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids")
     documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
     chat: ChatRules = Field(
-        ChatRules(), title="Chat", description="How conversations become text, for sources with messages"
+        ChatRules(), title="Chat", description="How conversations become text; only for sources with `messages`"
     )
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
         title="Splits",
-        description="Shares must add up to 1; train takes the rest. YAML also accepts {train: 0.98, ...}",
+        description="Parts of the dataset and their shares of the documents, which add up to 1; one is `train`, which "
+        "takes the rest. YAML also accepts `{train: 0.98, test: 0.02}`",
     )
-    seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Determines the order of documents")
+    seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Seed of the order of the documents")
     shard_tokens: int = Field(
-        100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate size of a shard"
+        100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate number of tokens in a shard"
     )
     limit: int | None = Field(
         None,
         ge=1,
         title="Limit",
-        description="Try-out: use only the first documents of each source; never becomes latest",
+        description="A try-out: use only so many documents of each source, the first ones. The tag `tryout` names it, "
+        "never `latest`",
     )
     packs: list[Pack] = Field(
-        [], title="Packs", description="Packings to count samples for, in any order; the counts go into the manifest"
+        [],
+        title="Packs",
+        description="Packings whose samples the build counts, so that readers need not; the manifest lists the counts",
     )
     checks: Checks = Field(
-        Checks(), title="Checks", description="What a finished version must hold to be published; empty: no check"
+        Checks(),
+        title="Checks",
+        description="What a finished version must hold to be published; by default there is no check",
     )
     report: bool = Field(
-        True, title="Report", description="Write a page with the version's figures once it is published"
+        True, title="Report", description="Whether to write a page with the version's figures once it is published"
     )
     runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
     credentials: list[Credentials] = Field(
-        [], title="Credentials", description="For object stores; default: from the environment"
+        [],
+        title="Credentials",
+        description="Prefect blocks with credentials of object stores; by default they come from the environment",
     )
 
     _source_places: dict[int, str] = PrivateAttr({})  # file and line of each source, if the spec came from a file
@@ -326,7 +344,7 @@ def _models_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
         if part in kinds:
             model, kinds = kinds[part], {}
         elif model is not None and part in model.model_fields:
-            members = _models_in(model.model_fields[part].annotation)
+            members = models_in(model.model_fields[part].annotation)
             kinds = {m.model_fields["kind"].default: m for m in members if "kind" in m.model_fields}
             model = members[0] if len(members) == 1 else None
         else:
@@ -334,8 +352,8 @@ def _models_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
     return model, kinds
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the models in a field's annotation, including those inside lists, unions and Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in _models_in(part)]
+    return [model for part in get_args(annotation) for model in models_in(part)]

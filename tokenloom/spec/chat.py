@@ -29,7 +29,7 @@ def messages_field() -> Any:
     return Field(
         None,
         title="Messages",
-        description="In place of text: column or key with a conversation, or its JSON; . if each row is one",
+        description="In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one",
     )
 
 
@@ -38,13 +38,19 @@ def tools_field() -> Any:
     return Field(
         None,
         title="Tools",
-        description="Column or key with the tools of a conversation, or their JSON; default: tools, where rows have it",
+        description="Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have "
+        "it",
     )
 
 
 def layout_field() -> Any:
     """Return the option `layout` of a source."""
-    return Field(None, title="Layout", description=f"{', '.join(LAYOUTS)}; empty: recognized from the first rows")
+    names = ", ".join(f"`{name}`" for name in LAYOUTS)
+    return Field(
+        None,
+        title="Layout",
+        description=f"How a row holds a conversation: {names}; by default, recognized from the first rows",
+    )
 
 
 def _json_values(value: dict[str, Any]) -> dict[str, Any]:
@@ -75,23 +81,29 @@ class ChatRules(SpecModel):
     template: Location = Field(
         OF_TOKENIZER,
         title="Template",
-        description="File of a Jinja chat template, such as chatml.jinja; tokenizer: the one that comes with it",
+        description="File of a Jinja chat template, such as `chatml.jinja`; `tokenizer`: the one that comes with the "
+        "tokenizer",
     )
     arguments: Annotated[dict[str, Any], AfterValidator(_json_values)] = Field(
-        {}, title="Arguments", description="Variables of the template, such as {enable_thinking: false}"
+        {}, title="Arguments", description="Variables of the template, such as `{enable_thinking: false}`"
     )
     date: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_day)] | None = Field(
-        None, title="Date", description="YYYY-MM-DD; required by templates that ask for the present day"
+        None,
+        title="Date",
+        description="The day that a template gets that asks for the present one, as YYYY-MM-DD; such a template "
+        "requires it",
     )
     stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(
         [],
         title="Stop tokens",
-        description="That end a turn of the assistant, such as <|im_end|>; empty: the first added token after it",
+        description="Tokens that end a turn of the assistant, such as `<|im_end|>`; empty: the first added token "
+        "after the turn",
     )
     special_tokens_in_content: Literal["text", "fail", "token"] = Field(
         "text",
         title="Special tokens in messages",
-        description="What the spelling of a special token in a message becomes: text, a bad row, or the token",
+        description="What the spelling of a special token in a message becomes: `text`, a bad row (`fail`), or the "
+        "`token`",
     )
 
     def paths(self) -> Iterator[tuple[str, str]]:

@@ -16,10 +16,12 @@ class Transform(SpecModel):
     """
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        title="Function", description="package.module:function, importable where workers run"
+        title="Function",
+        description="`package.module:function`, importable where workers run; gets a text and returns a text, or None "
+        "to leave it out",
     )
     version: Annotated[str, Field(min_length=1)] = Field(
-        title="Version", description="Part of the identity: change it whenever you change the function"
+        title="Version", description="Part of the identity of a version: change it whenever you change the function"
     )
 
 
@@ -27,34 +29,46 @@ class DocumentRules(SpecModel):
     """Which rows become documents."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
-    min_chars: int = Field(1, ge=0, title="Minimum characters", description="Shorter texts are counted but not kept")
-    max_chars: int | None = Field(
-        None, ge=1, title="Maximum characters", description="Longer texts are counted but not kept"
+    min_chars: int = Field(
+        1, ge=0, title="Minimum characters", description="Texts with fewer characters are counted, but not kept"
     )
-    deduplicate: bool = Field(True, title="Drop duplicates", description="Keep only the first of identical texts")
+    max_chars: int | None = Field(
+        None, ge=1, title="Maximum characters", description="Texts with more characters are counted, but not kept"
+    )
+    deduplicate: bool = Field(
+        True, title="Drop duplicates", description="Whether to keep only the first of identical texts"
+    )
     exclude: Location | None = Field(
         None,
         title="Exclude",
-        description="File of content hashes or texts, one per line; documents with these are not kept",
+        description="File with content hashes or texts, one per line: documents with these are not kept",
     )
     on_error: Literal["fail", "skip"] = Field(
-        "fail", title="On a bad row", description="skip: leave it out, count it and list it in quarantine.jsonl"
+        "fail",
+        title="On a bad row",
+        description="`fail`: a bad row ends the build; `skip`: it is left out, counted, and listed in "
+        "`quarantine.jsonl`",
     )
     encoding_errors: Literal["fail", "replace"] = Field(
-        "fail", title="On invalid UTF-8", description="replace: put U+FFFD in place of invalid bytes"
+        "fail",
+        title="On invalid UTF-8",
+        description="`fail`: a text with invalid bytes is a bad row; `replace`: U+FFFD takes their place",
     )
     max_bytes: int = Field(
         268_435_456,
         ge=1,
         le=2**31 - 1,
         title="Largest document",
-        description="In bytes of UTF-8; a larger one is a bad row",
+        description="Most bytes of UTF-8 that a document may have; a larger one is a bad row",
     )
-    transform: Transform | None = Field(None, title="Transform", description="Applied to each text first")
+    transform: Transform | None = Field(
+        None, title="Transform", description="Your own function, applied to each text before the other rules"
+    )
     without_target: Literal["drop", "keep", "fail"] = Field(
         "drop",
         title="Without a target",
-        description="Conversations of which nothing is learned; drop: count as filtered",
+        description="A conversation of which nothing is learned: `drop` counts it as filtered, `keep` keeps it, "
+        "`fail` ends the build",
     )
 
     @model_validator(mode="after")

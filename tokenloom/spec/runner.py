@@ -18,7 +18,9 @@ class ProcessRunner(SpecModel):
     model_config = ConfigDict(title="Processes")
     kind: Literal["process"] = kind_field("process")
     workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
-        None, title="Workers", description="Default: one per core; 0: the flow's own process"
+        None,
+        title="Workers",
+        description="Worker processes; default: one per core; 0: the flow's own process does the work",
     )
 
 
@@ -36,7 +38,9 @@ class DaskRunner(_ClusterRunner):
     model_config = ConfigDict(title="Dask")
     kind: Literal["dask"] = kind_field("dask")
     address: str | None = Field(
-        None, title="Scheduler", description="tcp://host:8786; default: a cluster on this machine for this run"
+        None,
+        title="Scheduler",
+        description="Address of the scheduler, `tcp://host:8786`; default: a cluster on this machine for this run",
     )
 
 
@@ -46,7 +50,9 @@ class RayRunner(_ClusterRunner):
     model_config = ConfigDict(title="Ray")
     kind: Literal["ray"] = kind_field("ray")
     address: str | None = Field(
-        None, title="Cluster", description="ray://host:10001; default: a cluster on this machine for this run"
+        None,
+        title="Cluster",
+        description="Address of the cluster, `ray://host:10001`; default: a cluster on this machine for this run",
     )
 
 
@@ -58,8 +64,9 @@ class Credentials(SpecModel):
 
     model_config = ConfigDict(title="Credentials")
     protocol: Annotated[str, Field(pattern="^[a-z][a-z0-9+.-]*$")] = Field(
-        title="Protocol", description="Of the URLs that need it: s3, gs, az, abfs"
+        title="Protocol", description="Protocol of the URLs that need them: `s3`, `gs`, `az`, `abfs`"
     )
     block: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
-        title="Secret block", description='Name of the block; its value is like {"key": "...", "secret": "..."}'
+        title="Secret block",
+        description='Name of the Secret block; its value is like `{"key": "...", "secret": "..."}`',
     )

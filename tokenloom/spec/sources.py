@@ -60,7 +60,8 @@ def _encoding_field() -> Any:
     return Field(
         [],
         title="Encoding",
-        description="As Python names it: utf-16, cp1252; of several, the first that decodes the file. Empty: utf-8",
+        description="Encoding, as Python names it: `utf-16`, `cp1252`; of several, the first that decodes the file. "
+        "Empty: UTF-8",
     )
 
 
@@ -113,12 +114,14 @@ class _Source(SpecModel):
 class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
-    path: Glob = Field(title="Path", description="File, glob or fsspec URL, such as data/*.parquet")
+    path: Glob = Field(title="Path", description="File, glob or fsspec URL, such as `data/*.parquet`")
     name: Name | None = Field(
-        None, title="Name", description="Shown in the inputs of a version; default: kind and position"
+        None, title="Name", description="Name of the source in the inputs of a version; default: its kind and position"
     )
     leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(as_list)] = Field(
-        [], title="Leave out", description="Files to skip although the path matches, as in .gitignore: *.tmp"
+        [],
+        title="Leave out",
+        description="Patterns of files to skip although `path` matches, as in `.gitignore`: `*.tmp`",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -127,12 +130,18 @@ class _FileSource(_Source):
 
 
 class _ColumnSource(_FileSource):
-    text: str | None = Field("text", title="Text", description="Column or key with the text; may be dotted: meta.body")
+    text: str | None = Field(
+        "text", title="Text", description="Column or key with the text; may be dotted: `meta.body`"
+    )
     messages: _ColumnName | None = messages_field()
     tools: _ColumnName | None = tools_field()
     layout: Layout | None = layout_field()
-    filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
-    id: _ColumnName | None = Field(None, title="Id", description="Column or key to copy to the document table")
+    filter: _Filter | None = Field(
+        None, title="Filter", description='Rows to keep, such as `language == "en" and score >= 0.5`'
+    )
+    id: _ColumnName | None = Field(
+        None, title="Id", description="Column or key whose value is copied to the document table"
+    )
 
 
 class ParquetSource(_ColumnSource):
@@ -161,20 +170,24 @@ class CsvSource(_ColumnSource):
     messages: _Field | None = messages_field()
     tools: _Field | None = tools_field()
     id: _Field | None = Field(
-        None, title="Id", description="Column to copy to the document table, or its position, as for the text"
+        None,
+        title="Id",
+        description="Column whose value is copied to the document table; or its position, as for the text",
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
-        ",", title="Delimiter", description="Separates the fields of a row"
+        ",", title="Delimiter", description="Character that separates the fields of a row"
     )
     quote: Annotated[str, Field(max_length=1, pattern=r"^[^\r\n\x00]*$")] = Field(
-        '"', title="Quote", description="Stands around a field; empty if nothing does, as in PostgreSQL's COPY"
+        '"', title="Quote", description="Character around a field; empty if there is none, as in PostgreSQL's COPY"
     )
     escape: Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n\x00]*$")] | None = Field(
-        None, title="Escape", description="Stands before a quote within a field, such as \\; else quotes are doubled"
+        None,
+        title="Escape",
+        description="Character before a quote within a field, such as `\\`; without one, quotes are doubled",
     )
     header: bool = Field(True, title="Header", description="Whether the first line names the columns")
     columns: list[str] = Field(
-        [], title="Columns", description="Names of the fields in order, for files without a header"
+        [], title="Columns", description="Names of the fields, in order, for files without a header"
     )
     encoding: _Encodings = _encoding_field()
 
@@ -231,7 +244,9 @@ class ArrayRecordSource(_ColumnSource):
     model_config = ConfigDict(title="ArrayRecord")
     kind: Literal["arrayrecord"] = kind_field("arrayrecord")
     text: _ColumnName | None = Field(
-        None, title="Text", description="Key with the text if records are JSON objects; empty: a record is the text"
+        None,
+        title="Text",
+        description="Key with the text, if records are JSON objects; by default, a record is the text",
     )
 
     @model_validator(mode="after")
@@ -247,7 +262,9 @@ class TextSource(_FileSource):
     model_config = ConfigDict(title="Text files")
     kind: Literal["text"] = kind_field("text")
     separator: Annotated[str, Field(min_length=1)] | None = Field(
-        None, title="Separator", description="Separates documents, such as <|endoftext|>; empty: a file is one document"
+        None,
+        title="Separator",
+        description="Text that separates documents, such as `<|endoftext|>`; by default, a file is one document",
     )
     encoding: _Encodings = _encoding_field()
 
@@ -259,27 +276,35 @@ class HuggingFaceSource(_Source):
     pattern_fields: ClassVar[tuple[str, ...]] = ("data_files",)
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: Location = Field(
-        title="Dataset", description="org/name on the hub; a folder such as ./data; or json, csv, parquet, text, arrow"
+        title="Dataset",
+        description="Dataset: `org/name` on the hub; a folder such as `./data`; or a builder: `json`, `csv`, "
+        "`parquet`, `text`, `arrow`",
     )
-    config: str | None = Field(None, title="Config", description="Default: the default of the dataset")
+    config: str | None = Field(
+        None, title="Config", description="Configuration of the dataset; default: the dataset's own default"
+    )
     split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field(
-        "train", title="Split", description="Split of the dataset"
+        "train", title="Split", description="Split of the dataset to read"
     )
     revision: str | None = Field(
-        None, title="Revision", description="Branch, tag or commit; default: main. The inputs record the commit"
+        None,
+        title="Revision",
+        description="Branch, tag or commit; default: `main`. The inputs of a version record the commit",
     )
     data_files: Glob | None = Field(
-        None, title="Data files", description="File or glob in the dataset; for a builder: its files"
+        None, title="Data files", description="File or glob in the dataset; for a builder, its files"
     )
     take: Annotated[int, Field(ge=1)] | None = Field(
-        None, title="Take", description="Number of rows to read, from the first on, as one stream"
+        None, title="Take", description="How many rows to read, from the first on, as one stream"
     )
-    text: str | None = Field("text", title="Text", description="Column with the text; may be dotted: meta.body")
+    text: str | None = Field("text", title="Text", description="Column with the text; may be dotted: `meta.body`")
     messages: _ColumnName | None = messages_field()
     tools: _ColumnName | None = tools_field()
     layout: Layout | None = layout_field()
-    filter: _Filter | None = Field(None, title="Filter", description='Rows to keep: language == "en" and score >= 0.5')
-    id: _ColumnName | None = Field(None, title="Id", description="Column to copy to the document table")
+    filter: _Filter | None = Field(
+        None, title="Filter", description='Rows to keep, such as `language == "en" and score >= 0.5`'
+    )
+    id: _ColumnName | None = Field(None, title="Id", description="Column whose value is copied to the document table")
 
     @model_validator(mode="after")
     def _files_of_a_builder(self) -> HuggingFaceSource:
@@ -309,10 +334,12 @@ class TokensSource(_FileSource):
     model_config = ConfigDict(title="Tokens")
     kind: Literal["tokens"] = kind_field("tokens")
     format: Literal["megatron", "olmo", "llmc", "nanogpt", "datatrove", "huggingface"] = Field(
-        title="Format", description="Whose files they are; docs/guides/imports.md describes each"
+        title="Format", description="Whose files they are; docs/guides/imports.md describes each format"
     )
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int32", "int64"] | None = Field(
-        None, title="Type", description="Of an id, in formats whose files do not say it: olmo, nanogpt, datatrove"
+        None,
+        title="Type",
+        description="Type of an id, in formats whose files do not say it: `olmo`, `nanogpt`, `datatrove`",
     )
 
     @model_validator(mode="after")

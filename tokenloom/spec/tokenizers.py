@@ -30,24 +30,26 @@ class ByteTokenizer(SpecModel):
 
     model_config = ConfigDict(title="Bytes")
     kind: Literal["byte"] = kind_field("byte")
-    name: Name | None = Field(None, title="Name", description="Default: byte")
+    name: Name | None = Field(None, title="Name", description="Name in the manifest; default: `byte`")
 
 
 class _WithMarks(SpecModel):
-    name: Name | None = Field(None, title="Name", description="Shown in the manifest; default: the kind")
+    name: Name | None = Field(None, title="Name", description="Name in the manifest; default: the kind")
     eot: str | None = Field(
-        None, title="End of text", description="Required if the tokenizer does not define it, such as <|endoftext|>"
+        None,
+        title="End of text",
+        description="Token that ends each document, such as `<|endoftext|>`; required if the tokenizer does not "
+        "define it",
     )
-    bos: str | None = Field(
-        None, title="Beginning of text", description="Token to put before each document; default: none"
-    )
+    bos: str | None = Field(None, title="Beginning of text", description="Token before each document; default: none")
 
 
 class _WithBackend(_WithMarks):
     backend: Literal["auto", "reference"] = Field(
         "auto",
         title="Encoder",
-        description="auto: a fast encoder where it is proven to give the same ids; reference: the tokenizer's library",
+        description="`auto`: a fast encoder where it is proven to give the same ids; `reference`: always the "
+        "tokenizer's library",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def _revision_field() -> Any:
         None,
         min_length=1,
         title="Revision",
-        description="Branch, tag or commit of the model; default: main. The version records the commit",
+        description="Branch, tag or commit of the model; default: `main`. The version records the commit",
     )
 
 
@@ -83,21 +85,26 @@ class TiktokenTokenizer(_WithBackend):
     name: Name | None = Field(
         None,
         title="Name",
-        description="gpt2, cl100k_base, o200k_base, ...; with a file and no pattern: llama3 or tekken; else a label",
+        description="`gpt2`, `cl100k_base`, `o200k_base`, ...; with a file and no pattern: `llama3` or `tekken`; else "
+        "a label",
     )
     ranks: Location | None = Field(
         None,
         title="Ranks file",
-        description="A .tiktoken file, vocab.bpe, tokenizer.model of llama3, or tekken.json",
+        description="A file `.tiktoken`, `vocab.bpe`, `tokenizer.model` of llama3, or `tekken.json`",
         json_schema_extra={"default": "vocab.tiktoken"},
     )
-    encoder: Location | None = Field(None, title="Encoder file", description="encoder.json that belongs to a vocab.bpe")
+    encoder: Location | None = Field(
+        None, title="Encoder file", description="The `encoder.json` that belongs to a `vocab.bpe`"
+    )
     pattern: str | None = Field(
         None,
         title="Pattern",
-        description="With files: how text is split before merging, a tiktoken name or a regular expression",
+        description="With files: how text is split before merging: a name of tiktoken, or a regular expression",
     )
-    special_tokens: dict[str, int] = Field({}, title="Special tokens", description="With files: name -> id")
+    special_tokens: dict[str, int] = Field(
+        {}, title="Special tokens", description="With files: the ids of the special tokens, by their text"
+    )
 
     @model_validator(mode="after")
     def _one_definition(self) -> TiktokenTokenizer:
@@ -131,12 +138,12 @@ class HuggingFaceTokenizer(_WithBackend):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: ModelName | None = Field(
-        None, title="Name", description="A model on the hub, such as org/model; with a path, only a label"
+        None, title="Name", description="A model on the hub, such as `org/model`; with a path, only a label"
     )
     path: Location | None = Field(
         None,
         title="Path",
-        description="tokenizer.json, or a folder of save_pretrained",
+        description="File `tokenizer.json`, or a folder that save_pretrained wrote",
         json_schema_extra={"default": "tokenizer.json"},
     )
     revision: str | None = _revision_field()
@@ -157,7 +164,9 @@ class SentencePieceTokenizer(_WithBackend):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["sentencepiece"] = kind_field("sentencepiece")
     path: Location = Field(
-        title="File", description="tokenizer.model", json_schema_extra={"default": "tokenizer.model"}
+        title="File",
+        description="Model file, such as `tokenizer.model`",
+        json_schema_extra={"default": "tokenizer.model"},
     )
 
 
@@ -170,7 +179,7 @@ class _NamedTiktoken(_WithBackend):
     model_config = ConfigDict(title="tiktoken")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name = Field(
-        title="Name", description="gpt2, cl100k_base, o200k_base, ...", json_schema_extra={"default": "gpt2"}
+        title="Name", description="`gpt2`, `cl100k_base`, `o200k_base`, ...", json_schema_extra={"default": "gpt2"}
     )
 
 
@@ -181,7 +190,7 @@ class _HubTokenizer(_WithBackend):
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: ModelName = Field(
         title="Name",
-        description="A model on the hub, such as org/model",
+        description="A model on the hub, such as `org/model`",
         json_schema_extra={"default": "EleutherAI/gpt-neox-20b"},
     )
     revision: str | None = _revision_field()
@@ -244,11 +253,11 @@ class IdsTokenizer(SpecModel):
         description="Number of ids; each id is below it",
         json_schema_extra={"default": 50257},
     )
-    eot_id: _Id = Field(title="End of text", description="Id after each document", json_schema_extra={"default": 50256})
-    bos_id: _Id | None = Field(
-        None, title="Beginning of text", description="Id to put before each document; default: none"
+    eot_id: _Id = Field(
+        title="End of text", description="Id that ends each document", json_schema_extra={"default": 50256}
     )
-    name: Name | None = Field(None, title="Name", description="Shown in the manifest; default: ids")
+    bos_id: _Id | None = Field(None, title="Beginning of text", description="Id before each document; default: none")
+    name: Name | None = Field(None, title="Name", description="Name in the manifest; default: `ids`")
     decode: _TextTokenizer | None = Field(
         None, title="Decode", description="The tokenizer that made the ids, to show them as text"
     )

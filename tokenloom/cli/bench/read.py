@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments; those that `run` does not name have the names of Task's fields."""
     add_reference(parser)
     add = parser.add_argument
-    add("--split", default="train", help="default: train")
+    add("--split", default="train", help="the split (default: train)")
     add("--seq-len", type=positive, default=2048, metavar="T", help="tokens per sample (default: 2048)")
     add("--packing", default="concat", metavar="NAME", help="as in TokenDataset (default: concat)")
     add("--order", default="block", metavar="NAME", help="as in TokenLoader (default: block)")

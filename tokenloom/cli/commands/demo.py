@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="tokenloom-demo",
         help="folder for the spec, the text and the store (default: tokenloom-demo)",
     )
-    parser.add_argument("--updates", type=positive, default=3000, help="training steps (default: 3000)")
+    parser.add_argument("--updates", type=positive, default=3000, metavar="N", help="training steps (default: 3000)")
     add_build_options(parser)
 
 

@@ -68,11 +68,11 @@ class DiffResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("old", metavar="REF_A", help="the old version: STORE/DATASET@TAG_OR_VERSION")
-    parser.add_argument("new", metavar="REF_B", help="the new one; may be of another dataset or store")
+    parser.add_argument("new", metavar="REF_B", help="the new version; may be in another dataset or store")
     parser.add_argument(
         "--list", dest="fate", choices=[*FATES, REMASKED], help="write out these documents as JSON lines"
     )
-    parser.add_argument("--output", metavar="FILE", help="of --list (default: stdout, without the summary)")
+    parser.add_argument("--output", metavar="FILE", help="where --list writes (default: stdout, without the summary)")
 
 
 def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -> DiffResult:

@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from tokenloom.cli.argument_types import utf8
 from tokenloom.cli.doctor import machine, packages, services
 from tokenloom.cli.doctor.finding import Finding, failed
+from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.output import Output, Styled
 from tokenloom.cli.results import Json, Result
 from tokenloom.errors import named_message_of
 from tokenloom.wording import counted
 
-_NOT_READY = 3
 _CODES = {"ok": (32,), "warning": (33,), "problem": (1, 31)}  # green, yellow, bold red
 _TOPIC_WIDTH = 20
 _BUILDS = ("prefect", "pydantic")  # without them there is no server to ask
@@ -35,7 +35,7 @@ class DoctorResult(Result):
     @property
     def exit_code(self) -> int:
         """3 if a build would fail here."""
-        return _NOT_READY if self.count("problem") else 0
+        return NO if self.count("problem") else 0
 
     def to_json(self) -> Json:
         """Return the object that `--json` prints."""
@@ -44,10 +44,7 @@ class DoctorResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.description = (
-        "Look at what is installed, what this machine allows and what answers, and say what to do. Exit code 3 if a "
-        "build would fail here."
-    )
+    parser.description = "Look at what is installed, what this machine allows and what answers, and say what to do."
     parser.add_argument("stores", nargs="*", type=utf8, metavar="STORE", help="a store to list and write to")
 
 

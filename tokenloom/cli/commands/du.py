@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tokenloom.cli.argument_types import add_policy
+from tokenloom.cli.argument_types import add_policy, add_store
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import StoreError
@@ -30,7 +30,7 @@ class UsageResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("store", metavar="STORE[/DATASET]")
+    add_store(parser)
     add_policy(parser)
 
 

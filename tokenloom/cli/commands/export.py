@@ -18,22 +18,35 @@ from tokenloom.wording import counted, shown_bytes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
-    parser.add_argument("format", metavar="FORMAT", choices=FORMATS, help=f"one of {', '.join(FORMATS)}")
+    parser.add_argument(
+        "format", metavar="FORMAT", choices=FORMATS, help=f"the format of the files: {', '.join(FORMATS)}"
+    )
     parser.add_argument("destination", metavar="DESTINATION", help="a new folder: a local path or a URL")
-    parser.add_argument("--split", action="append", default=[], help="may be repeated (default: all with documents)")
+    parser.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        help="the split to write; may be repeated (default: all that have documents)",
+    )
     parser.add_argument(
         "--learn",
         metavar="POLICY",
-        help="of conversations, what masks let a model learn: assistant, last, all, or roles separated by commas",
+        help="of conversations: whose tokens the masks let a model learn: assistant, last, all, or roles separated by "
+        "commas (default: assistant)",
     )
     parser.add_argument(
         "--unit",
         choices=["document", "sample"],
         default="document",
-        help="what a row is, of mds, litdata, huggingface, parquet",
+        help="of mds, litdata, huggingface and parquet: what a row holds (default: document)",
     )
-    parser.add_argument("--seq-len", type=positive, metavar="T", help="tokens of a sample, with --unit sample")
-    parser.add_argument("--magic", type=int, choices=MAGICS, help="of llmc (default: by the width of the ids)")
+    parser.add_argument("--seq-len", type=positive, metavar="T", help="with --unit sample: tokens in a sample")
+    parser.add_argument(
+        "--magic",
+        type=int,
+        choices=MAGICS,
+        help="of llmc: the number that its files begin with (default: by the width of the ids)",
+    )
     add_workers(parser)
 
 

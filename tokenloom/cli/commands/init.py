@@ -70,7 +70,13 @@ class InitResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("path", nargs="?", default="tokenloom.yaml", metavar="SPEC")
+    parser.add_argument(
+        "path",
+        nargs="?",
+        default="tokenloom.yaml",
+        metavar="SPEC",
+        help="the file to write; it must not exist (default: tokenloom.yaml)",
+    )
 
 
 def run(path: str, out: Output) -> InitResult:

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tokenloom.cli.argument_types import add_store
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.console import printable_line
@@ -81,7 +82,7 @@ class VersionsResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("store", metavar="STORE[/DATASET]")
+    add_store(parser)
 
 
 def run(store: str, out: Output) -> DatasetsResult | VersionsResult:

@@ -59,9 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"one of {', '.join(PACKINGS)}; may be repeated (default: all)",
+        help=f"the packing: {', '.join(PACKINGS)}; may be repeated (default: all)",
     )
-    parser.add_argument("--split", action="append", default=[], help="may be repeated (default: all)")
+    parser.add_argument(
+        "--split", action="append", default=[], help="the split to count; may be repeated (default: all)"
+    )
 
 
 def run(reference: str, seq_len: int, packing: list[str], split: list[str], out: Output) -> PackResult:

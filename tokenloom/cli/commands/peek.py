@@ -52,10 +52,16 @@ class PeekResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
-    parser.add_argument("--split", default="train", help="default: train")
-    parser.add_argument("--count", type=positive, default=3, metavar="N", help="documents to show (default: 3)")
+    parser.add_argument("--split", default="train", help="the split (default: train)")
     parser.add_argument(
-        "--chars", type=positive, default=300, metavar="N", help="characters of each, or of each turn (default: 300)"
+        "--count", type=positive, default=3, metavar="N", help="how many documents to show (default: 3)"
+    )
+    parser.add_argument(
+        "--chars",
+        type=positive,
+        default=300,
+        metavar="N",
+        help="how many characters of each document, or of each turn (default: 300)",
     )
     add_learn(parser, "what is underlined")
 

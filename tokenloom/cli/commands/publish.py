@@ -53,10 +53,12 @@ class CandidatesResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "reference", metavar="STORE/DATASET[@VERSION]", help="without a version: list those that wait for publication"
+        "reference",
+        metavar="STORE/DATASET[@VERSION]",
+        help="the version to publish; without @VERSION: list those that wait for publication",
     )
     parser.add_argument("--force", action="store_true", help="publish although checks fail; needs --reason")
-    parser.add_argument("--reason", metavar="TEXT", help="why; it goes into the tag's log and build.json")
+    parser.add_argument("--reason", metavar="TEXT", help="why it is published; kept in the tag's log and in build.json")
 
 
 def run(reference: str, force: bool, reason: str | None, out: Output) -> PublishResult | CandidatesResult:

@@ -39,13 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reference",
         metavar="REF|STORE",
-        help="STORE/DATASET@TAG_OR_VERSION (default: @latest), or STORE: its catalogue",
+        help="a version: STORE/DATASET@TAG_OR_VERSION (default: @latest); or a store, for its catalogue",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="default: reports/VERSION.html in the dataset's folder of the store; index.html in the store",
+        help="where to write the page (default: reports/VERSION.html in the dataset's folder of the store; for a "
+        "catalogue, index.html in the store)",
     )
 
 

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_dataset(parser)
     add_tag_option(parser)
-    parser.add_argument("--to", metavar="VERSION", help="default: the version that the tag named before")
+    parser.add_argument(
+        "--to", metavar="VERSION", help="the version to name (default: the one that the tag named before)"
+    )
     add_move_options(parser)
 
 

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show a spec's tokenizer, what encodes with it and how fast. A fast encoder that is not proven for its "
         "vocabulary is compared with the tokenizer's library first, which takes about a minute."
     )
-    parser.add_argument("--text", type=utf8, help="show the ids of this text")
+    parser.add_argument("--text", type=utf8, metavar="TEXT", help="also show the ids of this text")
 
 
 def run(spec: str, overrides: list[str], text: str | None, out: Output) -> TokenizerResult:

@@ -37,7 +37,10 @@ class TraceResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "reference", metavar="REF", nargs="?", help="STORE/DATASET@TAG_OR_VERSION (default: @latest); see --store"
+        "reference",
+        metavar="REF",
+        nargs="?",
+        help="the version: STORE/DATASET@TAG_OR_VERSION (default: @latest); may be omitted with --state and --store",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -51,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sample",
         type=count,
         metavar="G",
-        help="a sample of the split in natural order, as dataset[G], not of an order",
+        help="a sample of the split by its index: dataset[G], whatever the order of a loader",
     )
     parser.add_argument(
         "--chars",
@@ -61,9 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"characters of each document's text, 0 for none (default: {DEFAULT_CHARS})",
     )
     group = add_loader_arguments(parser)
-    group.add_argument("--split", help="default: train")
-    group.add_argument("--rank", type=count, metavar="R", help="in [0, world size) (default: all ranks)")
-    group.add_argument("--num-epochs", type=positive, metavar="N", help="default: endless")
+    group.add_argument("--split", help="the split that it reads (default: train)")
+    group.add_argument(
+        "--rank", type=count, metavar="R", help="show only this rank's batch, in [0, world size) (default: all ranks)"
+    )
+    group.add_argument("--num-epochs", type=positive, metavar="N", help="where the stream ends (default: endless)")
     group.add_argument(
         "--pad-last",
         action="store_const",

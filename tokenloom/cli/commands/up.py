@@ -29,9 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder", metavar="DIR", help="folder of the database, storage and logs (default: ~/.tokenloom)"
     )
     parser.add_argument(
-        "--port", type=integer_in(0, 65_535), default=4200, help="port of 127.0.0.1; 0: a free one (default: 4200)"
+        "--port",
+        type=integer_in(0, 65_535),
+        default=4200,
+        metavar="PORT",
+        help="port on 127.0.0.1; 0: a free one (default: 4200)",
     )
-    parser.add_argument("--runs", type=positive, default=2, metavar="N", help="flow runs at a time (default: 2)")
+    parser.add_argument(
+        "--runs", type=positive, default=2, metavar="N", help="how many flow runs run at a time (default: 2)"
+    )
 
 
 def run(folder: str | None, port: int, runs: int, out: Output) -> UpResult:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from tokenloom.cli.argument_types import add_reference, add_source_spec, add_workers
 from tokenloom.cli.display import showing_progress
+from tokenloom.cli.exit_codes import FAILED, NO
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
-
-_FAILED, _DAMAGED = 1, 3
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class VerifyResult(JsonResult):
     def exit_code(self) -> int:
         """3 if files are damaged; 1 if no document could be encoded again although `deep` was set."""
         if self.value["damages"]:
-            return _DAMAGED
-        return _FAILED if self.deep and not self.value["documents_encoded_again"] else 0
+            return NO
+        return FAILED if self.deep and not self.value["documents_encoded_again"] else 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_reference, add_source_spec, count, integer_in
 from tokenloom.cli.display import showing_progress
+from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.loader_arguments import (
     LoaderArguments,
     NoSamples,
@@ -49,7 +50,7 @@ class WhereResult(Result):
     @property
     def exit_code(self) -> int:
         """0 if documents were found, else 3: the lookup is complete, and its answer is no."""
-        return 0 if self.documents else 3
+        return 0 if self.documents else NO
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,23 +58,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     for option, metavar, description in (
-        ("content", "HASH", "a content, 32 hexadecimal digits, as `tokenloom peek` shows"),
-        ("text", "FILE", "a file in UTF-8 that holds the text of a document"),
-        ("messages", "FILE", "a file of JSON that holds a conversation, in any layout"),
-        ("path", "P", "an input, as `tokenloom inspect --json` lists it; with --row"),
+        ("content", "HASH", "the hash of its content, 32 hexadecimal digits, as `tokenloom peek` shows it"),
+        ("text", "FILE", "a UTF-8 file with the text of the document"),
+        ("messages", "FILE", "a JSON file with the conversation, in any layout"),
+        ("path", "P", "the input file that has it, as `tokenloom inspect --json` lists it; needs --row"),
     ):
         what.add_argument(f"--{option}", dest="query", type=partial(_query, option), metavar=metavar, help=description)
-    parser.add_argument("--row", type=count, metavar="N", help="row of the input; of JSON lines, the byte offset")
-    parser.add_argument("--source", metavar="NAME", help="the source of the input, if several have the path")
+    parser.add_argument(
+        "--row", type=count, metavar="N", help="with --path: its row in the input; in JSON lines, its byte offset"
+    )
+    parser.add_argument(
+        "--source", metavar="NAME", help="with --path: the source of the input, if several sources have the path"
+    )
     add_source_spec(parser)
     add_loader_arguments(parser)
-    parser.add_argument("--epoch", type=count, default=0, metavar="E", help="the first epoch to look at (default: 0)")
+    parser.add_argument(
+        "--epoch", type=count, default=0, metavar="E", help="the first epoch to search for steps (default: 0)"
+    )
     parser.add_argument(
         "--epochs",
         type=integer_in(1, _MAX_EPOCHS),
         default=1,
         metavar="N",
-        help=f"how many epochs, at most {_MAX_EPOCHS:,} (default: 1)",
+        help=f"how many epochs to search, at most {_MAX_EPOCHS:,} (default: 1)",
     )
 
 

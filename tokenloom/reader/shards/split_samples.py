@@ -77,6 +77,7 @@ class SplitSamples:
         return f"{self.files.store.root}@{self.files.manifest.version}"
 
     def __len__(self) -> int:
+        """Return the number of samples."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def why_empty(self) -> str:

@@ -1,0 +1,129 @@
+"""The page of the commands, from the parser, the table of commands and the exit codes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from importlib import import_module
+
+from scripts.reference_pages.markdown import contents, escaped, guide_link, link, sentence
+from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, GROUPS, Command
+from tokenloom.cli.exit_codes import EXIT_CODES
+from tokenloom.cli.parser import make_parser
+
+_HEAD = """\
+# Commands
+
+This page lists every command of `tokenloom`, its arguments and options, and what its exit codes mean.
+`tokenloom COMMAND --help` prints the same.
+
+Options can't be shortened. A command writes its result to stdout, and its messages and errors to stderr.
+"""
+_JSON = """\
+## Options of every command
+
+- `--json`: Print the result as one JSON object on stdout, and nothing else there. A command that fails prints an
+  object too, such as `{"error": {"type": "InputError", "message": "news.yaml:7: source wiki: ...", "exit_code": 1}}`;
+  the message is on stderr as well. `type` is the class of the error: [errors](errors.md) lists them.
+- `--debug`: Show the traceback of an error.
+- `--help`: Show the arguments and options of the command.
+- `tokenloom --version`: Print the version of tokenloom.
+"""
+_SHARED = {"help", "json", "debug"}
+_GUIDES = {  # the page that shows a command at work
+    "doctor": "../guides/doctor.md",
+    "tokenizer": "../guides/tokenizers.md",
+    "publish": "../guides/checks.md",
+    "report": "../guides/report.md",
+    "trace": "../guides/trace.md",
+    "where": "../guides/trace.md",
+    "verify": "../guides/verify.md",
+    "diff": "../guides/versions.md",
+    "tag": "../guides/versions.md",
+    "rollback": "../guides/versions.md",
+    "log": "../guides/versions.md",
+    "du": "../guides/retention.md",
+    "gc": "../guides/retention.md",
+    "pack": "../guides/packing.md",
+    "export": "../guides/exports.md",
+    "up": "../guides/prefect.md",
+    "deploy": "../guides/prefect.md",
+    "bench read": "../guides/feeding.md",
+}
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command, with its arguments: "build", "bench read"."""
+    named = dict(_choices(make_parser()))
+    benchmarks = _choices(named.pop("bench"))
+    named |= {f"bench {name}": parser for name, parser in benchmarks.items()}
+    for parser in named.values():
+        import_module(parser.get_default("module")).add_arguments(parser)
+    return named
+
+
+def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(found)
+
+
+def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the arguments and options of a command without those of every command."""
+    return [action for action in parser._actions if action.dest not in _SHARED]
+
+
+def name_of(action: argparse.Action) -> str:
+    """Return how an argument or option is written: "SPEC", "--limit N"."""
+    value = argparse.HelpFormatter("")._format_args(action, action.dest.upper())
+    return ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    groups = {title: dict(commands) for title, commands in GROUPS.items()}
+    groups["Benchmarks"] = {f"bench {name}": command for name, command in BENCHMARKS.items()}
+    found = parsers()
+    lines = [_HEAD, *_contents(groups)]
+    for title, commands in groups.items():
+        lines += [f"## {title}", ""]
+        for name, command in commands.items():
+            lines += _command(name, command, found[name])
+    return "\n".join([*lines, _JSON, *_exit_codes()])
+
+
+def _contents(groups: dict[str, dict[str, Command]]) -> Iterator[str]:
+    for title, commands in groups.items():
+        names = [link(f"tokenloom {name}", text=f"`{name}`") for name in commands]
+        yield f"- {link(title)}: {', '.join(names)}"
+    yield f"- {contents(['Options of every command', 'Exit codes'])}\n"
+
+
+def _command(name: str, command: Command, parser: argparse.ArgumentParser) -> Iterator[str]:
+    actions = own_actions(parser)
+    formatter = argparse.HelpFormatter(parser.prog, width=76)
+    formatter.add_usage(None, actions, parser._mutually_exclusive_groups, prefix="")
+    yield f"### tokenloom {name}\n\n{escaped(parser.description or '')}\n\n```text\n{formatter.format_help()}```\n"
+    groups = [group for group in parser._action_groups if group.title not in ("positional arguments", "options")]
+    in_groups = {id(action) for group in groups for action in group._group_actions}
+    yield from map(_item, (action for action in actions if id(action) not in in_groups))
+    for group in groups:
+        yield f"\nOptions of {group.title}:\n"
+        yield from map(_item, group._group_actions)
+    yield f"\nExample: `tokenloom {command.example}`\n"
+    if command.no:
+        yield f"{link('Exit codes', text='Exit code 3')}: {sentence(command.no)}\n"
+    if name in _GUIDES:
+        yield f"Guide: {guide_link(_GUIDES[name])}\n"
+
+
+def _item(action: argparse.Action) -> str:
+    needed = " Required." if action.required and action.option_strings else ""
+    return f"- `{name_of(action)}`: {sentence(action.help or '')}{needed}"
+
+
+def _exit_codes() -> Iterator[str]:
+    yield "## Exit codes\n"
+    yield from (f"- **{code}**: {meaning}" for code, meaning in EXIT_CODES.items())
+    yield "\nExit code 3 means, for the commands that use it:\n"
+    yield from (f"- `{name}`: {sentence(command.no)}" for name, command in COMMANDS.items() if command.no)
+    yield '\nSo a script can tell "not in this version" (3) from "the store did not answer" (1).\n'

@@ -1,0 +1,143 @@
+"""The generated reference has everything that there is, each with a description, and its examples are valid."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tokenloom
+from scripts.reference_pages import commands, python_api
+from scripts.reference_pages.spec_examples import BASE, EXAMPLES
+from tests.docs.reference import generated_pages
+from tokenloom import errors
+from tokenloom.cli.command_table import BENCHMARKS, COMMANDS
+from tokenloom.cli.exit_codes import EXIT_CODES
+from tokenloom.cli.parser import make_parser
+from tokenloom.spec.build_spec import BuildSpec, models_in
+
+_ROOT = Path(__file__).parents[2]
+_PARSERS = commands.parsers()
+_TOO_SHORT = 12  # characters: "the split" says nothing
+
+
+def _entries(name: str) -> dict[str, str]:
+    """Return the text below each heading of a generated page."""
+    text = {path.stem: text for path, text in generated_pages().items()}[name]
+    parts = re.split(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    headings = [heading.strip("`") for heading in parts[1::2]]
+    assert len(set(headings)) == len(headings), "two headings have one anchor"
+    return dict(zip(headings, parts[2::2], strict=True))
+
+
+def _described(text: str) -> bool:
+    """Return whether an entry says more than facts: code, a type, a default."""
+    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    prose = [line for line in without_code.splitlines() if line and not line.startswith(("*", "- `kind`"))]
+    return len(" ".join(prose)) > _TOO_SHORT
+
+
+def _keys(model: Any, place: str = "") -> set[str]:
+    found = set()
+    for name, field in model.model_fields.items():
+        if name == "kind":
+            continue
+        found.add(f"{place}{name}")
+        if place.count(".") < 2 and (name != "decode"):  # a tokenizer in a tokenizer has the same keys
+            for inner in models_in(field.annotation):
+                found |= _keys(inner, f"{place}{name}.")
+    return found
+
+
+def test_every_key_of_the_spec_is_described() -> None:
+    entries = _entries("spec")
+    assert _keys(BuildSpec) - entries.keys() == set()
+    assert [name for name in _keys(BuildSpec) if not _described(entries[name])] == []
+
+
+def test_every_example_of_the_spec_is_valid() -> None:
+    blocks = {name for name, field in BuildSpec.model_fields.items() if models_in(field.annotation)}
+    assert EXAMPLES.keys() == blocks
+    base = yaml.safe_load(BASE)
+    BuildSpec.model_validate(base)
+    for name, text in EXAMPLES.items():
+        part = yaml.safe_load(text)
+        assert name in part
+        BuildSpec.model_validate(base | part)
+
+
+def test_every_command_and_option_is_described() -> None:
+    entries = _entries("commands")
+    assert _PARSERS.keys() == {*COMMANDS, *(f"bench {name}" for name in BENCHMARKS)}
+    for name, parser in _PARSERS.items():
+        entry = entries[f"tokenloom {name}"]
+        assert _described(entry)
+        for action in commands.own_actions(parser):
+            what = f"{name} {commands.name_of(action)}"
+            assert f"- `{commands.name_of(action)}`: " in entry, what
+            assert len(action.help or "") > _TOO_SHORT, f"{what}: say in its help what it is"
+            if action.default not in (None, False, [], argparse.SUPPRESS):
+                assert "default: " in (action.help or ""), f"{what}: say its default in its help"
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {name}" for name in BENCHMARKS)])
+def test_the_example_of_a_command_is_accepted_and_shown_by_its_help(name: str) -> None:
+    command = BENCHMARKS[name.split()[1]] if " " in name else COMMANDS[name]
+    assert command.example.split(" ")[: name.count(" ") + 1] == name.split(" ")
+    make_parser().parse_args(shlex.split(command.example))
+    shown = _PARSERS[name].format_help()
+    assert f"\nexample: tokenloom {command.example}\n" in shown
+    assert ("exit code 3: " in shown) == bool(command.no)
+
+
+def test_every_exit_code_is_explained() -> None:
+    text = _entries("commands")["Exit codes"]
+    assert all(f"- **{code}**: {meaning}" in text for code, meaning in EXIT_CODES.items())
+    raised = {item.exit_code for item in vars(errors).values() if inspect.isclass(item) and hasattr(item, "exit_code")}
+    assert raised <= EXIT_CODES.keys()
+
+
+def test_every_public_name_and_shown_member_is_described() -> None:
+    entries = _entries("python")
+    assert {*tokenloom.__all__} - {item.name for item in python_api.shown()} == {
+        "TokenloomError"
+    }  # it is on its own page
+    for item in python_api.shown():
+        names = [item.name, *(f"{item.name}.{python_api.member(item, name).name}" for name in item.members)]
+        assert [name for name in names if not _described(entries[name])] == []
+
+
+def test_every_argument_is_described() -> None:
+    entries = _entries("python")
+    for item in python_api.shown():
+        code = entries[item.name].partition("```python\n")[2].partition("```")[0]
+        arguments = re.findall(r"(?:^    |\(|, )\*{0,2}(\w+): ", code, re.MULTILINE) if "class " not in code else []
+        missing = [name for name in arguments if not re.search(rf"- `(\w+, )*{name}(, \w+)*`: ", entries[item.name])]
+        assert missing == [] or item.name == "document_mask", item.name  # its class describes its argument
+
+
+def test_every_error_says_what_it_means_and_what_to_do() -> None:
+    found = {name for name, item in vars(errors).items() if inspect.isclass(item) and issubclass(item, Exception)}
+    entries = _entries("errors")
+    assert found <= entries.keys()
+    assert {"UsageError", "Terminated"} <= set(re.findall(r"\*\*(\w+)\*\*", entries["Other errors of a command"]))
+    for name in found:
+        meaning, _, advice = entries[name].partition("**What to do:** ")
+        assert _described(meaning.split("\n\n", 2)[2]), name
+        assert len(advice.split("\n\n")[0]) > _TOO_SHORT, name
+
+
+def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
+    program = [sys.executable, str(_ROOT / "scripts" / "reference.py"), str(tmp_path)]
+    subprocess.run(program, check=True, env=os.environ | {"PYTHONHASHSEED": "1"})
+    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    assert written == {path.name: text for path, text in generated_pages().items()}

@@ -1,0 +1,92 @@
+"""The commands of `tokenloom`, by task: what each does, an example, and what its exit code 3 means.
+
+Each command is a module of cli/commands, or of cli/bench, with add_arguments(parser) and run(**arguments, out).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """What `tokenloom --help` says of a command, an example of it, and what exit code 3 means; "" if it has none."""
+
+    text: str
+    example: str
+    no: str = ""
+
+
+_OF_BUILDS = "A check of the spec failed, or documents that were encoded again have other ids."
+
+GROUPS = {
+    "Build": {
+        "init": Command("write a commented starter spec", "init news.yaml"),
+        "plan": Command("show what a build would read, make and reuse", "plan news.yaml"),
+        "build": Command("build and publish a version", "build news.yaml --set documents.min_chars=5", _OF_BUILDS),
+        "tokenizer": Command(
+            "show a spec's tokenizer, what encodes with it and how fast", "tokenizer news.yaml --text 'Hello, world'"
+        ),
+        "publish": Command(
+            "publish a version whose checks failed, with a reason",
+            "publish store/news@6f6e75a47b3e9a29 --force --reason 'the feed was short on Sunday'",
+            "A check fails, and --force is not given.",
+        ),
+    },
+    "Look": {
+        "ls": Command("list the datasets of a store, or the versions of a dataset", "ls store/news"),
+        "inspect": Command("show what a version contains", "inspect store/news@latest"),
+        "peek": Command("show decoded documents and where they come from", "peek store/news --split test --count 5"),
+        "report": Command("write a page with the figures of a version", "report store/news --output news.html"),
+        "trace": Command(
+            "show the documents in a batch or a sample", "trace store/news --step 1200 --seq-len 1024 --batch-size 8"
+        ),
+        "where": Command(
+            "find a document, and the training steps that see it",
+            "where store/news --text letter.txt --seq-len 1024 --batch-size 8",
+            "No document was found; `status` in the result says why.",
+        ),
+        "verify": Command(
+            "read every byte of a version and list the damaged files", "verify store/news", "Something is damaged."
+        ),
+    },
+    "Versions and space": {
+        "diff": Command("compare two versions document by document", "diff store/news@yesterday store/news@latest"),
+        "tag": Command("let a tag name a version", "tag store/news@6f6e75a47b3e9a29 good --reason 'run 12 uses it'"),
+        "rollback": Command(
+            "let a tag name the version again that it named before", "rollback store/news --reason 'a bad crawl'"
+        ),
+        "log": Command("show which versions a tag named, since when and why", "log store/news"),
+        "du": Command("show what uses the space of a store or a dataset", "du store"),
+        "gc": Command(
+            "retire and delete versions that no rule, tag or lease keeps, and leftovers",
+            "gc store/news --keep-last 3 --dry-run",
+        ),
+    },
+    "Feed training": {
+        "pack": Command(
+            "count a version's samples before its readers do, and show the cost of each packing",
+            "pack store/news --seq-len 2048",
+        ),
+        "export": Command("write a version as files of another trainer", "export store/news megatron exported"),
+    },
+    "Serve": {
+        "up": Command("start a Prefect server with the deployments and a worker", "up --port 4200"),
+        "deploy": Command("create the deployments on a running Prefect server", "deploy"),
+    },
+    "Check the machine": {
+        "doctor": Command(
+            "check the installation, this machine, stores and Prefect's server",
+            "doctor s3://bucket/corpora",
+            "A build would fail on this machine.",
+        ),
+    },
+    "Try": {
+        "demo": Command(
+            "build a dataset from Python's own sources and train a model on it", "demo --updates 300", _OF_BUILDS
+        ),
+    },
+}
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+BENCHMARKS = {
+    "read": Command("measure how simulated training processes get their batches", "bench read store/news --step-ms 50")
+}
