@@ -21,7 +21,6 @@ SOURCE = "https://github.com/tokenloom/tokenloom"
 #: Pages of the root and their places on the site.
 OF_THE_ROOT = {
     "CHANGELOG.md": "project/changelog.md",
-    "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)|(?<=\]: )(?!\w+:|#)([^#\s]+)$", re.MULTILINE)
@@ -36,16 +35,20 @@ def place_of(path: Path) -> Path | None:
     return path.relative_to("docs") if path.is_relative_to("docs") else None
 
 
-def rewritten(text: str, page: Path) -> str:
-    """Return the text of a page of the repository with links that work on the site; code stays as it is."""
-    own = place_of(page)
-    assert own is not None
+def source_of(place: Path) -> Path:
+    """Return the file of the repository that the site has at a place; the inverse of place_of."""
+    of_the_root = {there: name for name, there in OF_THE_ROOT.items()}
+    return Path(of_the_root.get(place.as_posix(), Path("docs") / place))
+
+
+def rewritten(text: str, place: Path) -> str:
+    """Return the text of the page at a place, with links that work on the site; code stays as it is."""
+    folder = source_of(place).parent
 
     def link(match: re.Match[str]) -> str:
-        target = Path(os.path.normpath(page.parent / match[0]))
-        place = place_of(target)
-        if place is not None:
-            return Path(os.path.relpath(place, own.parent)).as_posix()
+        target = Path(os.path.normpath(folder / match[0]))
+        if (there := place_of(target)) is not None:
+            return Path(os.path.relpath(there, place.parent)).as_posix()
         if not (ROOT / target).exists():
             return match[0]  # the builder reports it
         return f"{SOURCE}/{'tree' if (ROOT / target).is_dir() else 'blob'}/main/{target.as_posix()}"
@@ -60,17 +63,12 @@ def rewritten(text: str, page: Path) -> str:
 def collect(pages: Path) -> None:
     """Write every page of the site, and its pictures, to the folder `pages`."""
     shutil.rmtree(pages, ignore_errors=True)
-    files = [path.relative_to(ROOT) for path in ROOT.glob("docs/**/*") if path.is_file()]
-    for path in [*files, *(Path(name) for name in OF_THE_ROOT if (ROOT / name).exists())]:
-        place = place_of(path)
-        assert place is not None
-        (pages / place).parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".md":
-            (pages / place).write_text(rewritten((ROOT / path).read_text("utf-8"), path), "utf-8")
-        else:
-            shutil.copyfile(ROOT / path, pages / place)
-    if (ROOT / "scripts/reference.py").exists():
-        subprocess.run([sys.executable, ROOT / "scripts/reference.py", pages / "reference"], check=True)
+    shutil.copytree(ROOT / "docs", pages)
+    for name, place in OF_THE_ROOT.items():
+        shutil.copyfile(ROOT / name, pages / place)
+    subprocess.run([sys.executable, ROOT / "scripts/reference.py", pages / "reference"], check=True)
+    for page in pages.rglob("*.md"):
+        page.write_text(rewritten(page.read_text("utf-8"), page.relative_to(pages)), "utf-8")
 
 
 def build_with_zensical(config: Path) -> None:
