@@ -80,7 +80,7 @@ def build_with_zensical(config: Path) -> None:
 
 
 def build_with_mkdocs(config: Path) -> None:
-    """Build with MkDocs and its own theme, which loads nothing from other hosts and depends on no other package."""
+    """Build with MkDocs and its own theme, which loads nothing from other hosts and needs no other package."""
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
@@ -89,24 +89,20 @@ def build_with_mkdocs(config: Path) -> None:
     build(load_config(str(config), theme=theme, strict=True))
 
 
-def build_site(folder: Path, mkdocs: bool = False) -> Path:
-    """Build the site below a folder and return it; warnings are errors."""
-    config = folder / "mkdocs.yml"
-    if folder != ROOT:
-        shutil.copyfile(ROOT / "mkdocs.yml", config)
-    collect(folder / "build/pages")
-    (build_with_mkdocs if mkdocs else build_with_zensical)(config)
-    return folder / "site"
-
-
 def main() -> None:
     """Build the site as the command line says."""
     parser = argparse.ArgumentParser(description="Build the site into site/.")
     parser.add_argument("--folder", type=Path, default=ROOT, help="where to build it; the clone, if not given")
     parser.add_argument("--mkdocs", action="store_true", help="build with MkDocs in place of Zensical")
+    parser.add_argument("--as-collected", action="store_true", help="take the pages that are in build/pages already")
     arguments = parser.parse_args()
-    site = build_site(arguments.folder.resolve(), arguments.mkdocs)
-    print(f"python -m http.server --directory {os.path.relpath(site)}")
+    folder = arguments.folder.resolve()
+    if folder != ROOT:
+        shutil.copyfile(ROOT / "mkdocs.yml", folder / "mkdocs.yml")
+    if not arguments.as_collected:
+        collect(folder / "build/pages")
+    (build_with_mkdocs if arguments.mkdocs else build_with_zensical)(folder / "mkdocs.yml")
+    print(f"python -m http.server --directory {os.path.relpath(folder / 'site')}")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _with_subclasses(base: type[TokenloomError]) -> Iterator[type[TokenloomError
 
 def page() -> str:
     """Return the page as Markdown."""
-    tree = "\n".join(f"{'  ' * (len(_depth(item)) - 1)}- {link(item.__name__)}" for item in classes())
+    tree = "\n".join(f"{'    ' * (len(_depth(item)) - 1)}- {link(item.__name__)}" for item in classes())
     return "\n".join([_HEAD, tree, "", *map(_entry, classes()), _OTHERS])
 
 
