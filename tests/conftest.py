@@ -18,6 +18,8 @@ from tests.servers.s3_server import proxied_s3, s3_server
 from tokenloom.server.prefect_server import ensure_prefect_home
 from tokenloom.storage.stores import remote_retries
 
+pytest_plugins = ["tests.without_torch"]
+
 # A busy machine is slow, which is not a fault of a test: no example has a deadline.
 settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tokenloom")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.without_torch import needs_torch
 from tokenloom.spec import sources as spec_sources
 from tokenloom.spec.base import SpecModel
 
@@ -93,6 +94,7 @@ def test_the_kinds_of_the_page_pass_the_tests_of_every_kind(modules: Path) -> No
     assert _num_passed(modules) > 30
 
 
+@needs_torch
 def test_the_packing_of_the_page_passes_the_tests_of_every_packing(modules: Path) -> None:
     definition = block("def beginnings") + '\n\ntest_packing.DEFINITIONS["beginnings"] = beginnings\n'
     (modules / "test_packing_of_page.py").write_text(PACKING_TEST.format(folder=str(modules)) + definition)

@@ -10,7 +10,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 
@@ -40,6 +39,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def _one_thread_and_the_same_seeds_after() -> Iterator[None]:
     """Models this small are several times faster on one thread; frameworks set all global seeds."""
+    import torch  # or skip
+
     num_threads, numpy_state, python_state = torch.get_num_threads(), np.random.get_state(), random.getstate()
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reader.oracle import make_store, shard_paths
+from tests.without_torch import needs_torch
 from tokenloom.reader import TokenDataset
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.loader import TokenLoader
@@ -152,6 +153,7 @@ os.write(1, b"end ")
 """
 
 
+@needs_torch
 @pytest.mark.parametrize("prefetch", [0, 8])
 def test_a_program_that_ends_does_not_wait_for_planned_reads(reference: str, prefetch: int) -> None:
     command = [sys.executable, "-c", _END_WITHOUT_CLOSE, reference, str(prefetch)]

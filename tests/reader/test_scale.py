@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def serve() -> None:
 
 @pytest.fixture(scope="module")
 def children(_cache_folder: None) -> Iterator[Children]:
-    """Runs functions of this module in separate processes."""
+    """Runs functions of this module, which make tensors, in separate processes."""
+    import_module("torch")
     made = Children()
     yield made
     made.close()

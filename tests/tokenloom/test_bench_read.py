@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run ranks as threads of this process, and briefly: the same work without the cost of processes."""
+    import_module("torch")
 
     def run(tasks: Sequence[bench_rank.Task]) -> list[bench_rank.Measured]:
         monkeypatch.setattr(bench_rank, "_barrier", threading.Barrier(len(tasks)))

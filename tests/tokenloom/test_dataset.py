@@ -17,6 +17,7 @@ import pytest
 
 from tests.builders.datasets import build, jsonl_spec
 from tests.reader.oracle import PACKINGS, Oracle, make_store
+from tests.without_torch import needs_torch
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 from tokenloom.errors import SpecError, StoreError, TokenizerError
 from tokenloom.reader.shards import one_shard
@@ -222,6 +223,7 @@ print(next(iter(data.iterable()))["labels"].shape, len(batches), sorted(BLOCKED 
 """
 
 
+@needs_torch
 def test_datasets_and_mixtures_need_no_extra_and_loaders_need_only_torch(built: _Built) -> None:
     command = [sys.executable, "-c", _WITHOUT_EXTRAS, built.reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tokenloom.cli.commands import demo  # noqa: E402
-from tokenloom.cli.output import Output  # noqa: E402
-from tokenloom.examples.train_small import loss_of, make_model  # noqa: E402
-from tokenloom.tasks.running import progress  # noqa: E402
-from tokenloom.tasks.running.meter import Meter  # noqa: E402
+from tokenloom.cli.commands import demo
+from tokenloom.cli.output import Output
+from tokenloom.examples.train_small import loss_of, make_model
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.meter import Meter
 
 
 @pytest.fixture
