@@ -28,8 +28,6 @@ __all__ = [
     "segments",
 ]
 
-__version__ = "0.1.0"
-
 _HOMES = {
     "EvaluationPass": "tokenloom.reader.evaluation",
     "Mixture": "tokenloom.reader.mixture",
@@ -43,6 +41,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("tokenloom")
     if name not in _HOMES:
         raise AttributeError(f"module 'tokenloom' has no attribute {name!r}")
     try:

@@ -10,9 +10,10 @@ import argparse
 from importlib import import_module
 from typing import Any, NoReturn
 
-from tokenloom import __version__
+import tokenloom
 from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, Command
 from tokenloom.cli.exit_codes import NO
+from tokenloom.cli.output import write_output
 
 _EXAMPLE = "example: "
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
@@ -68,6 +69,14 @@ class _Parser(argparse.ArgumentParser):
         return arguments, unknown
 
 
+class _ShowVersion(argparse.Action):
+    """Print the version, which is read from the installed package only then: the import for that takes 25 ms."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> None:
+        write_output(f"tokenloom {tokenloom.__version__}\n")
+        parser.exit()
+
+
 class _CommandParser(_Parser):
     """The parser of one command. It imports the command's module when it is used."""
 
@@ -85,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
     )
-    parser.add_argument("--version", action="version", version=f"tokenloom {__version__}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
