@@ -9,12 +9,12 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch  # noqa: F401  # before the memory of reading is measured
 
 from tests.builders.synthetic_store import write_sparse_store
 from tests.counts import count
@@ -77,8 +77,7 @@ def serve() -> None:
 
 @pytest.fixture(scope="module")
 def children(_cache_folder: None) -> Iterator[Children]:
-    """Runs functions of this module, which make tensors, in separate processes."""
-    import_module("torch")
+    """Runs functions of this module in separate processes."""
     made = Children()
     yield made
     made.close()

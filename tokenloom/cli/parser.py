@@ -94,7 +94,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
+    no_value: Any = {"nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    parser.add_argument("--version", action=_ShowVersion, help="show the version and exit", **no_value)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
