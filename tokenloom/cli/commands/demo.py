@@ -59,6 +59,8 @@ def run(folder: str, updates: int, workers: int | None, direct: bool, out: Outpu
     """
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")
+    place = Path(folder)
+    _make_folder(place)
     try:
         from tokenloom.examples import train_small  # noqa: F401
     except ModuleNotFoundError as error:
@@ -68,7 +70,6 @@ def run(folder: str, updates: int, workers: int | None, direct: bool, out: Outpu
     from tokenloom import TokenDataset
     from tokenloom.spec.loading import load_spec
 
-    place = Path(folder)
     num_files = _write_folder(place, out)
     result = build(load_spec(place / "demo.yaml"), workers, direct)
     _describe(result, num_files, out)
@@ -100,12 +101,15 @@ def _train(reference: str, updates: int, out: Output) -> Json:
         )
 
 
-def _write_folder(folder: Path, out: Output) -> int:
-    """Write the text and the spec; return how many files the text contains."""
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise SpecError(f"--dir {folder}: this is a file; name a folder") from error
+
+
+def _write_folder(folder: Path, out: Output) -> int:
+    """Write the text and the spec; return how many files the text contains."""
     with showing_progress():
         num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
     (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")
