@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from selenium.webdriver.common.by import By
@@ -148,6 +149,27 @@ def _found(page: Page, question: str) -> list[str]:
     page.wait("empty list", lambda: not links())
     page.driver.execute_script(_ASK, question)
     return [urlsplit(link).path.removeprefix("/tokenloom/") for link in page.wait(f"result for {question!r}", links)]
+
+
+_BAD_PAGE = """<!doctype html><title>bad</title><link rel="icon" href="data:,"><script src="missing.js"></script>
+<body data-md-color-scheme="default"><article>
+<p class="faint" style="color: #888">faint</p>
+<p class="half" style="opacity: .5">half</p>
+<p style="color: #595959">readable</p>
+<div style="overflow: auto"><p style="width: 2000px">in a box that scrolls</p></div>
+<div style="width: 1500px">wide</div>
+</article>
+"""
+
+
+def test_the_checks_find_what_is_wrong_on_a_page(browser: Page, site_url: str, build: tuple[Path, str]) -> None:
+    (build[0] / "bad.html").write_text(_BAD_PAGE)
+    browser.driver.get(site_url + "bad.html")
+    faults = _faults(browser)
+    assert "missing.js" in faults.pop(0)
+    for width in (390, 1400):
+        kinds = [fault.partition(": ")[2][:18] for fault in faults if fault.startswith(str(width))]
+        assert kinds == ["the page scrolls s", "too wide: <div sty", *["faint P.faint, 3.5", "faint P.half, 3.98"] * 2]
 
 
 def test_search_finds_the_page_that_answers_a_question(browser: Page, site_url: str) -> None:
