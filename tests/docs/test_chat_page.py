@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.builders.chat_families import Family, tokenizer_json
 from tests.counts import full_only
-from tests.docs.walk import blocks, run_python
-from tokenloom.cli.main import main
+from tests.docs.walk import blocks, in_this_process, run_commands, run_python
 
 _ROOT = Path(__file__).parents[2]
 
@@ -43,17 +38,6 @@ def test_the_page_runs_from_top_to_bottom(data_dir: Path, tmp_path: Path, monkey
         Path(name).write_text(next(text for kind, text in found if kind == language), encoding="utf-8")
     for language, text in found:
         if language == "console":
-            _run(text)
+            run_commands(text, in_this_process)
         elif language == "python":
             assert run_python(text, "docs/guides/conversations.md", {}) == "True\n"
-
-
-def _run(session: str) -> None:
-    """Run the commands of a block; every line that the page shows must be printed."""
-    for part in session.split("$ ")[1:]:
-        command, *shown = part.splitlines()
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            assert main(shlex.split(command)[1:]) == 0
-        lines = printed.getvalue().replace(os.getcwd(), "/home/you").splitlines()
-        assert [line for line in shown if line not in (*lines, "...")] == [], command

@@ -10,24 +10,34 @@ from pathlib import Path
 import pytest
 
 from tests.counts import full_only
+from tests.docs.walk import TRAINING_PAGES, follow
 
 _ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("tiktoken_cache")
-@pytest.mark.parametrize("pages", ["README", pytest.param("README and training", marks=full_only)])
-def test_pages_run_from_top_to_bottom_in_one_process(pages: str, tmp_path: Path, data_dir: Path) -> None:
-    """The pages on training alone, with small data, are tested in tests/docs/test_training_page.py."""
+@pytest.fixture
+def folder(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the parquet files of the pages, which is the current one."""
     (tmp_path / "data").symlink_to(data_dir / "ag_news")
-    environment = os.environ | {"PYTHONPATH": str(_ROOT), "HOME": str(tmp_path), "TOKENLOOM_UP_HOME": str(tmp_path)}
-    environment.pop("PREFECT_API_URL", None)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.docs.walk",
-        str(tmp_path),
-        *(["--readme-only"] if pages == "README" else []),
-    ]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TOKENLOOM_UP_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiktoken_cache", "folder")
+def test_the_readme_can_be_followed() -> None:
+    pytest.importorskip("torch")
+    follow("README.md", {}, "Build", "Train")
+
+
+@full_only
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_the_pages_on_training_run_in_one_process(folder: Path) -> None:
+    """tests/docs/test_training_page.py runs them with small data."""
+    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    command = [sys.executable, "-m", "tests.docs.walk", str(folder), *TRAINING_PAGES]
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,9 +1,10 @@
-"""A newcomer's walk: README.md's sections Build and Train, then the pages on training, from top to bottom.
+"""A newcomer's walk: pages from top to bottom, as somebody who follows them would run their blocks.
 
-    python -m tests.docs.walk FOLDER [--readme-only]
+    python -m tests.docs.walk FOLDER PAGE...
 
-Commands run in FOLDER as a shell would run them; all Python blocks of the pages run in this one process, one after the
-other. FOLDER/data holds the Parquet files of the pages. Raises AssertionError where a page shows other output.
+A block that begins with `# NAME` is a file, other blocks of Python run in one process with the names that earlier ones
+defined, consoles are commands in FOLDER, and a block of text is what the Python before it prints. Raises AssertionError
+where a page shows other output.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tokenloom.cli.main import main
 
 _ROOT = Path(__file__).parents[2]
 _GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
@@ -25,6 +29,7 @@ _GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
 TRAINING_PAGES = [f"docs/guides/{name}.md" for name in _GUIDES]
 _TIME = re.compile(r"\b[\d.]+ s\b|\b\d+ min \d+ s\b")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# ([\w-]+\.\w+)\n")
 
 
 def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
@@ -35,20 +40,49 @@ def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
         yield from (match.groups() for match in _BLOCK.finditer(part))  # type: ignore[misc]
 
 
-def run_commands(session: str) -> None:
-    """Run the commands of a console block; every line that the page shows must be printed; times may differ."""
+def in_a_process(arguments: list[str]) -> str:
+    """Run `tokenloom` in a process of its own; return what it printed."""
+    assert arguments[0] == "tokenloom", arguments
+    arguments = [sys.executable, "-m", "tokenloom", *arguments[1:]]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def in_this_process(arguments: list[str]) -> str:
+    """Run `tokenloom`, a script of Python or `rm` here, which is faster; return what it printed."""
+    program, *others = arguments
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        if program == "tokenloom":
+            assert main(others) == 0, arguments
+        elif program == "python":
+            given, sys.argv = sys.argv, others
+            try:
+                runpy.run_path(others[0], run_name="__main__")
+            finally:
+                sys.argv = given
+        else:
+            assert program == "rm", arguments
+            Path(*others).unlink()
+    return printed.getvalue()
+
+
+def run_commands(session: str, run: Callable[[list[str]], str] = in_a_process, *, compares: bool = True) -> None:
+    """Run the commands of a console block; every line that the page shows must be printed; times may differ.
+
+    Args:
+        session: the block.
+        run: runs a command and returns what it printed.
+        compares: whether what is printed must be what the page shows.
+    """
     for part in session.split("$ ")[1:]:
         command, *shown = part.splitlines()
         print(f"$ {command}", flush=True)
-        arguments = shlex.split(command, comments=True)
-        assert arguments[0] == "tokenloom", command
-        arguments = [sys.executable, "-m", "tokenloom", *arguments[1:]]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout.replace(os.getcwd(), "/home/you").splitlines()
-        without_times = [_TIME.sub("TIME", line) for line in printed]
+        printed = run(shlex.split(command, comments=True)).replace(os.getcwd(), "/home/you").splitlines()
+        without_times = [_TIME.sub("TIME", line) for line in ("...", *printed)]
         missing = [line for line in shown if _TIME.sub("TIME", line) not in without_times]
-        assert not missing, f"{command}: the page shows {missing}, the command printed {printed}"
+        assert not (missing and compares), f"{command}: the page shows {missing}, the command printed {printed}"
 
 
 def run_python(code: str, page: str, names: dict[str, Any]) -> str:
@@ -61,27 +95,28 @@ def run_python(code: str, page: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def walk(folder: Path, *, readme_only: bool) -> None:
-    """Follow the pages in `folder`."""
-    os.chdir(folder)
-    names: dict[str, Any] = {}
+def follow(
+    page: str,
+    names: dict[str, Any],
+    *sections: str,
+    run: Callable[[list[str]], str] = in_a_process,
+    compares: bool = True,
+) -> None:
+    """Follow a page in the current folder; `names` are those of earlier blocks. See run_commands."""
     printed = ""
-    for language, text in blocks("README.md", "Build", "Train"):
-        if language == "yaml":
-            Path("news.yaml").write_text(text, encoding="utf-8")
+    for language, text in blocks(page, *sections):
+        if file := _FILE.match(text):
+            Path(file[1]).write_text(text, encoding="utf-8")
         elif language == "console":
-            run_commands(text)
+            run_commands(text, run, compares=compares)
         elif language == "python":
-            printed = run_python(text, "README.md", names)
-        elif language == "text":
-            assert printed == text, f"README.md shows {text!r}, its code printed {printed!r}"
-    for page in () if readme_only else TRAINING_PAGES:
-        for language, text in blocks(page):
-            if language == "console":
-                run_commands(text)
-            elif language == "python":
-                run_python(text, page, names)
+            printed = run_python(text, page, names)
+        elif language == "text" and not text.startswith("$ "):
+            assert printed == text or not compares, f"{page} shows {text!r}, its code printed {printed!r}"
 
 
 if __name__ == "__main__":
-    walk(Path(sys.argv[1]), readme_only="--readme-only" in sys.argv[2:])
+    os.chdir(sys.argv[1])
+    defined: dict[str, Any] = {}
+    for each in sys.argv[2:]:
+        follow(each, defined, *(("Build", "Train") if each == "README.md" else ()))
