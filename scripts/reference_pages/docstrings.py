@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from inspect import cleandoc
@@ -10,12 +11,14 @@ from typing import Any
 from griffe import Docstring, DocstringSection, DocstringSectionKind
 
 from scripts.reference_pages.markdown import anchor, escaped, sentence
+from scripts.reference_pages.public_names import shown
 from tokenloom import errors
 
-ERRORS_PAGE = "errors.md"
-_ERROR_NAMES = [name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)]
-_ERROR = re.compile(rf"(?<![\w`\[])({'|'.join(_ERROR_NAMES)})(?!\w)")
-_PAGE = re.compile(r"\bdocs/((?:guides|concepts|project)/([\w-]+)\.md|reference/([\w-]+\.md))")
+_ERRORS = [name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)]
+_NAMES = [item.name for item in shown() if not item.name.islower() or "_" in item.name]  # others are words, too
+_LINKED = dict.fromkeys(_ERRORS, "errors.md") | dict.fromkeys(_NAMES, "python.md")
+_NAME = re.compile(rf"(?<![\w`\[.])({'|'.join(_LINKED)})(?![\w`])")
+_PAGE = re.compile(r"\bdocs/(\w+/([\w-]+)\.md)")
 
 
 def body(docstring: str) -> str:
@@ -59,10 +62,10 @@ def _items(kind: DocstringSectionKind, values: Iterable[Any]) -> Iterator[str]:
 
 
 def prose(text: str, *, is_escaped: bool = False) -> str:
-    """Return a text of a docstring as Markdown, with links to the errors and to the pages that it names."""
+    """Return a text of a docstring as Markdown, with links to the pages, errors and public names in it."""
     text = text if is_escaped else "\n".join(_line(line) for line in text.splitlines())
-    text = _ERROR.sub(lambda found: f"[{found[1]}]({ERRORS_PAGE}#{anchor(found[1])})", text)
-    return _PAGE.sub(lambda found: f"[{found[1]}]({found[3] or '../' + found[1]})", text)
+    text = _NAME.sub(lambda found: f"[{found[1]}]({_LINKED[found[1]]}#{anchor(found[1])})", text)
+    return _PAGE.sub(lambda found: f"the page [{found[2]}]({os.path.relpath(found[1], 'reference')})", text)
 
 
 def _line(line: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
+_REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 _CODE = re.compile(r"(`[^`]*`)")
 _OPTION = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*)")
 _MARKUP = re.compile(r"([*\\<\[\]]|(?<!\w)_|_(?!\w))")
@@ -38,5 +40,7 @@ def contents(headings: Iterable[str]) -> str:
 
 
 def guide_link(target: str) -> str:
-    """Return a link to a guide or to a section of it; its text is the name of the page."""
-    return f"[{target.removeprefix('../').partition('#')[0]}]({target})"
+    """Return a link to a guide, or to a section of it; its text is the title of the page."""
+    page = _REFERENCE / target.partition("#")[0]
+    title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return f"[{title}]({target})"

@@ -1,19 +1,16 @@
-"""The page of the Python API, from signatures and docstrings, read with griffe: nothing is imported.
-
-A class is shown with the members that are named here; the others are for the package itself.
-"""
+"""The page of the Python API, from signatures and docstrings, read with griffe: nothing is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from griffe import Attribute, Class, Function, Module, Object, ParameterKind, visit
 
 from scripts.reference_pages.docstrings import body
 from scripts.reference_pages.markdown import link
+from scripts.reference_pages.public_names import GROUPS, Shown
 
 _ROOT = Path(__file__).parents[2]
 _HEAD = """\
@@ -28,95 +25,12 @@ and `Json` one of JSON values.
 """
 
 
-class Shown(NamedTuple):
-    """A public name: its module, and the members that the page shows, those of a base class as "module:Class.name"."""
-
-    module: str
-    name: str
-    members: tuple[str, ...] = ()
-
-
-_SAMPLES = "tokenloom.reader.shards.split_samples:SplitSamples"
-_GROUPS = {
-    "Datasets": [
-        Shown(
-            "tokenloom.reader.dataset",
-            "TokenDataset",
-            (
-                f"{_SAMPLES}.__len__",
-                "__getitem__",
-                "__getitems__",
-                f"{_SAMPLES}.decode",
-                "trace",
-                "iterable",
-                f"{_SAMPLES}.manifest",
-                f"{_SAMPLES}.reference",
-                f"{_SAMPLES}.packing_shares",
-                "lease",
-            ),
-        ),
-        Shown("tokenloom.reader.mixture", "Mixture"),
-        Shown("tokenloom.storage.packing.packings", "PackingShares", ("padding_share", "cut_share")),
-    ],
-    "Loaders": [
-        Shown(
-            "tokenloom.reader.loader",
-            "TokenLoader",
-            (
-                "__iter__",
-                "__len__",
-                "state_dict",
-                "load_state_dict",
-                "from_state",
-                "batch_at",
-                "trace",
-                "stats",
-                "describe",
-                "start",
-                "close",
-            ),
-        ),
-        Shown("tokenloom.reader.evaluation", "EvaluationPass"),
-        Shown("tokenloom.reader.iterable", "SampleStream"),
-        Shown("tokenloom.reader.state", "LoaderState"),
-        Shown("tokenloom.reader.feeding.timing", "LoaderStats", ("to_json",)),
-    ],
-    "Masks, segments and context parallelism": [
-        Shown("tokenloom.reader.masks", "document_mask"),
-        Shown("tokenloom.reader.masks", "DocumentMask", ("dense", "mask_mod")),
-        Shown("tokenloom.reader.masks", "segments"),
-        Shown("tokenloom.reader.context", "context_shard"),
-    ],
-    "Meshes and ranks": [
-        Shown("tokenloom.reader.ranks", "find_ranks"),
-        Shown("tokenloom.reader.ranks", "DataRank"),
-        Shown("tokenloom.reader.meshes", "place_in_mesh"),
-        Shown("tokenloom.reader.meshes", "MeshPlace"),
-    ],
-    "Traces": [
-        Shown("tokenloom.reader.tracing.records", "Trace"),
-        Shown("tokenloom.reader.tracing.records", "TracedSample"),
-        Shown("tokenloom.reader.tracing.records", "TracedDocument"),
-        Shown("tokenloom.reader.tracing.records", "TracedClasses"),
-    ],
-    "The cache of remote shards": [
-        Shown("tokenloom.storage.cache.shard_cache", "ShardCache", ("default", "stats")),
-    ],
-    "Prefect": [Shown("tokenloom.automations", "install_publication_automation")],
-}
-
-
-def shown() -> list[Shown]:
-    """Return everything that the page shows."""
-    return [item for group in _GROUPS.values() for item in group]
-
-
 def page() -> str:
     """Return the page as Markdown."""
     lines = [_HEAD]
-    for title, items in _GROUPS.items():
+    for title, items in GROUPS.items():
         lines.append(f"- {link(title)}: {', '.join(link(item.name, text=f'`{item.name}`') for item in items)}")
-    for title, items in _GROUPS.items():
+    for title, items in GROUPS.items():
         lines += [f"\n## {title}\n", *map(_entry, items)]
     return "\n".join(lines)
 

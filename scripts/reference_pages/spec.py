@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -114,12 +114,18 @@ def _entries(name: str, found: Mapping[str, type[BaseModel]]) -> Iterator[str]:
                 yield from _entries(f"{name}.{key_name}", inner)
 
 
-def _entry(name: str, variants: Iterable[tuple[Key, list[str]]]) -> str:
-    parts = [f"### `{name}`\n"]
-    for key, kinds in variants:
-        of = f" Kinds: {', '.join(f'`{kind}`' for kind in kinds)}." if kinds else ""
-        parts.append(f"{key.facts}\n\n{_text(key.text)}{of}\n")
-    return "\n".join(parts)
+def _entry(name: str, variants: Sequence[tuple[Key, list[str]]]) -> str:
+    """Return the entry of a key; with several variants, an item for each, which says of which kinds it is."""
+    if len(variants) == 1:
+        ((key, kinds),) = variants
+        of = f" Kinds: {_codes(kinds)}." if kinds else ""
+        return f"### `{name}`\n\n{key.facts}\n\n{_text(key.text)}{of}\n"
+    items = (f"- {_codes(kinds)}: {key.facts}. {_text(key.text)}" for key, kinds in variants)
+    return "\n".join([f"### `{name}`\n", *items, ""])
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _text(text: str) -> str:
@@ -149,7 +155,7 @@ def _are_models(value: Any) -> bool:
 
 def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
-        return f"one of {', '.join(f'`{value}`' for value in schema['enum'])}"
+        return f"one of {_codes(schema['enum'])}"
     kind = schema.get("type", "object")
     if kind == "array":
         items = schema["items"]

@@ -17,6 +17,7 @@ import yaml
 
 import tokenloom
 from scripts.reference_pages import commands, python_api
+from scripts.reference_pages.public_names import shown
 from scripts.reference_pages.spec_examples import BASE, EXAMPLES
 from tests.docs.reference import generated_pages
 from tokenloom import errors
@@ -108,17 +109,15 @@ def test_every_exit_code_is_explained() -> None:
 
 def test_every_public_name_and_shown_member_is_described() -> None:
     entries = _entries("python")
-    assert {*tokenloom.__all__} - {item.name for item in python_api.shown()} == {
-        "TokenloomError"
-    }  # it is on its own page
-    for item in python_api.shown():
+    assert {*tokenloom.__all__} - {item.name for item in shown()} == {"TokenloomError"}  # it is on its own page
+    for item in shown():
         names = [item.name, *(f"{item.name}.{python_api.member(item, name).name}" for name in item.members)]
         assert [name for name in names if not _described(entries[name])] == []
 
 
 def test_every_argument_is_described() -> None:
     entries = _entries("python")
-    for item in python_api.shown():
+    for item in shown():
         code = entries[item.name].partition("```python\n")[2].partition("```")[0]
         arguments = re.findall(r"(?:^    |\(|, )\*{0,2}(\w+): ", code, re.MULTILINE) if "class " not in code else []
         missing = [name for name in arguments if not re.search(rf"- `(\w+, )*{name}(, \w+)*`: ", entries[item.name])]

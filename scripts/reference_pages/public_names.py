@@ -1,0 +1,88 @@
+"""What the page of the Python API shows, by subject; the other members of a class are for the package itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Shown(NamedTuple):
+    """A public name: its module, and the members that the page shows, those of a base class as "module:Class.name"."""
+
+    module: str
+    name: str
+    members: tuple[str, ...] = ()
+
+
+_SAMPLES = "tokenloom.reader.shards.split_samples:SplitSamples"
+GROUPS = {
+    "Datasets": [
+        Shown(
+            "tokenloom.reader.dataset",
+            "TokenDataset",
+            (
+                f"{_SAMPLES}.__len__",
+                "__getitem__",
+                "__getitems__",
+                f"{_SAMPLES}.decode",
+                "trace",
+                "iterable",
+                f"{_SAMPLES}.manifest",
+                f"{_SAMPLES}.reference",
+                f"{_SAMPLES}.packing_shares",
+                "lease",
+            ),
+        ),
+        Shown("tokenloom.reader.mixture", "Mixture"),
+        Shown("tokenloom.storage.packing.packings", "PackingShares", ("padding_share", "cut_share")),
+    ],
+    "Loaders": [
+        Shown(
+            "tokenloom.reader.loader",
+            "TokenLoader",
+            (
+                "__iter__",
+                "__len__",
+                "state_dict",
+                "load_state_dict",
+                "from_state",
+                "batch_at",
+                "trace",
+                "stats",
+                "describe",
+                "start",
+                "close",
+            ),
+        ),
+        Shown("tokenloom.reader.evaluation", "EvaluationPass"),
+        Shown("tokenloom.reader.iterable", "SampleStream"),
+        Shown("tokenloom.reader.state", "LoaderState"),
+        Shown("tokenloom.reader.feeding.timing", "LoaderStats", ("to_json",)),
+    ],
+    "Masks, segments and context parallelism": [
+        Shown("tokenloom.reader.masks", "document_mask"),
+        Shown("tokenloom.reader.masks", "DocumentMask", ("dense", "mask_mod")),
+        Shown("tokenloom.reader.masks", "segments"),
+        Shown("tokenloom.reader.context", "context_shard"),
+    ],
+    "Meshes and ranks": [
+        Shown("tokenloom.reader.ranks", "find_ranks"),
+        Shown("tokenloom.reader.ranks", "DataRank"),
+        Shown("tokenloom.reader.meshes", "place_in_mesh"),
+        Shown("tokenloom.reader.meshes", "MeshPlace"),
+    ],
+    "Traces": [
+        Shown("tokenloom.reader.tracing.records", "Trace"),
+        Shown("tokenloom.reader.tracing.records", "TracedSample"),
+        Shown("tokenloom.reader.tracing.records", "TracedDocument"),
+        Shown("tokenloom.reader.tracing.records", "TracedClasses"),
+    ],
+    "The cache of remote shards": [
+        Shown("tokenloom.storage.cache.shard_cache", "ShardCache", ("default", "stats")),
+    ],
+    "Prefect": [Shown("tokenloom.automations", "install_publication_automation")],
+}
+
+
+def shown() -> list[Shown]:
+    """Return everything that the page shows."""
+    return [item for group in GROUPS.values() for item in group]
