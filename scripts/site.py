@@ -25,7 +25,8 @@ OF_THE_ROOT = {
 }
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)|(?<=\]: )(?!\w+:|#)([^#\s]+)$", re.MULTILINE)
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-_FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_NAMED_LINK = re.compile(r"\[[\w./-]+\.md\]\((?!\w+:|#)([^)#\s]+)")
+_FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 
 
 def place_of(path: Path) -> Path | None:
@@ -41,9 +42,25 @@ def source_of(place: Path) -> Path:
     return Path(of_the_root.get(place.as_posix(), Path("docs") / place))
 
 
-def rewritten(text: str, place: Path) -> str:
-    """Return the text of the page at a place, with links that work on the site; code stays as it is."""
+def titles(pages: Path) -> dict[Path, str]:
+    """Return what the site calls each page: its name in the navigation, or else its heading."""
+    named = re.findall(r"^ *- ([^:\n]+): ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    headings = {page.relative_to(pages): page.read_text("utf-8").partition("\n")[0] for page in pages.rglob("*.md")}
+    return {place: heading.removeprefix("# ") for place, heading in headings.items()} | {
+        Path(place): name for name, place in named
+    }
+
+
+def rewritten(text: str, place: Path, titles: dict[Path, str]) -> str:
+    """Return the text of the page at a place as the site shows it; code stays as it is.
+
+    Links work on the site, and a link that is called by the name of a file, such as rows.md, by the page's title.
+    """
     folder = source_of(place).parent
+
+    def name(match: re.Match[str]) -> str:
+        title = titles.get(place_of(Path(os.path.normpath(folder / match[1]))) or Path())
+        return f"[{title}]({match[1]}" if title else match[0]
 
     def link(match: re.Match[str]) -> str:
         target = Path(os.path.normpath(folder / match[0]))
@@ -53,11 +70,9 @@ def rewritten(text: str, place: Path) -> str:
             return match[0]  # the builder reports it
         return f"{SOURCE}/{'tree' if (ROOT / target).is_dir() else 'blob'}/main/{target.as_posix()}"
 
-    parts, end = [], 0
-    for fence in _FENCE.finditer(text):
-        parts += [_LINK.sub(link, text[end : fence.start()]), fence[0]]
-        end = fence.end()
-    return "".join([*parts, _LINK.sub(link, text[end:])])
+    parts = _FENCE.split(text)  # text, code, text, ...
+    parts[::2] = [_LINK.sub(link, _NAMED_LINK.sub(name, part)) for part in parts[::2]]
+    return "".join(parts)
 
 
 def collect(pages: Path) -> None:
@@ -67,8 +82,9 @@ def collect(pages: Path) -> None:
     for name, place in OF_THE_ROOT.items():
         shutil.copyfile(ROOT / name, pages / place)
     subprocess.run([sys.executable, ROOT / "scripts/reference.py", pages / "reference"], check=True)
+    known = titles(pages)
     for page in pages.rglob("*.md"):
-        page.write_text(rewritten(page.read_text("utf-8"), page.relative_to(pages)), "utf-8")
+        page.write_text(rewritten(page.read_text("utf-8"), page.relative_to(pages), known), "utf-8")
 
 
 def build_with_zensical(config: Path) -> None:
