@@ -6,6 +6,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +33,14 @@ class Environment:
 #: By name. A trainer that takes our loader needs `ours`; one that reads an export does not.
 ENVIRONMENTS = {
     "automodel": Environment(("numpy==2.4.6", _TORCH), alone=("nemo-automodel==0.7.0",)),
-    "datasets": Environment(("datasets==5.2.0",)),
+    "datasets": Environment(("datasets==5.2.0", "tiktoken==0.14.0")),
     "datasets-3": Environment(("datasets==3.6.0",)),
-    "datatrove": Environment(("datatrove==0.10.1", "tokenizers==0.23.3", _TORCH)),
+    "datatrove": Environment(("datatrove==0.10.1", "tokenizers==0.23.3", "orjson", _TORCH)),
     "jax": Environment(("jax==0.10.2", "grain==0.2.18"), ours=True),
-    "litdata": Environment(("litdata==0.2.76", _TORCH, "torchvision==0.28.0")),
+    "litdata": Environment(("litdata==0.2.76", _TORCH, "torchvision==0.28.0", "tiktoken==0.14.0")),
     "megatron": Environment(("megatron-core==0.16.1", _TORCH)),
     "olmo": Environment(("ai2-olmo-core==3.0.0", _TORCH)),
-    "streaming": Environment(("mosaicml-streaming==0.13.0", _TORCH, "torchvision==0.28.0")),
+    "streaming": Environment(("mosaicml-streaming==0.13.0", _TORCH, "torchvision==0.28.0", "tiktoken==0.14.0")),
     # Both import triton, which a torch without CUDA does not bring.
     "torchtitan": Environment(("torchtitan==0.3.0", "torchdata==0.11.0", "triton==3.9.0", _TORCH), ours=True),
     "trl": Environment(("trl==1.16.0", "transformers==5.24.0", "datasets==5.2.0", _TORCH)),
@@ -76,3 +77,17 @@ def run_in(name: str, program: str, *arguments: object, given: str = "") -> str:
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def unpacked(requirement: str, python_version: str) -> Path:
+    """Return the unpacked wheel of a package for another Python, of which pure modules are used."""
+    folder = FOLDER / requirement.replace("==", "-")
+    if not (folder / "ready").exists():
+        for_python = ["--python-version", python_version, "--only-binary", ":all:", "--no-deps"]
+        command = [sys.executable, "-m", "pip", "download", "-q", *for_python, "-d", str(folder), requirement]
+        subprocess.run(command, check=True)
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        (folder / "ready").touch()
+    return folder

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ import pytest
 
 from tests.builders.exported import Exportable
 from tests.docs.walk import blocks, run_commands
-from tests.peers.environments import FOLDER, run_in
+from tests.peers.environments import run_in, unpacked
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.formats.classes import learned_classes
@@ -99,20 +96,6 @@ def _assert_resumes(environment: str, heading: str, check: str, batch_size: int 
         assert np.array_equal(np.array(labels)[of_document], expected["labels"][of_document]), step
 
 
-def _unpacked(requirement: str, python_version: str) -> Path:
-    """Return the unpacked wheel of a package for another Python, of which pure modules are used."""
-    folder = FOLDER / requirement.replace("==", "-")
-    if not (folder / "ready").exists():
-        for_python = ["--python-version", python_version, "--only-binary", ":all:", "--no-deps"]
-        command = [sys.executable, "-m", "pip", "download", "-q", *for_python, "-d", str(folder), requirement]
-        subprocess.run(command, check=True)
-        (wheel,) = folder.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder)
-        (folder / "ready").touch()
-    return folder
-
-
 #: megatron-core 0.19.2 is for Python 3.12 and newer, for which there is no torch without CUDA here. Its modules run on
 #: 3.11 with the one name of typing that they lack. Its training loop needs a GPU.
 _MEGATRON_LM = """
@@ -149,7 +132,7 @@ def get_state():
 
 
 def test_megatron_passes_our_loader_through(folder: Path) -> None:
-    package = _unpacked("megatron-core==0.19.2", "3.12")
+    package = unpacked("megatron-core==0.19.2", "3.12")
     before = _MEGATRON_LM.format(folder=str(package))
     _assert_resumes("torchtitan", "Megatron-LM: --dataloader-type external", _EXTERNAL, before=before)
 

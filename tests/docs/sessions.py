@@ -1,0 +1,60 @@
+"""Console blocks of a page, run in this process: faster than the subprocesses of walk.py."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenloom.cli.main import main
+
+_TIME = re.compile(r"\b[\d.]+ s\b")
+
+
+def commands(session: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command of a console block, with the lines that the page shows for it."""
+    for part in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+        command, _, shown = re.sub(r"\\\n\s*", "", part).partition("\n")
+        yield command, shown.splitlines()
+
+
+def run_session(session: str) -> None:
+    """Run the commands of a block in the current folder; every line that the page shows must be printed.
+
+    `$ echo $?` shows the code of the command before, which must be 0 otherwise. "..." stands for lines left out.
+    """
+    code = 0
+    for command, shown in commands(session):
+        if command == "echo $?":
+            assert [str(code)] == shown, command
+            code = 0
+            continue
+        assert code == 0, f"the command before {command!r} ended with {code}"
+        code, printed = _run(command)
+        lines = [_TIME.sub("TIME", line) for line in printed.replace(os.getcwd(), "/home/you").splitlines()]
+        missing = [line for line in shown if line != "..." and _TIME.sub("TIME", line) not in lines]
+        assert not missing, f"{command}: the page shows {missing}, the command printed {lines}"
+    assert code == 0, f"the last command ended with {code}"
+
+
+def _run(command: str) -> tuple[int, str]:
+    """Return a command's exit code and what it printed; those of the shell print to the terminal."""
+    words = shlex.split(command, comments=True)
+    if words[0] != "tokenloom":
+        return subprocess.run(["bash", "-c", command], check=False).returncode, ""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = main(words[1:])
+    return code, printed.getvalue()
+
+
+def write_specs(blocks: Iterator[tuple[str, str]]) -> None:
+    """Write each YAML block whose first line is a comment with its file's name to that file in the current folder."""
+    for language, text in blocks:
+        if language == "yaml" and text.startswith("# "):
+            Path(text.split("\n", 1)[0][2:]).write_text(text, encoding="utf-8")

@@ -1,0 +1,55 @@
+"""docs/comparison/index.md: each "yes" of ours names a test that exists, each entry of others has a source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = (_ROOT / "docs/comparison/index.md").read_text(encoding="utf-8")
+_THEMES = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", _PAGE, re.DOTALL | re.MULTILINE))
+_OURS = "**tokenloom**"
+_NEEDS_NO_SOURCE = {"no", "–", "your code"}
+
+
+def _table(theme: str) -> dict[str, list[str]]:
+    """Return the cells of the table of a theme, by the first cell of the row; "" has the names of the columns."""
+    rows = [line.strip("|").split("|") for line in _THEMES[theme].splitlines() if line.startswith("|")]
+    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if "---" not in row[0]}
+
+
+_TABLES = [theme for theme in _THEMES if _OURS in _THEMES[theme]]
+
+
+def test_the_page_has_a_table_for_each_theme_and_says_first_where_others_are_better() -> None:
+    assert len(_TABLES) == 7
+    assert next(iter(_THEMES)) == "Where others are better"
+
+
+@pytest.mark.parametrize("theme", _TABLES)
+def test_each_yes_of_ours_names_a_test_that_exists(theme: str) -> None:
+    table = _table(theme)
+    named = dict(re.findall(r"^- (.*?): `(tests/\S+::test_\w+)`$", _THEMES[theme], re.MULTILINE))
+    claimed = [column for column, cell in zip(table[""], table[_OURS], strict=True) if cell != "no"]
+    assert list(named) == claimed
+    for test in named.values():
+        path, _, name = test.partition("::")
+        assert f"\ndef {name}(" in (_ROOT / path).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("theme", _TABLES)
+def test_each_entry_of_others_has_a_source(theme: str) -> None:
+    sources = " ".join(line for line in _THEMES[theme].splitlines() if "::" not in line and "|" not in line)
+    for tools, cells in _table(theme).items():
+        if tools not in ("", _OURS) and not set(cells) <= _NEEDS_NO_SOURCE:
+            assert all(f"{tool}" in sources for tool in tools.split(", ")), tools
+
+
+def test_a_table_is_narrow_enough_for_a_phone() -> None:
+    for theme in _TABLES:
+        for name, cells in _table(theme).items():
+            assert len(cells) <= 4, theme
+            words = [word for cell in (name, *cells) for word in cell.strip("*").split()]
+            assert max(map(len, words)) <= 13, (theme, name)

@@ -1,0 +1,54 @@
+"""docs/questions.md is correct: its commands and code run on the dataset of README.md, and its figures are measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.sessions import run_session, write_specs
+from tests.docs.walk import blocks, run_python
+from tokenloom.cli.main import main
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = "docs/questions.md"
+_SUFFIXES = (".tok", ".docs", ".spill")
+
+
+def test_the_page_runs_from_top_to_bottom(
+    tiktoken_cache: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").symlink_to(data_dir / "ag_news")
+    write_specs(blocks("README.md"))
+    assert main(["build", "news.yaml", "--direct"]) == 0
+    _check_size(Path("store/news"))
+    printed = ""
+    for language, text in blocks(_PAGE):
+        if language == "console":
+            run_session(text)
+        elif language == "python":
+            printed = run_python(text, _PAGE, {})
+        else:
+            assert (language, text) == ("text", printed)
+    assert not Path("store/news/work").exists()
+
+
+def _check_size(dataset: Path) -> None:
+    """Check that a version has 2 bytes a token and about 60 a document, and the spills as much again."""
+    lengths = {suffix: sum(path.stat().st_size for path in dataset.rglob(f"*{suffix}")) for suffix in _SUFFIXES}
+    assert lengths[".tok"] + lengths[".docs"] == pytest.approx(2 * 900_355 + 60 * 20_918, rel=0.05)
+    assert lengths[".spill"] == pytest.approx(lengths[".tok"] + lengths[".docs"], rel=0.05)
+
+
+def test_its_requests_are_those_that_were_measured() -> None:
+    page = (_ROOT / _PAGE).read_text(encoding="utf-8")
+    result = json.loads((_ROOT / "benchmarks/results/2026-11-26-object-store-200mb.json").read_text())
+    measured = {figure["name"]: int(figure["values"][0]) for figure in result["figures"]}
+    head, shown = (line.strip("| ").split(" | ") for line in re.findall(r"^\| (?:GET|\d).*$", page, re.MULTILINE))
+    assert {f"requests: {kind}": int(count) for kind, count in zip(head, shown, strict=True)} == {
+        name: count for name, count in measured.items() if name.startswith("requests: ")
+    }
+    assert f"and {measured['shards']} shards made these" in page.replace("\n", " ")
