@@ -30,13 +30,14 @@ _SOURCE = re.compile(r"`([\w/]+\.py)`((?: \([^)]*\))?(?:,? l\.\d+)*)")
 def _sources(tool: str) -> list[tuple[str, list[int]]]:
     """Return the files that the bullets name for a tool, with the lines given beside them."""
     found = []
-    for bullet in re.findall(r"^- (?!.*::)(.*?)(?=^- |^$|\Z)", _PAGE, re.DOTALL | re.MULTILINE):
+    bullets = re.split(r"\n(?=- )|\n\n", _PAGE)
+    for bullet in (bullet.replace("\n  ", " ") for bullet in bullets if bullet.startswith("- ") and "::" not in bullet):
         current = None
-        for match in re.finditer(f"{_TOOL.pattern}|{_SOURCE.pattern}", bullet.replace("\n  ", " ")):
-            if match[1] is None:
-                current = match[0]
-            elif current == tool and not match[1].startswith("tools/preprocess"):
-                found.append((match[1], [int(line) for line in re.findall(r"l\.(\d+)", match[2])]))
+        for match in re.finditer(f"({_TOOL.pattern})|{_SOURCE.pattern}", bullet):
+            if match[1]:
+                current = match[1]
+            elif current == tool and not match[2].startswith(("tools/", "preprocess_data")):
+                found.append((match[2], [int(line) for line in re.findall(r"l\.(\d+)", match[3])]))
     return found
 
 
