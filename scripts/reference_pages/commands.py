@@ -29,6 +29,21 @@ _JSON = """\
 - `--help`: Show the arguments and options of the command.
 - `tokenloom --version`: Print the version of tokenloom.
 """
+VARIABLES = {
+    "TOKENLOOM_CACHE": "The folder of the cache on this machine: shards of remote stores, counts of samples, "
+    "tokenizers, what is proven of fast encoders. Default: `~/.cache/tokenloom`.",
+    "TOKENLOOM_CACHE_LIMIT": "How large the cached shards may become together, such as `50GB` or `93GiB`. Default: 100 "
+    "GB, or 80 % of the free space if that is less.",
+    "TOKENLOOM_HOME": "In a run of Prefect: the folder that relative paths of a spec start from; without it, they are "
+    "an error there. `tokenloom up` sets it to the folder where it was started.",
+    "TOKENLOOM_UP_HOME": "The folder of the database, storage and logs of `tokenloom up`; `tokenloom build` looks "
+    "there for a running server. Default: `~/.tokenloom`.",
+}
+_OTHER_VARIABLES = """
+Libraries read theirs: `PREFECT_API_URL` names the Prefect server, `TIKTOKEN_CACHE_DIR` the folder of tiktoken's files,
+`HF_HOME` and `HF_TOKEN` the cache and the access of the Hugging Face Hub, `AWS_...` and others the credentials of
+object stores, and `RANK` and `WORLD_SIZE` the rank of a loader if torch.distributed does not.
+"""
 _SHARED = {"help", "json", "debug"}
 _GUIDES = {  # the page that shows a command at work
     "doctor": "../guides/doctor.md",
@@ -88,14 +103,14 @@ def page() -> str:
         lines += [f"## {title}", ""]
         for name, command in commands.items():
             lines += _command(name, command, found[name])
-    return "\n".join([*lines, _JSON, *_exit_codes()])
+    return "\n".join([*lines, _JSON, *_exit_codes(), *_variables()])
 
 
 def _contents(groups: dict[str, dict[str, Command]]) -> Iterator[str]:
     for title, commands in groups.items():
         names = [link(f"tokenloom {name}", text=f"`{name}`") for name in commands]
         yield f"- {link(title)}: {', '.join(names)}"
-    yield f"- {contents(['Options of every command', 'Exit codes'])}\n"
+    yield f"- {contents(['Options of every command', 'Exit codes', 'Environment variables'])}\n"
 
 
 def _command(name: str, command: Command, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -127,3 +142,9 @@ def _exit_codes() -> Iterator[str]:
     yield "\nExit code 3 means, for the commands that use it:\n"
     yield from (f"- `{name}`: {sentence(command.no)}" for name, command in COMMANDS.items() if command.no)
     yield '\nSo a script can tell "not in this version" (3) from "the store did not answer" (1).\n'
+
+
+def _variables() -> Iterator[str]:
+    yield "## Environment variables\n"
+    yield from (f"- `{name}`: {text}" for name, text in VARIABLES.items())
+    yield _OTHER_VARIABLES

@@ -17,6 +17,8 @@ import yaml
 
 import tokenloom
 from scripts.reference_pages import commands, python_api
+from scripts.reference_pages.docstrings import prose
+from scripts.reference_pages.markdown import sentence
 from scripts.reference_pages.public_names import shown
 from scripts.reference_pages.spec_examples import BASE, EXAMPLES
 from tests.docs.reference import generated_pages
@@ -43,26 +45,27 @@ def _entries(name: str) -> dict[str, str]:
 def _described(text: str) -> bool:
     """Return whether an entry says more than facts: code, a type, a default."""
     without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    prose = [line for line in without_code.splitlines() if line and not line.startswith(("*", "- `kind`"))]
+    prose = [line for line in without_code.splitlines() if line and not line.startswith("*")]
     return len(" ".join(prose)) > _TOO_SHORT
 
 
-def _keys(model: Any, place: str = "") -> set[str]:
-    found = set()
+def _keys(model: Any, place: str = "") -> dict[str, list[str]]:
+    """Return the descriptions of each key of a spec, by its path; it has several if kinds of a block share a name."""
+    found: dict[str, list[str]] = {}
     for name, field in model.model_fields.items():
-        if name == "kind":
-            continue
-        found.add(f"{place}{name}")
-        if place.count(".") < 2 and (name != "decode"):  # a tokenizer in a tokenizer has the same keys
-            for inner in models_in(field.annotation):
-                found |= _keys(inner, f"{place}{name}.")
+        if name != "kind":
+            found.setdefault(f"{place}{name}", []).append(field.description or "")
+            for inner in () if name == "decode" else models_in(field.annotation):  # a tokenizer in a tokenizer
+                for key, descriptions in _keys(inner, f"{place}{name}.").items():
+                    found.setdefault(key, []).extend(descriptions)
     return found
 
 
 def test_every_key_of_the_spec_is_described() -> None:
     entries = _entries("spec")
-    assert _keys(BuildSpec) - entries.keys() == set()
-    assert [name for name in _keys(BuildSpec) if not _described(entries[name])] == []
+    for key, descriptions in _keys(BuildSpec).items():
+        assert all(len(text) > _TOO_SHORT for text in descriptions), f"{key}: its Field needs a description"
+        assert all(prose(sentence(text), is_escaped=True) in entries[key] for text in descriptions), key
 
 
 def test_every_example_of_the_spec_is_valid() -> None:
@@ -105,6 +108,16 @@ def test_every_exit_code_is_explained() -> None:
     assert all(f"- **{code}**: {meaning}" in text for code, meaning in EXIT_CODES.items())
     raised = {item.exit_code for item in vars(errors).values() if inspect.isclass(item) and hasattr(item, "exit_code")}
     assert raised <= EXIT_CODES.keys()
+
+
+def test_every_environment_variable_is_explained() -> None:
+    internal = {"TOKENLOOM_UP_STORES", "TOKENLOOM_WORKER"}  # tokenloom sets them for its own processes
+    lessons = {"TOKENLOOM_LESSON"}
+    modules = [
+        path for folder in ("tokenloom", "flows", "storage", "tasks") for path in _ROOT.glob(f"{folder}/**/*.py")
+    ]
+    named = {name for path in modules for name in re.findall(r"\bTOKENLOOM_[A-Z_]+\b", path.read_text("utf-8"))}
+    assert named - internal - lessons == commands.VARIABLES.keys()
 
 
 def test_every_public_name_and_shown_member_is_described() -> None:
