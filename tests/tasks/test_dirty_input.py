@@ -1,4 +1,4 @@
-"""Dirty input: the table in docs/guides/rows.md, by the tables of tests/builders/dirty_files.py and tests here."""
+"""Dirty input: the table in docs/guides/dirty-input.md, by the tables of tests/builders/dirty_files.py and tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, make_reader
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "rows.md"
+PAGE = ROOT / "docs" / "guides" / "dirty-input.md"
 
 
 def texts_of(path: Path, kind: str = "jsonl", **options: Any) -> list[str | None]:
@@ -53,7 +53,7 @@ def batches_of(file: DirtyFile, path: Path, **options: Any) -> Iterator[Rows]:
 
 
 def _rows_of_the_table() -> list[list[str]]:
-    section = PAGE.read_text(encoding="utf-8").split("\n## How dirty input is handled\n", 1)[1].split("\n## ", 1)[0]
+    section = PAGE.read_text(encoding="utf-8").split("\n## Case by case\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row] for row in rows[1:]]
 
