@@ -30,7 +30,7 @@ def folder(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.mark.usefixtures("tiktoken_cache", "folder")
 def test_the_readme_can_be_followed() -> None:
     pytest.importorskip("torch")
-    follow("README.md", {}, "Build", "Train")
+    follow("README.md", {}, "Build and train")
 
 
 @full_only

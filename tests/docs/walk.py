@@ -119,4 +119,4 @@ if __name__ == "__main__":
     os.chdir(sys.argv[1])
     defined: dict[str, Any] = {}
     for each in sys.argv[2:]:
-        follow(each, defined, *(("Build", "Train") if each == "README.md" else ()))
+        follow(each, defined, *(("Build and train",) if each == "README.md" else ()))
