@@ -92,7 +92,8 @@ def build_with_zensical(config: Path) -> None:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(_COLOURS.sub("", done.stdout) or done.stderr)
+        warnings, _, traceback = done.stderr.partition("Traceback")
+        raise SystemExit(_COLOURS.sub("", warnings) or traceback)
 
 
 def build_with_mkdocs(config: Path) -> None:
