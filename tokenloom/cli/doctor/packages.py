@@ -21,7 +21,7 @@ from tokenloom.wording import counted, first_of
 _SHOWN = ("pyarrow", "numpy", "fsspec", "prefect", "torch", "tiktoken", "tokenizers", "sentencepiece", "gigatoken")
 _REQUIREMENT = re.compile(r"""([\w.-]+)(?:\[.*\])?\s*([^;]*?)\s*(?:;.*extra == ["']([\w-]+)["'].*)?""")
 _NEEDED = ("", "build")  # tokenloom itself, and what a build needs
-_NOT_SHOWN = "dev"  # for work on tokenloom itself
+_NOT_SHOWN = ("dev", "docs", "test")  # for work on tokenloom itself
 
 
 class _Requirement(NamedTuple):
@@ -86,7 +86,7 @@ def _extras() -> dict[str, list[_Requirement]]:
     """Return what each extra requires, "" for tokenloom itself; without the extras that it includes."""
     found: dict[str, list[_Requirement]] = defaultdict(list)
     for line in requires("tokenloom") or ():
-        if (match := _REQUIREMENT.fullmatch(line)) and match[1] != "tokenloom" and match[3] != _NOT_SHOWN:
+        if (match := _REQUIREMENT.fullmatch(line)) and match[1] != "tokenloom" and match[3] not in _NOT_SHOWN:
             found[match[3] or ""].append(_Requirement(match[1], match[2]))
     return found
 
