@@ -21,7 +21,8 @@ import pytest
 from tests.servers.faulty_proxy import FaultyProxy
 
 BUCKET = "corpora"
-_HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
+#: of requests that no client signs
+HEADERS = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
 #: for clients of a server of tests, whose address is in AWS_ENDPOINT_URL
 S3_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "an-access-key-id",
@@ -67,7 +68,7 @@ def proxied_s3(url: str) -> Iterator[FaultyProxy]:
 def put(url: str, key: str, data: bytes = b"") -> None:
     """Write an object; with an empty key, create the bucket."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, _HEADERS)
+    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, HEADERS)
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -103,7 +104,7 @@ def keys(url: str, prefix: str) -> list[str]:
 
 def _get(url: str, path: str) -> bytes:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-    connection.request("GET", path, headers=_HEADERS)
+    connection.request("GET", path, headers=HEADERS)
     response = connection.getresponse()
     body = response.read()
     connection.close()
