@@ -25,6 +25,7 @@ from tests.builders.datasets import write_jsonl
 from tests.counts import count, full_only
 from tests.servers.prefect_servers import use_migrated
 from tokenloom import __version__
+from tokenloom.cli.command_table import GROUPS
 from tokenloom.cli.main import main
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -239,6 +240,12 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
 def test_without_a_command_all_commands_are_shown(tmp_path: Path) -> None:
     assert _run(tmp_path).stderr.startswith(_run(tmp_path, "--help").stdout)
     assert "measure how simulated training processes get their batches" in _run(tmp_path, "bench").stderr
+
+
+def test_help_lists_the_commands_by_task(tmp_path: Path) -> None:
+    shown = _run(tmp_path, "--help").stdout
+    assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS, "Benchmarks"]
+    assert "\n  Build:\n    init      write a commented starter spec\n" in shown
 
 
 def test_version_and_help(tmp_path: Path) -> None:

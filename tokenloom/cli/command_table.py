@@ -19,6 +19,16 @@ class Command(NamedTuple):
 _OF_BUILDS = "A check of the spec failed, or documents that were encoded again have other ids."
 
 GROUPS = {
+    "Start": {
+        "demo": Command(
+            "build a dataset from Python's own sources and train a model on it", "demo --updates 300", _OF_BUILDS
+        ),
+        "doctor": Command(
+            "check the installation, this machine, stores and Prefect's server",
+            "doctor s3://bucket/corpora",
+            "A build would fail on this machine.",
+        ),
+    },
     "Build": {
         "init": Command("write a commented starter spec", "init news.yaml"),
         "plan": Command("show what a build would read, make and reuse", "plan news.yaml"),
@@ -72,18 +82,6 @@ GROUPS = {
     "Serve": {
         "up": Command("start a Prefect server with the deployments and a worker", "up --port 4200"),
         "deploy": Command("create the deployments on a running Prefect server", "deploy"),
-    },
-    "Check the machine": {
-        "doctor": Command(
-            "check the installation, this machine, stores and Prefect's server",
-            "doctor s3://bucket/corpora",
-            "A build would fail on this machine.",
-        ),
-    },
-    "Try": {
-        "demo": Command(
-            "build a dataset from Python's own sources and train a model on it", "demo --updates 300", _OF_BUILDS
-        ),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}

@@ -11,11 +11,12 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import tokenloom
-from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, Command
+from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, GROUPS, Command
 from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.output import write_output
 
 _EXAMPLE = "example: "
+_TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()} | {"bench": "Benchmarks"}
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
 
@@ -34,13 +35,19 @@ class UsageError(Exception):
         self.usage = usage
 
 
-class _Paragraphs(argparse.HelpFormatter):
-    """A formatter that keeps the paragraphs of a description and an epilog, and an example on one line."""
+class _Formatter(argparse.HelpFormatter):
+    """A formatter that keeps paragraphs, and an example on one line, and groups the commands."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
         parts = text.split("\n\n")
         return "\n\n".join(part if part.startswith(_EXAMPLE) else fill(part, width, indent) for part in parts)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        is_command = isinstance(action, argparse._SubParsersAction._ChoicesPseudoAction)
+        title = _TITLES.get(action.dest) if is_command else None
+        return f"\n  {title}:\n{text}" if title else text
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False, formatter_class=_Paragraphs)
+        super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")

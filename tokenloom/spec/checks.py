@@ -53,7 +53,7 @@ class Checks(SpecModel):
         "Minimum learned share", "Smallest share of learned tokens in those of conversations; 0.1 is 10 %"
     )
     stop_token_learned: bool | None = _gate(
-        "Stop token is learned", "Whether every turn of the assistant must end with a stop token that is learned"
+        "Stop token is learned", "Whether a stop token must end every turn of the assistant"
     )
     no_doubled_bos: bool | None = _gate(
         "No doubled beginning", "Whether no conversation may begin with two beginning-of-text tokens"
