@@ -21,6 +21,7 @@ SOURCE = "https://github.com/tokenloom/tokenloom"
 #: Pages of the root and their places on the site.
 OF_THE_ROOT = {
     "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)|(?<=\]: )(?!\w+:|#)([^#\s]+)$", re.MULTILINE)
