@@ -81,16 +81,17 @@ field.dispatchEvent(new InputEvent('input', {bubbles: true}))
 _LIGHT = {"name": "prefers-color-scheme", "value": "light"}
 #: Questions, in words that a person may type, and the page that has the answer.
 _ANSWERS = {
-    "resume with another batch size": "guides/resuming/",
+    "is the order global": "questions/",
+    "change batch size": "questions/",
+    "delete a document": "questions/",
+    "how much disk": "questions/",
+    "install": "start/install/",
     "chat template": "guides/templates/",
-    "export megatron": "guides/exports/",
     "nightly schedule": "guides/schedules/",
-    "free the disk": "guides/retention/",
-    "s3 credentials": "guides/object-stores/",
-    "special tokens in text": "guides/tokenizers/",
-    "tensor parallel ranks": "guides/meshes/",
-    "which documents were in a batch": "guides/trace/",
-    "weights of datasets mixture": "guides/mixtures/",
+    "coming from megatron": "comparison/megatron/",
+    "tokenloom gc": "reference/commands/",
+    "cu_seqlens": "reference/python/",
+    "EncoderMismatch": "reference/errors/",
 }
 
 
@@ -180,7 +181,7 @@ def test_search_finds_the_page_that_answers_a_question(browser: Page, site_url: 
     missed = {}
     for question, page in _ANSWERS.items():
         found = list(dict.fromkeys(_found(browser, question)))
-        if page not in found[:4]:
+        if page not in found[:3]:
             missed[question] = found
     assert missed == {}
     assert _console(browser) == []
