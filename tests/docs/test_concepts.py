@@ -1,4 +1,4 @@
-"""The pages on concepts are correct: the tests that they name exist, and what they say of names of versions holds."""
+"""The pages on concepts are correct: the tests that they name exist; names of versions and samples are as they say."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.builders.datasets import make_spec
+from tokenloom.storage.packing.packings import PACKINGS
 
 _ROOT = Path(__file__).parents[2]
 _PAGES = sorted(_ROOT.glob("docs/**/*.md"))
@@ -56,3 +58,18 @@ def test_options_that_decide_no_byte_make_no_other_version(option: str) -> None:
     page = (_ROOT / "docs/concepts/identity.md").read_text(encoding="utf-8")
     name = "tokenizer.backend" if option == "tokenizer" else option
     assert re.search(rf"^\|[^|]*`{name}`[^|]*\| no \|", page, re.MULTILINE)
+
+
+def test_the_samples_of_the_example_are_those_of_the_packings() -> None:
+    page = (_ROOT / "docs/concepts/packing.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\[.*\)) \|$", page, re.MULTILINE)
+    assert len(rows) >= 6
+    offsets = np.cumsum([0, 7, 3, 2, 4]).astype(np.uint64)
+    for name, samples in rows:
+        plan = PACKINGS[name].plan(4, offsets)
+        found = []
+        for index in range(len(plan)):
+            _, starts, lengths = plan.pieces(np.array([index]))
+            pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
+            found.append(" + ".join(f"[{start}, {start + length})" for start, length in pieces))
+        assert ", ".join(found) == samples, name
