@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.builders.distributions import Distributions, build_distributions
 from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
@@ -50,6 +51,13 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PREFECT_HOME with an up-to-date database, to copy; the workers of pytest-xdist share it."""
     folder = tmp_path_factory.getbasetemp()
     return migrated_home(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """The sdist and the wheel of the tracked files; the workers of pytest-xdist share them."""
+    folder = tmp_path_factory.getbasetemp()
+    return build_distributions(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +105,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 #: Folders of tests that are all slow: whole builds, servers, programs.
-SLOW_FOLDERS = ("benchmarks", "builds", "examples", "own_servers", "peers", "site", "up")
+SLOW_FOLDERS = ("benchmarks", "builds", "examples", "own_servers", "peers", "release", "site", "up")
 #: Fixtures that start a server: the tests that use them are slow.
 SERVERS = {"azurite_url", "migrated", "prefect_server", "s3_proxy", "s3_url"}
 

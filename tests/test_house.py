@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,49 +53,6 @@ def test_every_package_has_an_init_and_is_where_the_mapping_puts_it() -> None:
     for package, folder in _FOLDERS.items():
         assert package in _PACKAGES
         assert (_ROOT / folder).resolve() == _ROOT.joinpath(*package.split(".")).resolve()
-
-
-@pytest.mark.slow
-def test_the_wheel_contains_every_module_and_only_tokenloom(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=_ROOT, capture_output=True, check=False)
-    if tracked.returncode != 0:
-        pytest.skip("needs a git checkout, to copy what is tracked")
-    for name in tracked.stdout.decode().split("\0"):
-        path = _ROOT / name
-        if name and (path.exists() or path.is_symlink()):
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_symlink():
-                target.symlink_to(path.readlink())
-            else:
-                target.write_bytes(path.read_bytes())
-    (source / _PROJECT["project"]["readme"]).touch()
-    command = [
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        str(tmp_path),
-        str(source),
-    ]
-    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    inside = {name for name in names if ".dist-info/" not in name}
-    paths = {
-        name.replace(".", "/") + ("/__init__.py" if path.stem == "__init__" else ".py")
-        for name, path in _MODULES.items()
-        if path.resolve().relative_to(_ROOT).as_posix() in tracked.stdout.decode().split("\0")
-    }
-    pages = {f"tasks/report/{name}" for name in ("page.html", "style.css")}
-    fast = _ROOT / "tokenloom" / "tokenizers" / "fast"
-    proofs = {path.relative_to(_ROOT / "tokenloom").as_posix() for path in (*fast.glob("*.txt"), *fast.rglob("*.json"))}
-    data = {"prefect.yaml", "py.typed"} | pages | proofs
-    assert inside == paths | {f"tokenloom/{name}" for name in data}
 
 
 def test_importing_the_reader_and_opening_a_dataset_need_no_torch() -> None:
