@@ -23,7 +23,7 @@ def test_the_page_runs_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     Path("data").symlink_to(data_dir / "ag_news")
     write_specs(blocks("README.md"))
-    assert main(["build", "news.yaml", "--direct"]) == 0
+    assert main(["build", "news.yaml", "--direct", "--workers", "0"]) == 0
     _check_size(Path("store/news"))
     printed = ""
     for language, text in blocks(_PAGE):
