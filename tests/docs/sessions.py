@@ -48,8 +48,8 @@ def _run(command: str) -> tuple[int, str]:
     if words[0] != "tokenloom":
         return subprocess.run(["bash", "-c", command], check=False).returncode, ""
     printed = io.StringIO()
-    if words[1] == "build":
-        words += ["--workers", "0"]  # in this process: it starts no others, which takes longer than such a build
+    if words[1] in ("build", "export"):
+        words += ["--workers", "0"]  # in this process: to start others takes longer than the work
     with contextlib.redirect_stdout(printed):
         code = main(words[1:])
     return code, printed.getvalue()
