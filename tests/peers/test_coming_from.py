@@ -17,7 +17,7 @@ from tests.peers.environments import python_of
 _ENVIRONMENTS = {"hf-datasets": "datasets", "mosaicml": "streaming"}  # by page; the others have the page's name
 #: What a program prints last: of a reader, how many documents or samples it has.
 _READ = {
-    "datatrove": "233 torch.Size([129])",
+    "datatrove": "240 torch.Size([129])",
     "hf-datasets": "710 30996",
     "litdata": "242 (128,)",
     "megatron": "700 30413 50256",
