@@ -119,13 +119,14 @@ def _faults(page: Page) -> list[str]:
 
 
 def _sample(documents: dict[str, Document]) -> list[str]:
-    """Return the pages to open: all with TOKENLOOM_FULL=1, otherwise the one with the most tags in each folder."""
+    """Return the pages to open: all with TOKENLOOM_FULL=1, otherwise the home and the longest page of six folders."""
     if os.environ.get("TOKENLOOM_FULL"):
         return list(documents)
     longest: dict[str, str] = {}
     for name in sorted(documents, key=lambda name: documents[name].tags.total()):
-        longest[name.partition("/")[0]] = name
-    return sorted(longest.values())
+        longest |= {name.partition("/")[0]: name}
+    longest.pop("index.html")
+    return ["index.html", *sorted(longest.values(), key=lambda name: -documents[name].tags.total())[:6]]
 
 
 def test_pages_open_without_errors_sideways_scrolling_or_faint_text(
