@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -50,14 +51,20 @@ class _Handler(SimpleHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def serving(site: Path) -> Iterator[str]:
+    """Serve a built site on this machine, and give its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/tokenloom/"
+        server.shutdown()
+
+
 @pytest.fixture(scope="package")
 def site_url(build: tuple[Path, str]) -> Iterator[str]:
-    """The URL of the site on a server of this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(build[0])))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/tokenloom/"
-    server.shutdown()
-    server.server_close()
+    """The URL of the site."""
+    with serving(build[0]) as url:
+        yield url
 
 
 @pytest.fixture(scope="package")

@@ -95,9 +95,16 @@ _ANSWERS = {
 }
 
 
-def _resize(page: Page, width: int) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+def resize(page: Page, width: int, height: int = 900) -> None:
+    """Give the screen a size in pixels; a narrow one is a phone."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def set_theme(page: Page, theme: str) -> None:
+    """Change the theme of the page that is open, at once."""
+    page.driver.execute_script(_AT_ONCE)
+    page.driver.execute_script("document.body.setAttribute('data-md-color-scheme', arguments[0])", theme)
 
 
 def _console(page: Page) -> list[str]:
@@ -108,12 +115,11 @@ def _console(page: Page) -> list[str]:
 def _faults(page: Page) -> list[str]:
     """Return what is wrong with the page that is open, in both themes at both widths."""
     faults = _console(page)
-    page.driver.execute_script(_AT_ONCE)
     for width in (390, 1400):
-        _resize(page, width)
+        resize(page, width)
         faults += [f"{width} pixels: {each}" for each in page.driver.execute_script(_TOO_WIDE)]
         for theme in _THEMES:
-            page.driver.execute_script(f"document.body.setAttribute('data-md-color-scheme', '{theme}')")
+            set_theme(page, theme)
             faults += [f"{width} pixels, {theme}: {each}" for each in page.driver.execute_script(_FAINT)]
     return faults + [f"a request to {host}" for host in page.hosts() - {"127.0.0.1"}]
 
@@ -141,7 +147,13 @@ def test_pages_open_without_errors_sideways_scrolling_or_faint_text(
     assert faults == []
 
 
-def _found(page: Page, question: str) -> list[str]:
+def open_search(page: Page) -> None:
+    """Open the search, until it takes a question."""
+    page.press("Search")
+    page.wait("field to type in", lambda: page.driver.execute_script(_RESULTS) is not None)
+
+
+def found(page: Page, question: str) -> list[str]:
     """Ask the search that is open; return the paths of what it finds, best first."""
 
     def links() -> list[str]:
@@ -175,21 +187,20 @@ def test_the_checks_find_what_is_wrong_on_a_page(browser: Page, site_url: str, b
 
 
 def test_search_finds_the_page_that_answers_a_question(browser: Page, site_url: str) -> None:
-    _resize(browser, 1400)
+    resize(browser, 1400)
     browser.driver.get(site_url)
-    browser.press("Search")
-    browser.wait("field to type in", lambda: browser.driver.execute_script(_RESULTS) is not None)
+    open_search(browser)
     missed = {}
     for question, page in _ANSWERS.items():
-        found = list(dict.fromkeys(_found(browser, question)))
-        if page not in found[:3]:
-            missed[question] = found
+        pages = list(dict.fromkeys(found(browser, question)))
+        if page not in pages[:3]:
+            missed[question] = pages
     assert missed == {}
     assert _console(browser) == []
 
 
 def test_the_button_changes_the_theme_and_the_next_page_keeps_it(browser: Page, site_url: str) -> None:
-    _resize(browser, 1400)
+    resize(browser, 1400)
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [_LIGHT]})
     browser.driver.get(site_url)
     browser.driver.execute_script("localStorage.clear()")
@@ -207,7 +218,7 @@ def _theme(page: Page) -> str | None:
 
 
 def test_a_phone_reaches_every_part_from_the_menu(browser: Page, site_url: str) -> None:
-    _resize(browser, 390)
+    resize(browser, 390)
     browser.driver.get(site_url)
     browser.driver.find_element(By.CSS_SELECTOR, "label.md-header__button[for=__drawer]").click()
     browser.wait("menu", lambda: {"Guides", "Concepts", "Reference", "Project"} <= set(_menu(browser)))
