@@ -41,7 +41,7 @@ class Pack(SpecModel):
 
     packing: PackingName = Field(
         title="Packing",
-        description="How tokens become samples; `best_fit`: whole documents with little padding. "
+        description="How tokens become samples. `best_fit`: whole documents with little padding; "
         "docs/concepts/packing.md describes each",
     )
     seq_len: int = Field(
