@@ -31,14 +31,14 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiktoken_cache", "one_thread")
-def test_the_first_dataset_and_the_first_training_can_be_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("pages", [["first-dataset", "first-training"], ["first-conversations"]], ids=" ".join)
+def test_the_pages_can_be_followed(pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     names: dict[str, Any] = {}
-    for page in ("first-dataset", "first-training"):
-        follow(f"docs/start/{page}.md", names, run=_without_workers, compares=sys.version_info[:3] == _SHOWN_BY)
+    for page in pages:
+        compares = page == "first-conversations" or sys.version_info[:3] == _SHOWN_BY
+        follow(f"docs/start/{page}.md", names, run=_without_workers, compares=compares)
 
 
 def _without_workers(arguments: list[str]) -> str:

@@ -2,9 +2,9 @@
 
     python -m tests.docs.walk FOLDER PAGE...
 
-A block that begins with `# NAME` is a file, other blocks of Python run in one process with the names that earlier ones
-defined, consoles are commands in FOLDER, and a block of text is what the Python before it prints. Raises AssertionError
-where a page shows other output.
+A block that begins with its name as a comment, `# NAME`, is a file. Other blocks of Python run in one process, with the
+names that earlier ones defined. Consoles are commands in FOLDER, and a block of text is what the Python before it
+prints. Raises AssertionError where a page shows other output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
 TRAINING_PAGES = [f"docs/guides/{name}.md" for name in _GUIDES]
 _TIME = re.compile(r"\b[\d.]+ s\b|\b\d+ min \d+ s\b")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# ([\w-]+\.\w+)\n")
+_FILE = re.compile(r"(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
 
 
 def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
