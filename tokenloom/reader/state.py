@@ -122,7 +122,9 @@ def check_state(state: object, fingerprint: Fingerprint) -> int:
     """Return the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
     decoded = decode_state(state)
     if differences := _differences(decoded["stream"], _to_json(fingerprint)):
-        raise TokenloomError("the state belongs to a different stream: " + "; ".join(differences))
+        is_readable = not any("order_version is" in each for each in differences)
+        hint = "; TokenLoader.from_state opens the stream of a state" if is_readable else ""
+        raise TokenloomError(f"the state belongs to a different stream: {'; '.join(differences)}{hint}")
     return decoded["samples"]
 
 
