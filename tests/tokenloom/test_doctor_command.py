@@ -26,6 +26,7 @@ from tokenloom.cli.doctor import machine, packages
 from tokenloom.cli.doctor.packages import installed_version
 from tokenloom.cli.main import main
 from tokenloom.reader.shards import disk_reads
+from tokenloom.storage.stores import remote_retries
 from tokenloom.tokenizers.fast.machine_check import MachineCheck, _deciding
 from tokenloom.tokenizers.fast.proofs import shipped_proofs
 from tokenloom.tokenizers.machine_records import keep_record
@@ -189,6 +190,7 @@ def test_a_store_that_does_not_answer_is_a_problem(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("s3fs")
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
     for name, value in {**S3_ENVIRONMENT, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(name, value)
     (finding,) = _examined(capsys, "s3://corpora/store", code=3)["store s3://corpora/store"]
