@@ -24,15 +24,15 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/comparison/speed.md"
 NAMES = {
     OURS: "**tokenloom**",
-    FIRST: "tokenloom, first build in an empty home",
-    REFERENCE: "tokenloom, `backend: reference`",
-    BARE: "reading and encoding with tiktoken, nothing else",
-    BARE_GIGATOKEN: "reading and encoding with gigatoken, nothing else",
-    "megatron-fast": "the work of Megatron's `preprocess_data_fast.py`",
-    "hf": "`datasets` `map`, tokenizers",
-    "hf-tiktoken": "`datasets` `map`, tiktoken",
-    "litdata": "LitData `optimize`",
-    "datatrove": "datatrove with its merger",
+    FIRST: "tokenloom, first build",
+    REFERENCE: "tokenloom, reference",
+    BARE: "only tiktoken",
+    BARE_GIGATOKEN: "only gigatoken",
+    "megatron-fast": "Megatron, fast",
+    "hf": "datasets, tokenizers",
+    "hf-tiktoken": "datasets, tiktoken",
+    "litdata": "LitData",
+    "datatrove": "datatrove",
 }
 _BLOCK = re.compile(r"<!-- (build|chat|feed) (\S+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
@@ -64,7 +64,7 @@ def build_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
     )
     yield ""
     yield from table(
-        ["", "MB/s", "tokenloom is so many times as fast", "MiB of the largest process"],
+        ["", "MB/s", "times", "MiB"],
         [[NAMES[name], spread(values[name]), _times(values, name), _memory(values, name)] for name in names],
     )
     yield ""

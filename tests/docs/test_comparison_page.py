@@ -50,6 +50,6 @@ def test_each_entry_of_others_has_a_source(theme: str) -> None:
 def test_a_table_is_narrow_enough_for_a_phone() -> None:
     for theme in _TABLES:
         for name, cells in _table(theme).items():
-            assert len(cells) <= 4, theme
+            assert len(cells) <= 3, theme
             words = [word for cell in (name, *cells) for word in cell.strip("*").split()]
             assert max(map(len, words)) <= 13, (theme, name)
