@@ -165,7 +165,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
     "chat": 1_645,
-    "cli": 3_030,
+    "cli": 3_060,
     "examples": 1_400,  # of which four lessons 750
     "flows": 1_090,
     "reader": 2_965,

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """What `tokenloom --help` says of a command, an example of it, and what exit code 3 means; "" if it has none."""
+    """A command: what all helps say of it, an example, what exit code 3 means, and what only its own help says."""
 
     text: str
     example: str
     no: str = ""
+    more: str = ""
 
 
 _OF_BUILDS = "A check of the spec failed, or documents that were encoded again have other ids."
@@ -21,20 +22,37 @@ _OF_BUILDS = "A check of the spec failed, or documents that were encoded again h
 GROUPS = {
     "Start": {
         "demo": Command(
-            "build a dataset from Python's own sources and train a model on it", "demo --updates 300", _OF_BUILDS
+            "build a dataset from Python's own sources and train a model on it",
+            "demo --updates 300",
+            _OF_BUILDS,
+            "Its folder then has a spec, the text and a store to look at.",
         ),
         "doctor": Command(
             "check the installation, this machine, stores and Prefect's server",
             "doctor s3://bucket/corpora",
             "A build would fail on this machine.",
+            "It says what to do about each problem. Nothing stays in a store.",
         ),
     },
     "Build": {
         "init": Command("write a commented starter spec", "init news.yaml"),
-        "plan": Command("show what a build would read, make and reuse", "plan news.yaml"),
-        "build": Command("build and publish a version", "build news.yaml --set documents.min_chars=5", _OF_BUILDS),
+        "plan": Command(
+            "show what a build would read, make and reuse",
+            "plan news.yaml",
+            more="Tokens, disk and time are estimated from a sample. Nothing is built.",
+        ),
+        "build": Command(
+            "build and publish a version",
+            "build news.yaml --set documents.min_chars=5",
+            _OF_BUILDS,
+            "Run it again after a failure: it continues where it stopped. If nothing has changed since a version was "
+            "published, it builds nothing.",
+        ),
         "tokenizer": Command(
-            "show a spec's tokenizer, what encodes with it and how fast", "tokenizer news.yaml --text 'Hello, world'"
+            "show a spec's tokenizer, what encodes with it and how fast",
+            "tokenizer news.yaml --text 'Hello, world'",
+            more="A fast encoder that is not proven for its vocabulary is compared with the tokenizer's library first, "
+            "which takes about a minute.",
         ),
         "publish": Command(
             "publish a version whose checks failed, with a reason",
@@ -70,6 +88,7 @@ GROUPS = {
         "gc": Command(
             "retire and delete versions that no rule, tag or lease keeps, and leftovers",
             "gc store/news --keep-last 3 --dry-run",
+            more="One run retires a version, and another deletes it, once its grace is over.",
         ),
     },
     "Feed training": {
@@ -77,11 +96,23 @@ GROUPS = {
             "count a version's samples before its readers do, and show the cost of each packing",
             "pack store/news --seq-len 2048",
         ),
-        "export": Command("write a version as files of another trainer", "export store/news megatron exported"),
+        "export": Command(
+            "write a version as files of another trainer",
+            "export store/news megatron exported",
+            more="Run it again after a failure: it continues where it stopped.",
+        ),
     },
     "Serve": {
-        "up": Command("start a Prefect server with the deployments and a worker", "up --port 4200"),
-        "deploy": Command("create the deployments on a running Prefect server", "deploy"),
+        "up": Command(
+            "start a Prefect server with the deployments and a worker",
+            "up --port 4200",
+            more="Ctrl-C stops all of them.",
+        ),
+        "deploy": Command(
+            "create the deployments on a running Prefect server",
+            "deploy",
+            more="PREFECT_API_URL names the server. `prefect worker start --pool tokenloom` then starts a worker.",
+        ),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}

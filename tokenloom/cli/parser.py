@@ -122,6 +122,10 @@ def _add_parser(parsers: Any, name: str, command: Command, module: str, shared: 
     if command.no:
         epilog += f"\n\nexit code {NO}: {command.no[0].lower()}{command.no[1:]}"
     parser = parsers.add_parser(
-        name, parents=[shared], help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog
+        name,
+        parents=[shared],
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}. {command.more}".strip(),
+        epilog=epilog,
     )
     parser.set_defaults(module=module)

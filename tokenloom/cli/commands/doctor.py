@@ -44,7 +44,6 @@ class DoctorResult(Result):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.description = "Look at what is installed, what this machine allows and what answers, and say what to do."
     parser.add_argument("stores", nargs="*", type=utf8, metavar="STORE", help="a store to list and write to")
 
 

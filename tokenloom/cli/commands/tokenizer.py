@@ -47,10 +47,6 @@ class TokenizerResult(Result):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_whole_spec(parser)
-    parser.description = (
-        "Show a spec's tokenizer, what encodes with it and how fast. A fast encoder that is not proven for its "
-        "vocabulary is compared with the tokenizer's library first, which takes about a minute."
-    )
     parser.add_argument("--text", type=utf8, metavar="TEXT", help="also show the ids of this text")
 
 
