@@ -62,7 +62,7 @@ _GUIDES = {  # the page that shows a command at work
     "pack": "../guides/packing.md",
     "export": "../guides/exports.md",
     "up": "../guides/prefect.md",
-    "deploy": "../guides/prefect.md",
+    "deploy": "../guides/clusters.md#your-own-server",
     "bench read": "../guides/feeding.md",
 }
 
