@@ -66,6 +66,10 @@ class Installation:
         for name in ("home", "work"):
             (folder / name).mkdir(parents=True)
         uv("venv", "--python", python, folder / "environment")
+        self.add(*requirements)
+
+    def add(self, *requirements: object) -> None:
+        """Install more, with the options of `uv pip install`."""
         uv("pip", "install", "--python", self.python, *requirements)
 
     def run(self, *command: object, **variables: str) -> str:
