@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,14 @@ def _example() -> str:
     return str(diff)
 
 
+def _copy(folder: Path, *names: str) -> None:
+    """Copy the tracked files with these names, and below these folders; all without names."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *names], cwd=_ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(_ROOT / name, folder / name, follow_symlinks=False)
+
+
 def _apply(folder: Path, *options: str) -> None:
     subprocess.run(["git", "apply", *options, "-"], cwd=folder, input=_example(), text=True, check=True)
 
@@ -45,10 +54,7 @@ def test_the_change_of_the_contributors_page_applies() -> None:
 
 @full_only
 def test_the_change_of_the_contributors_page_passes_its_test(tmp_path: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=_ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, listed.decode().split("\0")):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(_ROOT / name, tmp_path / name, follow_symlinks=False)
+    _copy(tmp_path)
     _apply(tmp_path)
     program = "import sys; sys.path.insert(0, '.'); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     tests = ["-q", "-p", "no:cacheprovider", "tests/tasks/test_gates.py"]
@@ -118,9 +124,23 @@ def test_only_this_machine_reaches_the_services_and_only_the_server_the_database
     assert re.search(r"^USER loom$", compose.DOCKERFILE, re.MULTILINE)
 
 
-def test_the_image_has_all_that_the_wheel_is_made_of() -> None:
+def _of_the_image() -> set[str]:
+    """Return the files and folders of the clone that the image is made of."""
     lines = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    kept = {line[1:] for line in lines if line.startswith("!")}
+    return {line[1:] for line in lines if line.startswith("!")}
+
+
+def test_the_image_has_the_folders_and_files_of_the_wheel() -> None:
     folders = {folder.partition("/")[0] for folder in _PROJECT["tool"]["setuptools"]["package-dir"].values()}
-    files = {_PROJECT["project"]["readme"], *_PROJECT["project"]["license-files"], "pyproject.toml", "prefect.yaml"}
-    assert kept == folders | files | {"constraints.txt"}
+    files = {"LICENSE", "README.md", "constraints.txt", "prefect.yaml", "pyproject.toml", "setup.py"}
+    assert _of_the_image() == folders | files
+
+
+@full_only
+def test_the_wheel_is_made_of_the_files_of_the_image(tmp_path: Path) -> None:
+    _copy(tmp_path / "source", *_of_the_image())
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "-w", str(tmp_path), str(tmp_path / "source")], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"tokenloom/tasks/publishing/gates.py", "tokenloom/cli/main.py", "tokenloom/prefect.yaml"} <= names
