@@ -59,7 +59,7 @@ from torch import nn
 
 from tokenloom import TokenDataset, TokenLoader, TokenloomError
 
-SEQ_LEN, NUM_STEPS, EVERY = lesson.sized((512, 200, 30), (128, 60, 10))
+SEQ_LEN, NUM_STEPS, EVERY = lesson.sized((512, 200, 30), (128, 40, 10))
 BATCH_SIZE, SEED, WIDTH, HEADS = 4, 0, 64, 4
 
 
