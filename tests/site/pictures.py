@@ -17,7 +17,7 @@ _PICTURES = {
     "site-guide-phone": ("guides/conversations/", 390, 844, "slate"),
     "site-reference": ("reference/python/", 1400, 840, "default"),
     "site-comparison": ("comparison/#trust", 1400, 840, "slate"),
-    "site-search": ("", 1400, 800, "default"),
+    "site-search": ("", 1280, 760, "default"),
 }
 
 
