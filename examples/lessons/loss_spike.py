@@ -117,7 +117,9 @@ loader = TokenLoader(old, BATCH_SIZE, seed=SEED)
 first = Run()
 checkpoints = {0: first.checkpoint(loader)}
 first.train(loader, range(NUM_STEPS), checkpoints)
-print(f"{NUM_STEPS} steps of {len(old) // BATCH_SIZE} in an epoch; the last state: {json.dumps(loader.state_dict())}")
+state = loader.state_dict()
+print(f"{NUM_STEPS} steps of {len(old) // BATCH_SIZE} in an epoch;", end=" ")
+print(f"the loader's state: {state['samples']} samples of the version {state['stream']['version']}")
 
 # %% [markdown]
 # How far is the loss of a step above the median of the ten steps before it? A step is a spike here if it is more than
