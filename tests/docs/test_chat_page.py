@@ -10,7 +10,8 @@ import pytest
 
 from tests.builders.chat_families import Family, tokenizer_json
 from tests.counts import full_only
-from tests.docs.walk import blocks, in_this_process, run_commands, run_python
+from tests.docs.sessions import run_session
+from tests.docs.walk import blocks, run_python
 
 _ROOT = Path(__file__).parents[2]
 
@@ -38,6 +39,6 @@ def test_the_page_runs_from_top_to_bottom(data_dir: Path, tmp_path: Path, monkey
         Path(name).write_text(next(text for kind, text in found if kind == language), encoding="utf-8")
     for language, text in found:
         if language == "console":
-            run_commands(text, in_this_process)
+            run_session(text)
         elif language == "python":
             assert run_python(text, "docs/guides/conversations.md", {}) == "True\n"

@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import yaml
 
 from tests.builders.datasets import make_spec
-from tests.docs.walk import follow, in_this_process
+from tests.docs.sessions import run_session
+from tests.docs.walk import follow
 
 _ROOT = Path(__file__).parents[2]
 _SHOWN_BY = (3, 11, 7)  # whose texts of help the pages build from
@@ -38,12 +40,8 @@ def test_the_pages_can_be_followed(pages: list[str], tmp_path: Path, monkeypatch
     names: dict[str, Any] = {}
     for page in pages:
         compares = page == "first-conversations" or sys.version_info[:3] == _SHOWN_BY
-        follow(f"docs/start/{page}.md", names, run=_without_workers, compares=compares)
-
-
-def _without_workers(arguments: list[str]) -> str:
-    is_build = arguments[:2] == ["tokenloom", "build"]
-    return in_this_process([*arguments, "--workers", "0"] if is_build else arguments)  # which saves their start
+        run = partial(run_session, compares=compares)
+        follow(f"docs/start/{page}.md", names, run=run, compares=compares)
 
 
 def test_the_sources_of_the_table_are_valid() -> None:

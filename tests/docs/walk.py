@@ -13,15 +13,12 @@ import contextlib
 import io
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-from tokenloom.cli.main import main
 
 _ROOT = Path(__file__).parents[2]
 _GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
@@ -40,49 +37,20 @@ def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
         yield from (match.groups() for match in _BLOCK.finditer(part))  # type: ignore[misc]
 
 
-def in_a_process(arguments: list[str]) -> str:
-    """Run `tokenloom` in a process of its own; return what it printed."""
-    assert arguments[0] == "tokenloom", arguments
-    arguments = [sys.executable, "-m", "tokenloom", *arguments[1:]]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def in_this_process(arguments: list[str]) -> str:
-    """Run `tokenloom`, a script of Python or `rm` here, which is faster; return what it printed."""
-    program, *others = arguments
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        if program == "tokenloom":
-            assert main(others) == 0, arguments
-        elif program == "python":
-            given, sys.argv = sys.argv, others
-            try:
-                runpy.run_path(others[0], run_name="__main__")
-            finally:
-                sys.argv = given
-        else:
-            assert program == "rm", arguments
-            Path(*others).unlink()
-    return printed.getvalue()
-
-
-def run_commands(session: str, run: Callable[[list[str]], str] = in_a_process, *, compares: bool = True) -> None:
-    """Run the commands of a console block; every line that the page shows must be printed; times may differ.
-
-    Args:
-        session: the block.
-        run: runs a command and returns what it printed.
-        compares: whether what is printed must be what the page shows.
-    """
+def run_commands(session: str) -> None:
+    """Run the commands of a console block; every line that the page shows must be printed; times may differ."""
     for part in session.split("$ ")[1:]:
         command, *shown = part.splitlines()
         print(f"$ {command}", flush=True)
-        printed = run(shlex.split(command, comments=True)).replace(os.getcwd(), "/home/you").splitlines()
-        without_times = [_TIME.sub("TIME", line) for line in ("...", *printed)]
+        arguments = shlex.split(command, comments=True)
+        assert arguments[0] == "tokenloom", command
+        arguments = [sys.executable, "-m", "tokenloom", *arguments[1:]]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout.replace(os.getcwd(), "/home/you").splitlines()
+        without_times = [_TIME.sub("TIME", line) for line in printed]
         missing = [line for line in shown if _TIME.sub("TIME", line) not in without_times]
-        assert not (missing and compares), f"{command}: the page shows {missing}, the command printed {printed}"
+        assert not missing, f"{command}: the page shows {missing}, the command printed {printed}"
 
 
 def run_python(code: str, page: str, names: dict[str, Any]) -> str:
@@ -96,19 +64,23 @@ def run_python(code: str, page: str, names: dict[str, Any]) -> str:
 
 
 def follow(
-    page: str,
-    names: dict[str, Any],
-    *sections: str,
-    run: Callable[[list[str]], str] = in_a_process,
-    compares: bool = True,
+    page: str, names: dict[str, Any], *sections: str, run: Callable[[str], None] = run_commands, compares: bool = True
 ) -> None:
-    """Follow a page in the current folder; `names` are those of earlier blocks. See run_commands."""
+    """Follow a page in the current folder.
+
+    Args:
+        page: its path in the repository.
+        names: those that earlier blocks defined.
+        sections: of the page; none means all of it.
+        run: runs a console block and compares what it prints.
+        compares: whether what Python prints must be what the page shows.
+    """
     printed = ""
     for language, text in blocks(page, *sections):
         if file := _FILE.match(text):
             Path(file[1]).write_text(text, encoding="utf-8")
         elif language == "console":
-            run_commands(text, run, compares=compares)
+            run(text)
         elif language == "python":
             printed = run_python(text, page, names)
         elif language == "text" and not text.startswith("$ "):
