@@ -1,6 +1,6 @@
 """What the lessons share: their size and folder, commands as one types them, charts and tables.
 
-    from tokenloom.examples.lesson_tools import begin, chart, command, save_chart, show_table, sized
+    from tokenloom.examples import lesson_tools as lesson
 
 scripts/lessons.py turns what a lesson prints into its page: lines that begin with "| " or "![" are Markdown there, all
 others are shown as text.
@@ -35,9 +35,9 @@ _STYLE: Any = {  # matplotlib declares the type of its keys
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "axes.titlesize": "medium",
     "grid.color": "#d1d9e0",
-    "font.family": ["system-ui", "sans-serif"],
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tokenloom",  # the same ids in every run
@@ -90,21 +90,18 @@ def chart(x_label: str, y_label: str, title: str = "", columns: int = 1) -> tupl
     """Return a figure and its axes, an array of them if there are several columns."""
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(1, columns, figsize=(7.5, 3.6), squeeze=False)
-        for each in axes[0]:
-            each.set_xlabel(x_label)
-            each.set_ylabel(y_label)
-        axes[0][0].set_title(title, loc="left")
+    plt.rcParams.update(_STYLE)
+    figure, axes = plt.subplots(1, columns, figsize=(7.5, 3.6), squeeze=False)
+    for each in axes[0]:
+        each.set_xlabel(x_label)
+        each.set_ylabel(y_label)
+    axes[0][0].set_title(title, loc="left")
     return figure, axes[0] if columns > 1 else axes[0][0]
 
 
 def save_chart(figure: Figure, name: str, alt: str) -> None:
     """Write a chart as the SVG file `name`, and print the Markdown that shows it; `alt` says what it shows."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(_STYLE):
-        figure.savefig(name, metadata={"Date": None, "Creator": None})
+    figure.savefig(name, metadata={"Date": None, "Creator": None})
     print(f"![{alt}]({name})")
 
 

@@ -68,9 +68,7 @@ def run_lesson(path: Path, folder: Path) -> str:
     """Run the lesson `path` in `folder`; return its page. Charts are in `folder`/lesson-NAME."""
     scope: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
     page = [f"<!-- Written by scripts/lessons.py from examples/lessons/{path.name}: change that, and run it again. -->"]
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder):
         for cell in cells(path.read_text(encoding="utf-8")):
             page.append(cell.markdown())
             if not cell.is_prose:
@@ -78,8 +76,6 @@ def run_lesson(path: Path, folder: Path) -> str:
                 with contextlib.redirect_stdout(io.StringIO()) as printed:
                     exec(code, scope)
                 page += _shown(printed.getvalue().replace(str(folder.resolve()), "/home/you"))
-    finally:
-        os.chdir(before)
     return "\n\n".join(page) + "\n"
 
 
@@ -98,13 +94,15 @@ def _machine() -> str:
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     machine = f"{models[0] if models else platform.machine()}, {len(os.sched_getaffinity(0))} cores, {gigabytes:.0f} GB"
     libraries = ", ".join(f"{library} {version(library)}" for library in _VERSIONS)
-    return f"{machine}; Linux {platform.release()}, Python {platform.python_version()}, {libraries}"
+    kernel = ".".join(platform.release().split(".")[:2])
+    return f"{machine}; Linux {kernel}, Python {platform.python_version()}, {libraries}"
 
 
 def write_page(name: str) -> None:
     """Run a lesson in full, and replace its page and charts."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="lesson-") as place:
+        os.environ["TOKENLOOM_CACHE"] = f"{place}/.cache/tokenloom"  # as on a machine that has built nothing yet
         page = run_lesson(LESSONS / f"{name}.py", Path(place))
         spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu_seconds = sum(usage.ru_utime + usage.ru_stime for usage in spent)
