@@ -166,7 +166,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 _BUDGETS = {
     "chat": 1_645,
     "cli": 3_060,
-    "examples": 1_400,  # of which four lessons 750
+    "examples": 1_460,  # of which four lessons 810
     "flows": 1_090,
     "reader": 2_965,
     "server": 645,

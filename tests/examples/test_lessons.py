@@ -135,6 +135,11 @@ def test_the_page_of_a_lesson_shows_its_script(name: str) -> None:
         assert (lessons.PAGES / chart).exists()
 
 
+def test_the_index_links_every_lesson() -> None:
+    index = (lessons.PAGES / "index.md").read_text(encoding="utf-8")
+    assert [name for name in lessons.names() if f"]({name}.md)" not in index] == []
+
+
 def _check_table_at_end(page: str) -> None:
     """The last part of a page is a table with at least three figures."""
     table = page.rstrip().rpartition("\n\n")[2].splitlines()
