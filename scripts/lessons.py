@@ -82,7 +82,7 @@ def run_lesson(path: Path, folder: Path) -> str:
 def _shown(printed: str) -> Iterator[str]:
     """Yield the parts of an output: tables and charts as they are, other lines as a block of text."""
     lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
-    for markdown, part in groupby(lines, lambda line: line[:2] if line.startswith(("|", "![")) else ""):
+    for markdown, part in groupby(lines, lambda line: line[:1] if line.startswith(("|", "![")) else ""):
         text = "\n".join(part).strip("\n")
         if text:
             yield text if markdown else f"```text\n{text}\n```"
