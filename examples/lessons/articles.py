@@ -381,8 +381,8 @@ lesson.save_chart(
 
 # %% [markdown]
 # The training curves are close: most of what one character says about the next is nearby. The first model loses when
-# its state is taken away. The other has never seen a state from before its segment, and here it gains from one all the
-# same: it has learned to use what is hundreds of characters back.
+# its state is taken away. The other has never had a state at the start of a segment, and here it gains from one all the
+# same: what it learned in the middle of segments works at their start, too.
 #
 # Where is the difference? Look at the mean loss by position in a segment, over all segments but the first of a chunk:
 
