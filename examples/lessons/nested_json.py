@@ -292,8 +292,8 @@ print(feeds["both, the default"][1])
 # %% [markdown]
 # With neither, the step and the making of batches take turns: every eighth step waits for eight batches. Read-ahead
 # asks the disk for several rows at once. It begins with a longer wait, because it fetches whole blocks around the rows;
-# later rows find them in memory. The prefetch makes batches while the step computes, so a step waits only if batches take
-# longer than steps do. The statistics name the phase that limits the loader: look there before you add threads.
+# later rows find them in memory. The prefetch makes batches while the step computes, so a step waits only if batches
+# take longer than steps do. The statistics name the phase that limits the loader: look there before you add threads.
 #
 # ## Resume on another number of ranks
 #
