@@ -33,5 +33,5 @@ def pytest_runtest_makereport(
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if WITHOUT_TORCH and isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], f"Skipped: {REASON}")
+        report.outcome, report.longrepr = "skipped", (str(item.path), (item.location[1] or 0) + 1, f"Skipped: {REASON}")
     return report

@@ -90,10 +90,9 @@ class Installation:
 def python_of(version: str) -> Path:
     """Return a Python such as 3.12, from PATH or pyenv; skip the test where there is none."""
     name = f"python{version}"
-    found = shutil.which(name)
-    pyenvs = [os.environ.get("PYENV_ROOT", "~/.pyenv"), *([Path(found).parents[1]] if found else [])]
-    of_pyenv = [path for each in pyenvs for path in Path(each).expanduser().glob(f"versions/{version}.*/bin/{name}")]
-    for path in [*([found] if found else []), *of_pyenv]:
+    on_path = [Path(found)] if (found := shutil.which(name)) else []
+    pyenvs = [Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser(), *(path.parents[1] for path in on_path)]
+    for path in [*on_path, *(path for each in pyenvs for path in each.glob(f"versions/{version}.*/bin/{name}"))]:
         if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:  # a shim may find none
-            return Path(path)
+            return path
     pytest.skip(f"needs Python {version}, on PATH or of pyenv")

@@ -76,7 +76,7 @@ def test_the_model_computes_equal_tokens_once_and_its_loss_and_gradients_are_tho
     for layer in model.children():
         logits = layer(logits)
     plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-    plain.backward()
+    plain.backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loss_of(model, batch), plain)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
