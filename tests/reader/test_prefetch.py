@@ -18,6 +18,7 @@ import pytest
 
 from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
+from tests.without_torch import needs_torch
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feeding import prefetch
@@ -255,6 +256,7 @@ sys.exit(code)
 """
 
 
+@needs_torch
 @pytest.mark.slow
 def test_a_forked_child_does_not_deadlock_on_the_threads_of_its_parent(reference: str) -> None:
     command = [sys.executable, "-c", _FORK_DURING_WINDOW, reference]
@@ -484,6 +486,7 @@ sys.exit(way(number))
 """
 
 
+@needs_torch
 @pytest.mark.slow
 def test_an_interpreter_can_exit_in_any_way_while_a_loader_works(reference: str, tmp_path: Path) -> None:
     script = tmp_path / "exits.py"
@@ -507,6 +510,7 @@ for step, batch in enumerate(loader):
 """
 
 
+@needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code", "message"),
