@@ -218,7 +218,7 @@ memory = dict(line.split(":") for line in Path("/proc/self/status").read_text().
 print(json.dumps({"tokens": steps * 8 * 1024 / seconds, "own": memory["RssAnon"], "mapped": memory["RssFile"]}))
 """
 Path("rank.py").write_text(rank_script)
-RANKS, STEPS = lesson.sized(4, 2), lesson.sized(500, 2)
+RANKS, STEPS = lesson.sized(4, 1), lesson.sized(500, 2)
 processes = [
     subprocess.Popen([sys.executable, "rank.py", str(rank), str(RANKS), str(STEPS)], stdout=subprocess.PIPE)
     for rank in range(RANKS)
