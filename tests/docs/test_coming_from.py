@@ -19,7 +19,6 @@ from tests.builders.token_files import write_megatron
 from tests.docs.sessions import run_session, write_specs
 from tests.docs.walk import blocks
 
-_ROOT = Path(__file__).parents[2]
 PAGES = ("datatrove", "hf-datasets", "litdata", "megatron", "mosaicml")
 
 
@@ -76,8 +75,3 @@ def test_our_commands_of_the_page_print_what_it_shows(
     write_corpus(data_dir)
     write_old(name)
     follow(name, lambda program: None)
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_short(name: str) -> None:
-    assert len((_ROOT / f"docs/comparison/{name}.md").read_text(encoding="utf-8").splitlines()) <= 120

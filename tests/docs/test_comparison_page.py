@@ -44,7 +44,7 @@ def test_each_entry_of_others_has_a_source(theme: str) -> None:
     sources = " ".join(line for line in _THEMES[theme].splitlines() if "::" not in line and "|" not in line)
     for tools, cells in _table(theme).items():
         if tools not in ("", _OURS) and not set(cells) <= _NEEDS_NO_SOURCE:
-            assert all(f"{tool}" in sources for tool in tools.split(", ")), tools
+            assert all(tool in sources for tool in tools.split(", ")), tools
 
 
 def test_a_table_is_narrow_enough_for_a_phone() -> None:

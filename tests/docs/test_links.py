@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.reference_pages.markdown import anchor
 from tests.docs.reference import GENERATED, generated_pages
 
 _ROOT = Path(__file__).parents[2]
@@ -21,20 +22,20 @@ def _text(page: Path) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return set(map(anchor, headings))
 
 
 def _dead(page: Path) -> list[str]:
     """Return the links of a page that lead nowhere."""
     dead = []
     prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", _text(page), flags=re.DOTALL | re.MULTILINE)
-    for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", prose):
+    for name, part in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", prose):
         target = (page.parent / name).resolve() if name else page
         exists = target.exists() or target in GENERATED
-        if not exists or (anchor and anchor not in _anchors(target)):
-            dead.append(f"{name}#{anchor}")
+        if not exists or (part and part not in _anchors(target)):
+            dead.append(f"{name}#{part}")
     return dead
 
 

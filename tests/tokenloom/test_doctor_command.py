@@ -107,13 +107,6 @@ def test_a_cache_that_cant_be_written_is_a_warning(
     assert finding["advice"] == f"set {variable} to a folder that this user can write"
 
 
-def test_how_much_a_cache_holds_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "vocabularies").mkdir()
-    (tmp_path / "vocabularies" / "one").write_bytes(bytes(300_000))
-    (tmp_path / "vocabularies" / "broken").symlink_to("nothing")
-    assert " MB in 2 files" in _examined(capsys)["tiktoken's cache"][0]["found"]
-
-
 def test_an_installation_without_the_extra_reads_but_does_not_build(tmp_path: Path) -> None:
     for package in _OF_THE_READER:
         for path in Path(np.__file__).parents[1].glob(f"{package}*"):

@@ -7,7 +7,6 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 
 from tokenloom.cli.doctor.finding import Finding
@@ -22,7 +21,6 @@ _FEW_FILES = 1024  # the default of most systems
 _SHARED_MEMORY = Path("/dev/shm")
 _FEW_SHARED_BYTES = 10**8  # containers get 64 MB
 _FEW_TEMPORARY_BYTES = 10**9
-_MAX_COUNTED = 20_000  # files of a cache
 
 
 def of_limits() -> Iterator[Finding]:
@@ -89,12 +87,4 @@ def _folder(topic: str, folder: Path, setting: str) -> Finding:
     except OSError as error:
         advice = f"{setting} to a folder that this user can write"
         return Finding(topic, f"{folder} can't be written: {message_of(error)}", "warning", advice)
-    return Finding(topic, f"{folder}, {_size(folder)}")
-
-
-def _size(folder: Path) -> str:
-    """Return how large the files in a folder are, or that it is empty."""
-    files = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
-    sizes = [path.lstat().st_blocks * 512 for path in islice(files, _MAX_COUNTED) if os.path.lexists(path)]
-    more = "more than " if len(sizes) == _MAX_COUNTED else ""
-    return f"{more}{shown_bytes(sum(sizes))} in {counted(len(sizes), 'file')}" if sizes else "empty"
+    return Finding(topic, str(folder))
