@@ -75,7 +75,6 @@ $ python -c 'import os; print(os.getcwd())'
 
 
 _run_watched = lesson_tools._run_watched
-_WITHOUT_WORKERS = {"build": ["--workers", "0"], "plan": ["--set", "runner.workers=0"]}  # the last option counts
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +88,7 @@ def _run_in_this_process(arguments: list[str], environment: Mapping[str, str]) -
     """Run a command of tokenloom in this process, which takes a tenth of the time; start other programs."""
     if arguments[1:3] != ["-m", "tokenloom"]:
         return _run_watched(arguments, environment)
-    without_workers = _WITHOUT_WORKERS.get(arguments[3], [])
+    without_workers = ["--workers", "0"] if arguments[3] == "build" else []  # the last option counts
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main([*arguments[3:], *without_workers]) == 0
     return lesson_tools.Finished(printed.getvalue(), 1.0, 1.0, 1, 1)
