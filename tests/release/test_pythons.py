@@ -124,9 +124,11 @@ def test_the_quick_tests_pass_without_torch(version: str, distributions: Distrib
 _THIN_PATH = [
     *("tests/builds/test_golden_store.py", "tests/builds/test_links.py", "tests/builds/test_selection.py"),
     *("tests/flows/test_build_dataset.py", "tests/reader/test_loader.py", "tests/reader/test_numpy.py"),
-    *("tests/storage/test_conformance.py", "tests/storage/test_manifest.py", "tests/storage/test_shard.py"),
+    *("tests/storage/test_filesystem.py", "tests/storage/test_manifest.py", "tests/storage/test_shard.py"),
     *("tests/storage/test_spill.py", "tests/tasks/test_sources.py", "tests/tasks/test_source_kinds.py"),
     *("tests/tokenloom/test_dataset.py", "tests/tokenloom/test_spec.py", "tests/tokenloom/test_tokenizers.py"),
+    # Which modules numpy imports depends on its version.
+    "--deselect=tests/tokenloom/test_dataset.py::test_reading_a_local_dataset_imports_only_what_it_needs",
 ]
 
 
