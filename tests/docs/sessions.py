@@ -1,4 +1,4 @@
-"""Console blocks of a page, run in this process: faster than the subprocesses of walk.py."""
+"""Console blocks of a page, run in this process, which is faster, or as a user runs them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tokenloom.cli.main import main
 
-_TIME = re.compile(r"\b[\d.]+ s\b")
+_TIME = re.compile(r"\b(?:\d+ min )?[\d.]+ s\b")
 
 
 def commands(session: str) -> Iterator[tuple[str, list[str]]]:
@@ -25,31 +25,8 @@ def commands(session: str) -> Iterator[tuple[str, list[str]]]:
         yield command, shown.splitlines()
 
 
-def run_session(session: str, *, compares: bool = True) -> None:
-    """Run the commands of a block in the current folder; every line that the page shows must be printed.
-
-    `$ echo $?` shows the code of the command before, which must be 0 otherwise. "..." stands for lines left out.
-
-    Args:
-        session: the block.
-        compares: whether the lines of the page must be printed.
-    """
-    code = 0
-    for command, shown in commands(session):
-        if command == "echo $?":
-            assert [str(code)] == shown, command
-            code = 0
-            continue
-        assert code == 0, f"the command before {command!r} ended with {code}"
-        code, printed = _run(command)
-        lines = [_TIME.sub("TIME", line) for line in printed.replace(os.getcwd(), "/home/you").splitlines()]
-        missing = [line for line in shown if line != "..." and _TIME.sub("TIME", line) not in lines]
-        assert not (missing and compares), f"{command}: the page shows {missing}, the command printed {lines}"
-    assert code == 0, f"the last command ended with {code}"
-
-
-def _run(command: str) -> tuple[int, str]:
-    """Return a command's exit code and what it printed; those of the shell print to the terminal."""
+def run_here(command: str) -> tuple[int, str]:
+    """Run a command in this process; return its exit code and what it printed. The shell's print to the terminal."""
     words = shlex.split(command, comments=True)
     if words[0] == "python":
         return 0, _run_script(words[1:])
@@ -61,6 +38,38 @@ def _run(command: str) -> tuple[int, str]:
     with contextlib.redirect_stdout(printed):
         code = main(words[1:])
     return code, printed.getvalue()
+
+
+def run_program(command: str) -> tuple[int, str]:
+    """Run a command of tokenloom in a process of its own; return its exit code and what it printed."""
+    print(f"$ {command}", flush=True)
+    arguments = ["-m", *shlex.split(command, comments=True)]
+    done = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, timeout=300, check=False)
+    return done.returncode, done.stdout
+
+
+def run_session(session: str, *, compares: bool = True, run: Callable[[str], tuple[int, str]] = run_here) -> None:
+    """Run the commands of a block in the current folder; every line that the page shows must be printed.
+
+    `$ echo $?` shows the code of the command before, which must be 0 otherwise. "..." stands for lines left out.
+
+    Args:
+        session: the block.
+        compares: whether the lines of the page must be printed.
+        run: runs a command.
+    """
+    code = 0
+    for command, shown in commands(session):
+        if command == "echo $?":
+            assert [str(code)] == shown, command
+            code = 0
+            continue
+        assert code == 0, f"the command before {command!r} ended with {code}"
+        code, printed = run(command)
+        lines = [_TIME.sub("TIME", line) for line in printed.replace(os.getcwd(), "/home/you").splitlines()]
+        missing = [line for line in shown if line != "..." and _TIME.sub("TIME", line) not in lines]
+        assert not (missing and compares), f"{command}: the page shows {missing}, the command printed {lines}"
+    assert code == 0, f"the last command ended with {code}"
 
 
 def _run_script(arguments: list[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.sessions import run_session, write_specs
-from tests.docs.walk import blocks, run_python
+from tests.docs.walk import blocks, follow
 from tokenloom.cli.main import main
 
 _ROOT = Path(__file__).parents[2]
@@ -25,14 +25,7 @@ def test_the_page_runs_from_top_to_bottom(
     write_specs(blocks("README.md"))
     assert main(["build", "news.yaml", "--direct", "--workers", "0"]) == 0
     _check_size(Path("store/news"))
-    printed = ""
-    for language, text in blocks(_PAGE):
-        if language == "console":
-            run_session(text)
-        elif language == "python":
-            printed = run_python(text, _PAGE, {})
-        else:
-            assert (language, text) == ("text", printed)
+    follow(_PAGE, {}, run=run_session)
     assert not Path("store/news/work").exists()
 
 

@@ -13,18 +13,17 @@ import contextlib
 import io
 import os
 import re
-import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.docs.sessions import run_program, run_session
+
 _ROOT = Path(__file__).parents[2]
 _GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
 #: The pages on training, in the order in which their code runs.
 TRAINING_PAGES = [f"docs/guides/{name}.md" for name in _GUIDES]
-_TIME = re.compile(r"\b[\d.]+ s\b|\b\d+ min \d+ s\b")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
 
@@ -38,19 +37,8 @@ def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
 
 
 def run_commands(session: str) -> None:
-    """Run the commands of a console block; every line that the page shows must be printed; times may differ."""
-    for part in session.split("$ ")[1:]:
-        command, *shown = part.splitlines()
-        print(f"$ {command}", flush=True)
-        arguments = shlex.split(command, comments=True)
-        assert arguments[0] == "tokenloom", command
-        arguments = [sys.executable, "-m", "tokenloom", *arguments[1:]]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout.replace(os.getcwd(), "/home/you").splitlines()
-        without_times = [_TIME.sub("TIME", line) for line in printed]
-        missing = [line for line in shown if _TIME.sub("TIME", line) not in without_times]
-        assert not missing, f"{command}: the page shows {missing}, the command printed {printed}"
+    """Run the commands of a console block, as a user does: each in a process of its own."""
+    run_session(session, run=run_program)
 
 
 def run_python(code: str, page: str, names: dict[str, Any]) -> str:
