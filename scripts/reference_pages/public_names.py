@@ -6,61 +6,37 @@ from typing import NamedTuple
 
 
 class Shown(NamedTuple):
-    """A public name: its module, and the members that the page shows, those of a base class as "module:Class.name"."""
+    """A public name: its module, and the members that the page shows, with spaces between them."""
 
     module: str
     name: str
-    members: tuple[str, ...] = ()
+    members: str = ""
 
 
-_SAMPLES = "tokenloom.reader.shards.split_samples:SplitSamples"
 GROUPS = {
     "Datasets": [
         Shown(
             "tokenloom.reader.dataset",
             "TokenDataset",
-            (
-                f"{_SAMPLES}.__len__",
-                "__getitem__",
-                "__getitems__",
-                f"{_SAMPLES}.decode",
-                "trace",
-                "iterable",
-                f"{_SAMPLES}.manifest",
-                f"{_SAMPLES}.reference",
-                f"{_SAMPLES}.packing_shares",
-                "lease",
-            ),
+            "__len__ __getitem__ __getitems__ decode trace iterable manifest reference packing_shares lease",
         ),
         Shown("tokenloom.reader.mixture", "Mixture"),
-        Shown("tokenloom.storage.packing.packings", "PackingShares", ("padding_share", "cut_share")),
+        Shown("tokenloom.storage.packing.packings", "PackingShares", "padding_share cut_share"),
     ],
     "Loaders": [
         Shown(
             "tokenloom.reader.loader",
             "TokenLoader",
-            (
-                "__iter__",
-                "__len__",
-                "state_dict",
-                "load_state_dict",
-                "from_state",
-                "batch_at",
-                "trace",
-                "stats",
-                "describe",
-                "start",
-                "close",
-            ),
+            "__iter__ __len__ state_dict load_state_dict from_state batch_at trace stats describe start close",
         ),
         Shown("tokenloom.reader.evaluation", "EvaluationPass"),
         Shown("tokenloom.reader.iterable", "SampleStream"),
         Shown("tokenloom.reader.state", "LoaderState"),
-        Shown("tokenloom.reader.feeding.timing", "LoaderStats", ("to_json",)),
+        Shown("tokenloom.reader.feeding.timing", "LoaderStats", "to_json"),
     ],
     "Masks, segments and context parallelism": [
         Shown("tokenloom.reader.masks", "document_mask"),
-        Shown("tokenloom.reader.masks", "DocumentMask", ("dense", "mask_mod")),
+        Shown("tokenloom.reader.masks", "DocumentMask", "dense mask_mod"),
         Shown("tokenloom.reader.masks", "segments"),
         Shown("tokenloom.reader.context", "context_shard"),
     ],
@@ -77,7 +53,7 @@ GROUPS = {
         Shown("tokenloom.reader.tracing.records", "TracedClasses"),
     ],
     "The cache of remote shards": [
-        Shown("tokenloom.storage.cache.shard_cache", "ShardCache", ("default", "stats")),
+        Shown("tokenloom.storage.cache.shard_cache", "ShardCache", "default stats"),
     ],
     "Prefect": [Shown("tokenloom.automations", "install_publication_automation")],
 }

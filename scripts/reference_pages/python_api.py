@@ -1,4 +1,4 @@
-"""The page of the Python API, from signatures and docstrings, read with griffe: nothing is imported."""
+"""The page of the Python API, from signatures and docstrings, which griffe reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from griffe import Attribute, Class, Function, Module, Object, ParameterKind, visit
 
+import tokenloom
 from scripts.reference_pages.docstrings import body
 from scripts.reference_pages.markdown import link
 from scripts.reference_pages.public_names import GROUPS, Shown
@@ -47,28 +48,26 @@ def _path(name: str) -> Path:
 
 
 def member(item: Shown, name: str) -> Object:
-    """Return a member of a class that the page shows."""
-    home, path = name.split(":") if ":" in name else (item.module, f"{item.name}.{name}")
-    found: Object = module(home)[path]
+    """Return a member of a class that the page shows, or of its base class."""
+    owner: Class = module(item.module)[item.name]
+    if name not in owner.members:
+        (base,) = owner.bases
+        home, _, base_name = base.canonical_path.rpartition(".")  # type: ignore[union-attr]
+        owner = module(home)[base_name]
+    found: Object = owner[name]
     return found
-
-
-def public_names() -> list[str]:
-    """Return what `tokenloom` exports."""
-    exported = module("tokenloom")["__all__"].value
-    return [str(element).strip("'\"") for element in exported.elements]
 
 
 def _entry(item: Shown) -> str:
     found = module(item.module)[item.name]
-    home = "tokenloom" if item.name in public_names() else item.module
+    home = "tokenloom" if item.name in tokenloom.__all__ else item.module
     is_record = isinstance(found, Class) and "__init__" not in found.members
     code = _record(item.module, found) if is_record else _signature(item.name, found)
     parts = [
         f"### {item.name}",
         f"```python\nfrom {home} import {item.name}\n\n{code}\n```",
         body(found.docstring.value if found.docstring else ""),
-        *(_member(item, name) for name in item.members),
+        *(_member(item, name) for name in item.members.split()),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

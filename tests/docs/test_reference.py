@@ -121,7 +121,7 @@ def test_every_public_name_and_shown_member_is_described() -> None:
     entries = _entries("python")
     assert {*tokenloom.__all__} - {item.name for item in shown()} == {"TokenloomError"}  # it is on its own page
     for item in shown():
-        names = [item.name, *(f"{item.name}.{python_api.member(item, name).name}" for name in item.members)]
+        names = [item.name, *(f"{item.name}.{python_api.member(item, name).name}" for name in item.members.split())]
         assert [name for name in names if not _described(entries[name])] == []
 
 
