@@ -112,7 +112,7 @@ def feed_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
     yield ""
     steps = dict.fromkeys(name.partition(": ")[0] for name in values)
     yield from table(
-        ["", "a batch that lies there", "`TokenLoader`", "`DataLoader`"],
+        ["", "no loader", "`TokenLoader`", "`DataLoader`"],
         [
             [step, *(spread(values[f"{step}: {kind}"], 2) for kind in ("fixed batch", "TokenLoader", "DataLoader"))]
             for step in steps
