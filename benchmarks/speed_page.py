@@ -1,15 +1,13 @@
 """Write the tables of docs/comparison/speed.md from the results that the page names.
 
-    python benchmarks/speed_page.py [--build FILE]
+    python benchmarks/speed_page.py
 
 A table stands between `<!-- KIND FILE -->` and `<!-- end -->`; KIND is build, chat or feed, and FILE a result in
-benchmarks/results/. `--build` names another result of build.py, of one run with all tools: it takes the place of the
-tables of this kind. A test compares the page with what this program writes.
+benchmarks/results/. To show another result, name it there. A test compares the page with what this program writes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import statistics
@@ -135,23 +133,10 @@ def render(kind: str, name: str) -> str:
     return "\n".join([f"<!-- {kind} {name} -->", "", *_LINES[kind](result, values), "", link, "", "<!-- end -->", ""])
 
 
-def written(page: str, build: str | None = None) -> str:
-    """Return the page with its tables written again; `build` takes the place of all results of build.py."""
-    if build:
-        first, *others = [match[0] for match in _BLOCK.finditer(page) if match[1] == "build"]
-        page = page.replace(first, f"<!-- build {build} -->\n<!-- end -->\n")
-        for other in others:
-            page = page.replace(f"{other}\n", "").replace(other, "")
+def written(page: str) -> str:
+    """Return the page with its tables written again."""
     return _BLOCK.sub(lambda match: render(match[1], match[2]), page)
 
 
-def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(description="Write the tables of docs/comparison/speed.md.")
-    parser.add_argument("--build", type=Path, metavar="FILE", help="a result of build.py with all tools")
-    arguments = parser.parse_args()
-    PAGE.write_text(written(PAGE.read_text(), arguments.build and arguments.build.name))
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(written(PAGE.read_text()))
