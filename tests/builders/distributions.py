@@ -31,14 +31,15 @@ def build_distributions(folder: Path) -> Distributions:
     with FileLock(folder / "distributions.lock"):
         if not made.exists():
             shutil.rmtree(folder / "tracked", ignore_errors=True)
-            _copy_tracked(folder / "tracked")
+            copy_tracked(folder / "tracked")
             uv("build", "--out-dir", folder / "building", folder / "tracked")
             (folder / "building").rename(made)
     return Distributions(*made.glob("*.tar.gz"), *made.glob("*.whl"))
 
 
-def _copy_tracked(target: Path) -> None:
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+def copy_tracked(target: Path, *names: str) -> None:
+    """Copy the tracked files with these names, and below these folders; all without names."""
+    tracked = subprocess.run(["git", "ls-files", "-z", "--", *names], cwd=ROOT, capture_output=True, check=False)
     if tracked.returncode != 0:
         pytest.skip("needs a git checkout, to copy what is tracked")
     for name in tracked.stdout.decode().rstrip("\0").split("\0"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.builders.distributions import copy_tracked
 from tests.counts import full_only
 from tests.servers import compose
 
@@ -27,14 +27,6 @@ def _example() -> str:
     page = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (diff,) = re.findall(r"^```diff\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     return str(diff)
-
-
-def _copy(folder: Path, *names: str) -> None:
-    """Copy the tracked files with these names, and below these folders; all without names."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--", *names], cwd=_ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, listed.decode().split("\0")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(_ROOT / name, folder / name, follow_symlinks=False)
 
 
 def _apply(folder: Path, *options: str) -> None:
@@ -54,12 +46,11 @@ def test_the_change_of_the_contributors_page_applies() -> None:
 
 @full_only
 def test_the_change_of_the_contributors_page_passes_its_test(tmp_path: Path) -> None:
-    _copy(tmp_path)
+    copy_tracked(tmp_path)
     _apply(tmp_path)
-    program = "import sys; sys.path.insert(0, '.'); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     tests = ["-q", "-p", "no:cacheprovider", "tests/tasks/test_gates.py"]
     done = subprocess.run(
-        [sys.executable, "-c", program, *tests], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", *tests], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     page = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (passed,) = re.findall(r"^(\d+ passed) in", page, re.MULTILINE)
@@ -138,7 +129,7 @@ def test_the_image_has_the_folders_and_files_of_the_wheel() -> None:
 
 @full_only
 def test_the_wheel_is_made_of_the_files_of_the_image(tmp_path: Path) -> None:
-    _copy(tmp_path / "source", *_of_the_image())
+    copy_tracked(tmp_path / "source", *_of_the_image())
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*command, "-w", str(tmp_path), str(tmp_path / "source")], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
