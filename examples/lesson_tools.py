@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,19 +68,18 @@ class Finished:
     peak_bytes: int  # of the largest process; 0 if the system has no /proc
 
 
-def command(line: str, show: int | None = None, environment: Mapping[str, str] | None = None) -> Finished:
+def command(line: str, show: int | None = None) -> Finished:
     """Run a command that begins with `tokenloom` or `python`, and print it with what it prints.
 
     Args:
         line: the command, as in a terminal.
         show: how many lines of its output to print; None for all.
-        environment: variables to add to the environment.
 
     Raises RuntimeError with what it wrote to stderr, if it fails.
     """
     program, *arguments = shlex.split(line)
     programs = {"tokenloom": [sys.executable, "-m", "tokenloom"], "python": [sys.executable]}
-    finished = _run_watched([*programs[program], *arguments], {**os.environ, **(environment or {})})
+    finished = run_watched([*programs[program], *arguments])
     lines = finished.output.rstrip().splitlines()
     print(f"$ {line}", *lines[:show], *(["..."] if show is not None and show < len(lines) else []), sep="\n")
     return finished
@@ -112,7 +111,8 @@ def show_table(*rows: tuple[object, ...], head: tuple[str, ...] = ("what", "meas
         print(f"| {' | '.join(map(str, row))} |")
 
 
-def _run_watched(arguments: list[str], environment: Mapping[str, str]) -> Finished:
+def run_watched(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Finished:
+    """Run a program and watch it and its child processes; raises RuntimeError with its stderr if it fails."""
     peaks: dict[int, int] = {}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.perf_counter()
@@ -121,7 +121,7 @@ def _run_watched(arguments: list[str], environment: Mapping[str, str]) -> Finish
             ended, status, usage = os.wait4(process.pid, os.WNOHANG)
             if ended:
                 break
-            if look % 5 == 0:
+            if look % 5 == 0:  # it takes a millisecond, of the processors that the program needs
                 peaks.update(_peaks_of_tree(process.pid))
             time.sleep(0.02)
         wall_seconds = time.perf_counter() - start
@@ -143,7 +143,7 @@ def _peaks_of_tree(root: int) -> dict[int, int]:
     processes = [root]
     for process in processes:  # it grows
         with suppress(OSError):  # a process or one of its threads has just ended, or there is no /proc
-            for path in Path(f"/proc/{process}/task").glob("*/children"):
+            for path in Path(f"/proc/{process}/task").glob("*/children"):  # each thread has its own
                 processes += map(int, path.read_text().split())
             for line in Path(f"/proc/{process}/status").read_text().splitlines():
                 if line.startswith("VmHWM"):

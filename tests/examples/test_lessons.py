@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from scripts import lessons
 from tokenloom.cli.main import main
 from tokenloom.examples import lesson_tools
+from tokenloom.examples.lesson_tools import run_watched
 
 pytest.importorskip("matplotlib", reason="lessons draw charts: pip install 'tokenloom[docs]'")
 _OUTPUT = re.compile(r"(\s*(```text\n.*?\n```|\|[^\n]*|!\[[^\n]*\]\([\w-]+\.svg\)))*\s*", re.DOTALL)
@@ -74,9 +74,6 @@ $ python -c 'import os; print(os.getcwd())'
 """
 
 
-_run_watched = lesson_tools._run_watched
-
-
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLOOM_LESSON", "small")
@@ -84,10 +81,10 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
 
 
-def _run_in_this_process(arguments: list[str], environment: Mapping[str, str]) -> lesson_tools.Finished:
+def _run_in_this_process(arguments: list[str]) -> lesson_tools.Finished:
     """Run a command of tokenloom in this process, which takes a tenth of the time; start other programs."""
     if arguments[1:3] != ["-m", "tokenloom"]:
-        return _run_watched(arguments, environment)
+        return run_watched(arguments)
     without_workers = ["--workers", "0"] if arguments[3] == "build" else []  # the last option counts
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main([*arguments[3:], *without_workers]) == 0
@@ -116,7 +113,7 @@ def test_an_error_in_a_cell_names_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", lessons.names())
 def test_a_lesson_runs_reduced(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lesson_tools, "_run_watched", _run_in_this_process)
+    monkeypatch.setattr(lesson_tools, "run_watched", _run_in_this_process)
     _check_table_at_end(lessons.run_lesson(lessons.LESSONS / f"{name}.py", tmp_path))
 
 
