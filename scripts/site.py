@@ -24,7 +24,7 @@ OF_THE_ROOT = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
 }
-_LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)|(?<=\]: )(?!\w+:|#)([^#\s]+)$", re.MULTILINE)
+_LINK = re.compile(r"(?<=\]\()(?!\w+:|#)[^)#\s]+")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _NAMED_LINK = re.compile(r"\[[\w./-]+\.md\]\((?!\w+:|#)([^)#\s]+)")
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
@@ -112,13 +112,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the site into site/.")
     parser.add_argument("--folder", type=Path, default=ROOT, help="where to build it; the clone, if not given")
     parser.add_argument("--mkdocs", action="store_true", help="build with MkDocs in place of Zensical")
-    parser.add_argument("--as-collected", action="store_true", help="take the pages that are in build/pages already")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     if folder != ROOT:
         shutil.copyfile(ROOT / "mkdocs.yml", folder / "mkdocs.yml")
-    if not arguments.as_collected:
-        collect(folder / "build/pages")
+    collect(folder / "build/pages")
     (build_with_mkdocs if arguments.mkdocs else build_with_zensical)(folder / "mkdocs.yml")
     print(f"python -m http.server --directory {os.path.relpath(folder / 'site')}")
 

@@ -19,18 +19,13 @@ from tests.site.html import Document
 _ROOT = Path(__file__).parents[2]
 
 
-def run_builder(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Build the site below a folder as a user does."""
-    command = [sys.executable, "scripts/site.py", "--folder", str(folder), *options]
-    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="package")
 def build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of the site and what its builder complained of."""
     pytest.importorskip("zensical", reason="needs the extra `docs`")
     folder = tmp_path_factory.mktemp("built")
-    done = run_builder(folder)
+    command = [sys.executable, "scripts/site.py", "--folder", str(folder)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     return folder / "site", done.stderr
 
 
