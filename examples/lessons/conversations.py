@@ -212,7 +212,7 @@ left.grid(False)
 for color, chosen in ((lesson.GREY, labels == -100), (lesson.ORANGE, labels != -100)):
     right.plot(np.flatnonzero(chosen), roles[chosen] & 15, "|", color=color)
 right.set(yticks=[0, *range(4, 9)], yticklabels=[ROLES[0], *ROLES[4:]], ylabel="")
-right.set_title("Roles of the labels; orange is learned", loc="left")
+right.set_title("Roles; orange: learned", loc="left")
 lesson.save_chart(
     figure, "conversations-row.svg", "A triangle of attention for each conversation; only replies are learned"
 )
