@@ -62,23 +62,15 @@ def of_caches() -> Iterator[Finding]:
 
         yield _folder("Hugging Face's cache", Path(HF_HUB_CACHE), "set HF_HOME")
     if find_spec("tiktoken"):
-        yield _of_tiktoken()
+        default = os.environ.get("DATA_GYM_CACHE_DIR") or f"{tempfile.gettempdir()}/data-gym-cache"  # in tiktoken 0.14
+        folder = os.environ.get("TIKTOKEN_CACHE_DIR") or default
+        yield _folder("tiktoken's cache", Path(folder), "set TIKTOKEN_CACHE_DIR")
     free = free_bytes(Path(tempfile.gettempdir()))
     is_full = free is not None and free < _FEW_TEMPORARY_BYTES
     found = f"{tempfile.gettempdir()}, {shown_bytes(free or 0)} free"
     advice = "set TMPDIR: uploads to an object store need room for a shard per worker" if is_full else ""
     yield Finding("temporary files", found, "warning" if is_full else "ok", advice)
     yield Finding("cache of shards", f"of remote stores, at most {shown_bytes(default_limit(default_cache_folder()))}")
-
-
-def _of_tiktoken() -> Finding:
-    """Return the folder of tiktoken's vocabularies; tiktoken 0.14 looks for it in this order."""
-    default = os.environ.get("DATA_GYM_CACHE_DIR", os.path.join(tempfile.gettempdir(), "data-gym-cache"))
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", default)
-    if folder:
-        return _folder("tiktoken's cache", Path(folder), "set TIKTOKEN_CACHE_DIR")
-    advice = "unset TIKTOKEN_CACHE_DIR, or set it to a folder"
-    return Finding("tiktoken's cache", "none: vocabularies are fetched by every process", "warning", advice)
 
 
 def _folder(topic: str, folder: Path, setting: str) -> Finding:
