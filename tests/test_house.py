@@ -164,17 +164,18 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
-    "chat": 1_645,
-    "cli": 3_060,
-    "examples": 1_460,  # of which four lessons 810
-    "flows": 1_090,
+    "chat": 1_640,
+    "cli": 3_045,
+    "examples": 1_455,  # of which four lessons 810
+    "flows": 1_085,
     "reader": 2_965,
+    "scripts": 675,
     "server": 645,
     "spec": 1_540,
-    "storage": 5_240,
-    "tasks": 9_350,
+    "storage": 5_235,
+    "tasks": 9_340,
     "tokenizers": 2_420,
-    "tokenloom": 320,
+    "tokenloom": 315,
 }
 
 
@@ -203,6 +204,8 @@ def test_every_room_keeps_its_budget_of_code_lines() -> None:
     found: Counter[str] = Counter()
     for name, path in _MODULES.items():
         found[_room(name)] += _code_lines(path.read_text())
+    for path in (_ROOT / "scripts").rglob("*.py"):
+        found["scripts"] += _code_lines(path.read_text())
     assert found.keys() == _BUDGETS.keys()
     assert {room: n for room, n in found.items() if n > _BUDGETS[room]} == {}
 
