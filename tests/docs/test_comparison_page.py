@@ -1,4 +1,4 @@
-"""docs/comparison/index.md: each "yes" of ours names a test that exists, each entry of others has a source."""
+"""docs/comparison/index.md: each "yes" of ours names a test, each entry of others has a source."""
 
 from __future__ import annotations
 
@@ -29,14 +29,11 @@ def test_the_page_has_a_table_for_each_theme_and_says_first_where_others_are_bet
 
 
 @pytest.mark.parametrize("theme", _TABLES)
-def test_each_yes_of_ours_names_a_test_that_exists(theme: str) -> None:
+def test_each_yes_of_ours_names_a_test(theme: str) -> None:
+    """tests/docs/test_concepts.py checks that the tests exist."""
     table = _table(theme)
-    named = dict(re.findall(r"^- (.*?): `(tests/\S+::test_\w+)`$", _THEMES[theme], re.MULTILINE))
-    claimed = [column for column, cell in zip(table[""], table[_OURS], strict=True) if cell != "no"]
-    assert list(named) == claimed
-    for test in named.values():
-        path, _, name = test.partition("::")
-        assert f"\ndef {name}(" in (_ROOT / path).read_text(encoding="utf-8"), test
+    named = re.findall(r"^- (.*?): `tests/\S+::test_\w+`$", _THEMES[theme], re.MULTILINE)
+    assert named == [column for column, cell in zip(table[""], table[_OURS], strict=True) if cell != "no"]
 
 
 @pytest.mark.parametrize("theme", _TABLES)

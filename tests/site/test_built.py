@@ -10,7 +10,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from markdown_it import MarkdownIt
 
-from scripts.site import ROOT, SOURCE, build_with_mkdocs
+from scripts.site import ROOT, build_with_mkdocs
 from tests.site.html import Document
 
 _BASE = "https://tokenloom.github.io/tokenloom/"  # mkdocs.yml's site_url: the page for missing pages has whole paths
@@ -54,13 +54,6 @@ def test_no_page_loads_anything_from_another_host(documents: dict[str, Document]
         assert [url for url in document.loaded if urlsplit(url).netloc] == [], name
     for style in build[0].rglob("*.css"):
         assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")) == [], style
-
-
-def test_a_link_to_a_file_that_is_on_no_page_leads_to_that_file_on_github(documents: dict[str, Document]) -> None:
-    links = {link.partition("#")[0] for document in documents.values() for link in document.links}
-    files = {link.partition("/main/")[2] for link in links if link.startswith((f"{SOURCE}/blob/", f"{SOURCE}/tree/"))}
-    assert len(files) > 10
-    assert {name for name in files if not (ROOT / name).exists()} == set()
 
 
 def test_a_page_has_the_same_headings_lists_and_tables_as_on_github(
