@@ -135,7 +135,7 @@ def from_disk():
 
 # %% [markdown]
 # Six ways to get the same number of rows into an array. `map` copies them out of a memory map. `pread` is one call of
-# the system for each row. With `MADV_RANDOM`, the map is told that neighbours will not be wanted. A map stays open
+# the system for each row. `MADV_RANDOM` says that neighbours will not be needed. A map stays open
 # between the cold and the warm read, as it does in a training.
 
 # %%
@@ -340,7 +340,7 @@ def evaluate(model, carries, num_batches):
 
 # %% [markdown]
 # Three losses belong to each model: the loss on the batches that it trains on; the loss on validation chunks, read as
-# in training; and the same with the other habit, which shows whether a state that the model has is of use to it.
+# in training; and the same with the other habit, which shows whether the model uses its state.
 
 # %%
 BATCHES, EVERY = lesson.sized(48, 2), lesson.sized(6, 1)

@@ -150,9 +150,9 @@ OF_LOADER = f"--seq-len {SEQ_LEN} --batch-size {BATCH_SIZE} --seed {SEED}"
 lesson.command(f"tokenloom trace {old.reference} --step {worst} {OF_LOADER} --chars 60")
 
 # %% [markdown]
-# In a batch this small, you see at once which document it is. In a batch of a thousand documents, let the model say it:
-# load the checkpoint before the step, and take the mean loss of each document. `loader.batch_at` returns the batch of
-# any step, and `loader.trace` its documents as JSON. Label t is the byte t + 1 of a sample, hence the `- 1`.
+# In a batch this small, you see at once which document it is. In a batch of a thousand documents, let the model find
+# it: load the checkpoint before the step, and take the mean loss of each document. `loader.batch_at` returns the batch
+# of any step, and `loader.trace` its documents as JSON. Label t is the byte t + 1 of a sample, hence the `- 1`.
 
 
 # %%

@@ -59,7 +59,7 @@ with Path("pages/00.jsonl").open() as file:
     print(file.readline()[:200])
 
 # %% [markdown]
-# ## A tokenizer of one's own
+# ## A tokenizer of your own
 #
 # A vocabulary from elsewhere would cut these words badly. The library `tokenizers` learns one from a few thousand
 # pages.
@@ -195,8 +195,9 @@ peeked = lesson.command("tokenloom peek store/pages --count 1 --chars 150")
 # %% [markdown]
 # ## Batches on four ranks
 #
-# Each rank opens the dataset by itself: there is no server, and ranks do not talk. Rank r of 4 takes the positions r,
-# r + 4, r + 8, ... of one global order. Here four processes read at the same time; `device="numpy"` needs no torch.
+# Each rank opens the dataset by itself: there is no server, and ranks do not communicate. Rank r of 4 takes the
+# positions r, r + 4, r + 8, ... of one global order. Here four processes read at the same time; `device="numpy"` needs
+# no torch.
 
 # %%
 import subprocess

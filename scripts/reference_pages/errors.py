@@ -17,7 +17,7 @@ This page lists every error that tokenloom raises: what it means, and what to do
 An error of the command line is one line on stderr, with the place, the rule, the value and the next step; a spec with
 several mistakes gets a line for each. With `--json` the name of the class is in `error.type`. In Python, catch
 `tokenloom.TokenloomError` for all of them, or a class of `tokenloom.errors`; most are also errors of Python, such as
-ValueError or OSError. [The exit codes](commands.md#exit-codes) say the same to scripts.
+ValueError or OSError. Scripts can use [the exit codes](commands.md#exit-codes).
 """
 _OTHERS = """\
 ## Other errors of a command

@@ -21,8 +21,8 @@ _HEAD = """\
 
 This page lists every key of a spec, the YAML file that describes a build: its type, its default, and what it does.
 
-A key that is not listed is an error, and values are not converted: `"5"` is no integer. Relative paths start from the
-folder of the file. `tokenloom init` writes a commented spec to start from, `tokenloom build SPEC --set KEY=VALUE`
+A key that is not listed is an error, and values are not converted: `"5"` is not an integer. Relative paths start from
+the folder of the file. `tokenloom init` writes a commented spec to start from, `tokenloom build SPEC --set KEY=VALUE`
 overrides a key, such as `--set documents.min_chars=5`, and Prefect's UI shows the same keys as a form. The smallest
 spec:
 """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command: what all helps say of it, an example, what exit code 3 means, and what only its own help says."""
+    """A command: its line in every help, an example, what exit code 3 means, and what its own help adds."""
 
     text: str
     example: str

@@ -339,7 +339,7 @@ class TokensSource(_FileSource):
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int32", "int64"] | None = Field(
         None,
         title="Type",
-        description="Type of an id, in formats whose files do not say it: `olmo`, `nanogpt`, `datatrove`",
+        description="Type of an id, in formats whose files do not state it: `olmo`, `nanogpt`, `datatrove`",
     )
 
     @model_validator(mode="after")

@@ -34,7 +34,7 @@ class DoctorResult(Result):
 
     @property
     def exit_code(self) -> int:
-        """3 if a build would fail here."""
+        """Return 3 if a build would fail here, else 0."""
         return NO if self.count("problem") else 0
 
     def to_json(self) -> Json:
@@ -79,7 +79,7 @@ def _findings(stores: Sequence[str]) -> Iterator[Finding]:
 
 
 def _guarded(topic: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield findings; whatever is broken so that one can't be looked at is a problem, not the end of the others."""
+    """Yield findings; an error of a library becomes a problem, so that the other checks still run."""
     try:
         yield from look()
     except Exception as error:  # noqa: BLE001  (of any library)
