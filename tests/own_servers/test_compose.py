@@ -98,8 +98,8 @@ def _free_port() -> int:
 
 
 @pytest.fixture
-def machine(postgres: Postgres, tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
-    """Returns the services with an object store at a URL."""
+def machine(postgres: Postgres, tmp_path: Path) -> Callable[[str], Machine]:
+    """Return the services with an object store at a URL."""
     server, health = _free_port(), _free_port()
     url = "postgresql+asyncpg://prefect:${POSTGRES_PASSWORD}@database:5432/prefect"
 
@@ -117,7 +117,7 @@ def machine(postgres: Postgres, tmp_path: Path) -> Iterator[Callable[[str], Mach
         }
         return Machine(tmp_path, stands_for)
 
-    yield at
+    return at
 
 
 def test_the_services_build_into_their_object_store(machine: Callable[[str], Machine], tmp_path: Path) -> None:
