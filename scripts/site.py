@@ -28,6 +28,8 @@ _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)[^)#\s]+")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _NAMED_LINK = re.compile(r"\[[\w./-]+\.md\]\((?!\w+:|#)([^)#\s]+)")
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+_TABLE_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]+`")
 
 
 def place_of(path: Path) -> Path | None:
@@ -56,6 +58,7 @@ def rewritten(text: str, place: Path, titles: dict[Path, str]) -> str:
     """Return the text of the page at a place as the site shows it; code stays as it is.
 
     Links work on the site, and a link that is called by the name of a file, such as rows.md, by the page's title.
+    GitHub needs a backslash before a bar in code of a table, which the site would show.
     """
     folder = source_of(place).parent
 
@@ -71,8 +74,11 @@ def rewritten(text: str, place: Path, titles: dict[Path, str]) -> str:
             return match[0]  # the builder reports it
         return f"{SOURCE}/{'tree' if (ROOT / target).is_dir() else 'blob'}/main/{target.as_posix()}"
 
+    def bars(row: re.Match[str]) -> str:
+        return _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0])
+
     parts = _FENCE.split(text)  # text, code, text, ...
-    parts[::2] = [_LINK.sub(link, _NAMED_LINK.sub(name, part)) for part in parts[::2]]
+    parts[::2] = [_TABLE_ROW.sub(bars, _LINK.sub(link, _NAMED_LINK.sub(name, part))) for part in parts[::2]]
     return "".join(parts)
 
 

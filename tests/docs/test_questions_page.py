@@ -18,7 +18,11 @@ _SUFFIXES = (".tok", ".docs", ".spill")
 
 
 def test_the_page_runs_from_top_to_bottom(
-    tiktoken_cache: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiktoken_cache: Path,
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data").symlink_to(data_dir / "ag_news")
@@ -27,6 +31,15 @@ def test_the_page_runs_from_top_to_bottom(
     _check_size(Path("store/news"))
     follow(_PAGE, {}, run=run_session)
     assert not Path("store/news/work").exists()
+    _check_that_it_comes_back_without_the_line(capsys)
+
+
+def _check_that_it_comes_back_without_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check what the page says of a build without `exclude`: the removed document is in its version."""
+    build = ["build", "news.yaml", "--direct", "--workers", "0", "--set", "documents={}"]
+    assert main(build) == 0
+    assert main(["where", "store/news", "--content", Path("removed.txt").read_text().strip()]) == 0
+    assert "@6f6e75a47b3e9a29: found" in capsys.readouterr().out
 
 
 def _check_size(dataset: Path) -> None:

@@ -33,3 +33,10 @@ def test_links_lead_to_pages_of_the_site_or_to_github() -> None:
         assert rewritten(written, Path("guides/training.md"), titles) == shown
     changes = rewritten("[order.md](docs/concepts/order.md)", Path("project/changelog.md"), titles)
     assert changes == "[Order](../concepts/order.md)"
+
+
+def test_a_bar_in_code_of_a_table_has_no_backslash_on_the_site() -> None:
+    row = r'| one file | `{separator: "<\|endoftext\|>"}` | \|new - old\| |'
+    code = "\n\n`a\\|b`\n"
+    shown = r'| one file | `{separator: "<|endoftext|>"}` | \|new - old\| |'
+    assert rewritten(row + code, Path("start/first-dataset.md"), {}) == shown + code
