@@ -218,6 +218,10 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars is given twice"),
         (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given twice"),
         (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']', but got '<stream end>'; quote values that contain"),
+        (
+            BASE + 'chat: {template: "a\\|b"}\n',
+            "unknown escape character '|'; a backslash within double quotes is written",
+        ),
         (BASE + "\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t'"),
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
         (BASE + "---\nseed: 1\n", "not valid YAML"),
@@ -354,7 +358,11 @@ def test_paths_start_from_the_file_and_paths_of_overrides_from_the_current_folde
     assert dict(typed.paths())["tokenizer.path"] == str(tmp_path / "here" / "t.json")
     assert dict(typed.paths())["documents.exclude"] == str(tmp_path / "here" / "x.txt")
     relative = load_spec(Path("../specs/spec.yaml"), ["tokenizer={kind: byte}"])
-    assert Path(relative.store).resolve() == tmp_path / "specs" / "store"
+    assert relative.store == f"{tmp_path}/specs/store"
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "far" / "away")
+    linked = load(tmp_path / "here" / "link", BASE.replace("./store", "../store"))
+    assert Path(linked.store).resolve() == tmp_path / "far" / "store"
 
 
 def write_to_memory(url: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,6 +95,13 @@ class SpecModel(BaseModel):
 def is_absolute(path: str) -> bool:
     """Return whether `path` is a URL or an absolute local path."""
     return "://" in path or path.startswith("/")
+
+
+def without_dots(path: str) -> str:
+    """Return a local path without `..`, unless that would name another folder because of a link."""
+    short = os.path.normpath(path)
+    is_same = "://" not in path and os.path.realpath(short) == os.path.realpath(path)
+    return short if is_same else path
 
 
 def join_path(folder: str, path: str, *, is_pattern: bool = False) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.base import Location, Name, SpecModel, join_path
+from tokenloom.spec.base import Location, Name, SpecModel, join_path, without_dots
 from tokenloom.spec.chat import ChatRules
 from tokenloom.spec.checks import Checks
 from tokenloom.spec.documents import DocumentRules
@@ -311,7 +311,7 @@ class BuildSpec(SpecModel):
 
         sources = [source.with_paths(f"sources.{i}", folder_of) for i, source in enumerate(self.sources)]
         parts: dict[str, Any] = {
-            "store": join_path(folder_of("store"), self.store),
+            "store": without_dots(join_path(folder_of("store"), self.store)),
             "sources": sources,
             "tokenizer": self.tokenizer.with_paths("tokenizer", folder_of),
             "documents": self.documents.with_paths("documents", folder_of),
