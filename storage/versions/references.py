@@ -11,6 +11,7 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import load_manifest
+from tokenloom.wording import first_of
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 
@@ -129,6 +130,9 @@ def why_missing(store: Store, reference: Reference) -> str:
     from tokenloom.storage.versions.tags import tag_log  # only the message reads other tags
 
     tags = [tag for tag in store.names("tags") if tag_log(store, tag).numbers()]
+    if not tags and (datasets := datasets_in(store)):
+        names = first_of(datasets)
+        return f"{reference}: {store.root} is a store, not a dataset; write {store.root}/NAME; it has: {names}"
     kind = "version" if VERSION_PATTERN.match(reference.name) else "tag"
     return (
         f"{reference}: no {kind} {reference.name!r}; tags: {', '.join(tags) or 'none'}; `tokenloom ls {store.root}` "

@@ -137,7 +137,9 @@ def test_a_missing_dataset_tag_or_version_is_named_with_what_lists_the_others(tm
     publish(tmp_path, "news", A, "latest", "prod")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "notes.txt").write_text("a file, not a dataset")
+    publish(tmp_path / "team", "news", A)
     wanted = {
+        "team": f"{tmp_path}/team is a store, not a dataset; write {tmp_path}/team/NAME; it has: news",
         "gnus": f"no dataset 'gnus' in {tmp_path}; `tokenloom ls {tmp_path}` lists its datasets",
         "data": f"no tag 'latest'; tags: none; `tokenloom ls {tmp_path}/data` lists",
         "news@test": f"no tag 'test'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions, of 16 hex",

@@ -170,6 +170,13 @@ def test_a_server_that_does_not_answer_is_a_problem(
     assert finding["advice"] == "--direct builds without a server"
 
 
+def test_the_catalogue_of_a_store_is_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "news/versions").mkdir(parents=True)
+    (tmp_path / "index.html").touch()
+    (finding,) = _examined(capsys, tmp_path)[f"store {tmp_path}"]
+    assert finding["found"].startswith("answers, 1 dataset, takes writes")
+
+
 def test_what_is_broken_ends_no_other_check(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,8 @@ class Format(InferringFormat):
     def notes(self, url: str) -> list[str]:
         """See TokenFormat.notes; its name does not say whether `decode` is that tokenizer."""
         made = [_read_metadata(f"{url}.metadata").tokenizer] if METADATA in self.options["has"] else []
-        return [*super().notes(url), *(f"{url}: its metadata says that {name} made the ids" for name in made)]
+        advice = "check that `tokenizer` of the spec means the same"
+        return [*super().notes(url), *(f"{url}: its metadata says that {name} made the ids; {advice}" for name in made)]
 
     def layout(self, url: str) -> Layout:
         """See IndexedFormat.layout; compares the tokens with what the metadata says."""

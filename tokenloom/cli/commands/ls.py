@@ -103,7 +103,10 @@ def _list_datasets(store: Store, names: list[str], out: Output) -> DatasetsResul
         [each.dataset, each.versions, each.damage or each.latest or "-", shown_time(each.at or "-")]
         for each in datasets
     ]
-    out.table(["dataset", "versions", "latest", "since (UTC)"], rows)
+    if rows:
+        out.table(["dataset", "versions", "latest", "since (UTC)"], rows)
+    else:
+        out.line(f"nothing has been published in {store.root} yet")
     return DatasetsResult(str(store.root), datasets)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tokenloom.cli.doctor.finding import Finding, failed
 from tokenloom.errors import StoreError, TokenloomError, message_of
-from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
+from tokenloom.storage.versions.references import datasets_in
 from tokenloom.wording import counted, first_of, shown_bytes
 
 
@@ -18,7 +18,7 @@ def of_store(url: str) -> Iterator[Finding]:
     try:
         store = _open(url)
         store.exists("work")  # one request, with a time limit; a listing has an hour
-        names = list(filter(NAME_PATTERN.match, store.names("")))
+        names = datasets_in(store)
     except (StoreError, OSError) as error:
         yield failed(topic, message_of(error))
         return
