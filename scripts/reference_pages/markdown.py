@@ -20,7 +20,9 @@ def escaped(text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return a text as a sentence of Markdown, with a capital letter and a full stop; --options become `code`."""
-    text = escaped(_OPTION.sub(r"`\1`", text))
+    parts = _CODE.split(text)
+    parts[::2] = [_OPTION.sub(r"`\1`", part) for part in parts[::2]]
+    text = escaped("".join(parts))
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":")) else ".")
 
 

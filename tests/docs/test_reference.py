@@ -100,6 +100,10 @@ def test_the_example_of_a_command_is_accepted_and_shown_by_its_help(name: str) -
     assert ("exit code 3: " in shown) == bool(command.no)
 
 
+def test_options_become_code_except_in_code() -> None:
+    assert sentence("as `ls --json` lists it; needs --row") == "As `ls --json` lists it; needs `--row`."
+
+
 def test_every_exit_code_is_explained() -> None:
     text = _entries("commands")["Exit codes"]
     assert all(f"- **{code}**: {meaning}" in text for code, meaning in EXIT_CODES.items())
