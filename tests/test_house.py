@@ -165,7 +165,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 #: raises a budget in the commit that says why; whoever takes something away lowers it.
 _BUDGETS = {
     "chat": 1_640,
-    "cli": 3_050,
+    "cli": 3_060,
     "examples": 1_455,  # of which four lessons 810
     "flows": 1_085,
     "reader": 2_965,

@@ -7,6 +7,7 @@ A command's module adds its own arguments and runs it. The module is imported on
 from __future__ import annotations
 
 import argparse
+import re
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -14,8 +15,10 @@ import tokenloom
 from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, GROUPS, Command
 from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.output import write_output
+from tokenloom.wording import near_miss
 
 _EXAMPLE = "example: "
+_INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()} | {"bench": "Benchmarks"}
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
@@ -63,17 +66,27 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
+        if choice := _INVALID_CHOICE.search(message):
+            message = _with_hint(message, choice[1], re.findall(r"[\w-]+", choice[2]))
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         arguments, unknown = super().parse_known_args(*args, **kwargs)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            options = [option for action in self._actions for option in action.option_strings]
+            message = f"unrecognized arguments: {' '.join(unknown)}"
+            self.error(_with_hint(message, unknown[0].partition("=")[0], options))
         for action in self._actions:
             if action.nargs == argparse.PARSER and getattr(arguments, action.dest) is None:
                 missing = f"the following arguments are required: {action.metavar}"
                 raise UsageError(missing, f"{self.format_help()}\n{self.prog}: error: ")
         return arguments, unknown
+
+
+def _with_hint(message: str, given: str, allowed: list[str]) -> str:
+    """Return a message, and after it the allowed word that is closest to the given one, if one is close."""
+    hint = near_miss(given, allowed)
+    return f"{message}. {hint}" if hint else message
 
 
 class _ShowVersion(argparse.Action):
