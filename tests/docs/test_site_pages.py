@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.site import OF_THE_ROOT, rewritten
 from tests.docs.reference import GENERATED
+from tokenloom.cli.commands.init import STARTER_SPEC
 
 _ROOT = Path(__file__).parents[2]
 
@@ -40,3 +41,10 @@ def test_a_bar_in_code_of_a_table_has_no_backslash_on_the_site() -> None:
     code = "\n\n`a\\|b`\n"
     shown = r'| one file | `{separator: "<|endoftext|>"}` | \|new - old\| |'
     assert rewritten(row + code, Path("start/first-dataset.md"), {}) == shown + code
+
+
+def test_the_starter_spec_names_pages_and_where_they_are() -> None:
+    assert re.findall(r"^site_url: (.*)$", (_ROOT / "mkdocs.yml").read_text(), re.MULTILINE)[0] in STARTER_SPEC
+    pages = re.findall(r"docs/[\w/-]+\.md", STARTER_SPEC)
+    assert pages
+    assert all((_ROOT / page).exists() for page in pages)

@@ -12,7 +12,7 @@ from tokenloom.errors import SpecError, TokenloomError
 
 STARTER_SPEC = """\
 # What to build. `tokenloom plan FILE` shows what it would read; `tokenloom build FILE` builds and publishes it.
-# Relative paths start from this file's folder.
+# Relative paths start from this file's folder. docs/ is https://tokenloom.github.io/tokenloom/.
 
 dataset: news                       # lower-case letters, digits, '.', '_', '-'
 store: ./store                      # the folder that holds the datasets
