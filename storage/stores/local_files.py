@@ -8,11 +8,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from pathlib import Path
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 _WRITE_BYTES = 2**18  # for larger writes, a guest may have to get memory from its host: docs/project/decisions.md
@@ -228,7 +228,7 @@ def describe_file_system(path: Path) -> str:
 
     Example: "file system /mnt/data, 0 bytes free"
     """
-    real = Path(os.path.realpath(_existing(path)))
+    real = _existing(path).resolve()
     mount = next(folder for folder in (real, *real.parents) if os.path.ismount(folder))
     try:
         status = os.statvfs(mount)

@@ -250,7 +250,8 @@ def test_without_a_command_all_commands_are_shown(tmp_path: Path) -> None:
 def test_help_lists_the_commands_by_task(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help").stdout
     assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS, "Benchmarks"]
-    assert "\n  Build:\n    init      write a commented starter spec\n" in shown
+    # The width of the names depends on the version of Python.
+    assert re.search(r"\n  Build:\n    init +write a commented starter spec\n", shown)
 
 
 def test_version_and_help(tmp_path: Path) -> None:

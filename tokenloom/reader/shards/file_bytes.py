@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.local_files import descriptor_of_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class TokenBytes(Protocol):
