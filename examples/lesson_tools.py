@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,7 +51,12 @@ def sized(full: T, small: T) -> T:
 
 
 def begin(name: str) -> None:
-    """Make the folder lesson-NAME in the current folder and work in it, also if the cell runs again."""
+    """Make the folder lesson-NAME in the current folder and work in it, also if the cell runs again.
+
+    Raises SystemExit if torch or matplotlib, which tokenloom does not bring, is not installed.
+    """
+    if missing := [package for package in ("torch", "matplotlib") if find_spec(package) is None]:
+        raise SystemExit(f"the lessons need torch and matplotlib: pip install {' '.join(missing)}")
     if Path.cwd().name != f"lesson-{name}":
         folder = Path(f"lesson-{name}")
         folder.mkdir(exist_ok=True)

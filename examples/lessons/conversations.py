@@ -65,7 +65,7 @@ for message in next(row for row in rows if "tools" in row)["messages"]:
 
 # %% [markdown]
 # Two more rows go into the file. In the first, the assistant makes an error and corrects it: `train: false` keeps the
-# error out of the loss, and leaves it in the context. The last row is broken, since there is no role `narrator`.
+# error out of the loss, and leaves it in the context. The last row is broken: `narrator` is not a role.
 
 # %%
 error = [user("What is 20 plus 22?"), assistant("43.", train=False), user("Are you sure?"), assistant("42.")]
@@ -242,7 +242,7 @@ class Model(nn.Module):
         self.head = nn.Linear(WIDTH, vocab_size)
 
     def losses(self, batch):
-        """Return the loss of each label, (B, T); 0 where it is no target."""
+        """Return the loss of each label, (B, T); 0 where the label is not a target."""
         x = self.tokens(batch["input_ids"]) + self.positions(batch["position_ids"])
         forbidden = ~document_mask(batch["document_ids"]).dense()
         x = self.blocks(x, forbidden.expand(-1, HEADS, -1, -1).flatten(0, 1))

@@ -213,7 +213,7 @@ print("spikes not explained:", sorted(set(spikes) - bad_steps))
 
 # %% [markdown]
 # A document lies in several samples here, and the order puts them into different steps. Some of these steps read only
-# the end of a document, and are no spikes: without `where`, you would not know of them. `position` tells which
+# the end of a document, and are not spikes: without `where`, you would not know of them. `position` says which
 # checkpoints have read it: those whose state has more `samples`.
 #
 # ## A version without them
