@@ -14,7 +14,7 @@ from tokenloom.cli.main import main
 from tokenloom.examples import lesson_tools
 from tokenloom.examples.lesson_tools import run_watched
 
-pytest.importorskip("matplotlib", reason="lessons draw charts: pip install 'tokenloom[docs]'")
+pytest.importorskip("matplotlib", reason="lessons draw charts: pip install matplotlib")
 _OUTPUT = re.compile(r"(\s*(```text\n.*?\n```|\|[^\n]*|!\[[^\n]*\]\([\w-]+\.svg\)))*\s*", re.DOTALL)
 _LESSON = '''\
 """A lesson."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tokenloom
-from tests.builders.distributions import ROOT, Distributions, uv
+from tests.builders.distributions import CONSTRAINTS, ROOT, Distributions, uv
 from tests.counts import full_only
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -71,6 +71,19 @@ def test_the_version_stands_in_pyproject_alone() -> None:
     assert tokenloom.__version__ == version
     sources = [path for folder in ("tokenloom", *_FOLDERS.values()) for path in (ROOT / folder).rglob("*.py")]
     assert [str(path) for path in sources if f'"{version}"' in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.slow
+def test_the_extras_can_be_installed_on_the_lowest_release_of_each_python(tmp_path: Path) -> None:
+    project = _PROJECT["project"]
+    lowest = project["requires-python"].removeprefix(">=")
+    minors = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    extras = [word for extra in project["optional-dependencies"] if extra != "docs" for word in ("--extra", extra)]
+    assert any(lowest.startswith(minor) for minor in minors)
+    for minor in minors:
+        version = lowest if lowest.startswith(minor) else f"{minor}.0"
+        resolve = ("pip", "compile", "--python-version", version, *CONSTRAINTS, *extras, ROOT / "pyproject.toml")
+        uv(*resolve, "--output-file", tmp_path / version)
 
 
 @full_only

@@ -24,7 +24,6 @@ def test_zensical_builds_the_site_without_a_warning(build: tuple[Path, str]) -> 
 
 
 def test_mkdocs_builds_the_same_pages_without_a_warning(build: tuple[Path, str], tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs", reason="needs the extra `docs`")
     shutil.copytree(build[0].parent / "build", tmp_path / "build")
     build_with_mkdocs(Path(shutil.copy(ROOT / "mkdocs.yml", tmp_path)))
     for path in (tmp_path / "site").rglob("*.html"):
