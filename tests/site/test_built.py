@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
-import pytest
 from markdown_it import MarkdownIt
 
 from scripts.site import ROOT, build_with_mkdocs
