@@ -93,11 +93,11 @@ class Reader(SourceReader):
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
         with self._open(url, part) as file:
-            tree = self._columns.filter_of(file.schema_arrow, url)
+            may_hold = may_keep(file, self._columns.filter_of(file.schema_arrow, url))
             row = sum(file.metadata.row_group(i).num_rows for i in range(part.start))
             for group in range(part.start, part.end):
                 num_rows = file.metadata.row_group(group).num_rows
-                if may_keep(file, group, tree):
+                if may_hold(group):
                     yield from self._read_group(url, file, group, row)
                 else:
                     yield _not_read(num_rows)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any
+from fractions import Fraction
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Members, holds
+from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Members, comparisons_of, holds
 from tokenloom.tasks.sources.base import Group
+from tokenloom.tasks.sources.rows.column_names import field_type, value_type
+from tokenloom.tasks.sources.rows.literals import literal, units_per_second
 from tokenloom.wording import counted
 
+_DAY_MILLISECONDS = 86_400_000
 _REPEATED_ROW_BYTES = 64  # rows that take less in the file may be a few long texts that repeat
 
 
@@ -97,43 +103,76 @@ def repeated_leaves(file: pq.ParquetFile, groups: Sequence[int], leaves: Sequenc
     ]
 
 
-def may_keep(file: pq.ParquetFile, group: int, tree: Filter | None) -> bool:
-    """Return whether a row group may hold a row that the filter keeps, by its statistics."""
+def may_keep(file: pq.ParquetFile, tree: Filter | None) -> Callable[[int], bool]:
+    """Return what says whether a row group may hold a row that the filter keeps, by its statistics."""
     if tree is None:
-        return True
+        return lambda _group: True
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
-    row_group = file.metadata.row_group(group)
+    known = {part: _known(part, file, paths) for part in comparisons_of(tree)}
 
-    def may_hold(comparison: Comparison | Members) -> bool:
-        if isinstance(comparison, Members):
-            return not comparison.is_in or holds(comparison.bounds, may_hold)
-        if paths.count(comparison.column) != 1:
+    def may_hold(group: int, part: Comparison | Members) -> bool:
+        if (column := known[part]) is None:
             return True
-        return _may_hold(comparison, row_group.column(paths.index(comparison.column)).statistics)
+        found = column.bounds(file.metadata.row_group(group).column(column.leaf).statistics)
+        return found is None or all(_may_hold(*found, sign, value) for sign, value in column.compared)
 
-    return holds(tree, may_hold)
+    return lambda group: holds(tree, partial(may_hold, group))
 
 
-def _may_hold(comparison: Comparison, statistics: pq.Statistics | None) -> bool:
-    """Return whether a column chunk may hold a value that a comparison keeps; nulls are never kept.
+class _Column(NamedTuple):
+    """A column that a filter compares: its leaf, the type of its values, and comparisons that all kept rows hold."""
 
-    (Arrow's own pruning by expressions gives up on a chunk that holds a null.) pyarrow gives no statistics that are
-    of an order that the footer does not define, or of a writer that is known to be wrong.
-    """
-    if statistics is None or not statistics.has_min_max:
-        return True
-    value: Any = comparison.value
-    try:
+    leaf: int
+    kind: pa.DataType
+    compared: list[tuple[str, Any]]
+
+    def bounds(self, statistics: pq.Statistics | None) -> tuple[Any, Any] | None:
+        """Return the smallest and the largest value of a chunk as `literal` has them, None if they are not known.
+
+        pyarrow gives no statistics that are of an order that the footer does not define, or of a writer that is known
+        to be wrong.
+        """
+        if statistics is None or not statistics.has_min_max:
+            return None
+        if units_per_second(self.kind) is not None:
+            if statistics.physical_type not in ("INT32", "INT64"):
+                return None
+            factor = _DAY_MILLISECONDS if pa.types.is_date64(self.kind) else 1  # stored as days
+            return statistics.min_raw * factor, statistics.max_raw * factor
+        if pa.types.is_float16(self.kind):
+            return struct.unpack("<ee", statistics.min + statistics.max)
         low, high = statistics.min, statistics.max
-        if isinstance(low, Decimal) or not low <= high:  # compared as float; NaN, or in another order than they should
+        return (Fraction(low), Fraction(high)) if isinstance(low, Decimal) else (low, high)
+
+
+def _known(part: Comparison | Members, file: pq.ParquetFile, paths: list[str]) -> _Column | None:
+    """Return the column of a comparison, None if statistics never decide it."""
+    if paths.count(part.column) != 1 or (isinstance(part, Members) and not part.is_in):
+        return None
+    kind = value_type(field_type(file.schema_arrow, part.column, "", "filter"))
+    if isinstance(part, Members):
+        values: list[Any] = [literal(value, kind) for value in part.values]
+        compared = [(">=", min(values)), ("<=", max(values))]
+    else:
+        compared = [(part.operator, literal(part.value, kind))]
+    return _Column(paths.index(part.column), kind, compared)
+
+
+def _may_hold(low: Any, high: Any, operator: str, value: Any) -> bool:
+    """Return whether a chunk with these bounds may hold a value that a comparison keeps; nulls are never kept.
+
+    (Arrow's own pruning by expressions gives up on a chunk that holds a null.)
+    """
+    try:
+        if not low <= high:  # NaN, or in another order than they should
             return True
-        if comparison.operator == "!=":  # a NaN, which statistics leave out, differs from every value
+        if operator == "!=":  # a NaN, which statistics leave out, differs from every value
             return isinstance(low, float) or not low == value == high
         if isinstance(low, str) and isinstance(value, str) and low != high:
             low, high, value = *_bounds_in_any_order(low.encode(), high.encode()), value.encode()
-        if comparison.operator == "==":
+        if operator == "==":
             return bool(low <= value <= high)
-        return bool(COMPARE[comparison.operator](low if comparison.operator[0] == "<" else high, value))
+        return bool(COMPARE[operator](low if operator[0] == "<" else high, value))
     except (TypeError, UnicodeDecodeError):  # bytes and text, for instance; a bound that is not UTF-8
         return True
 

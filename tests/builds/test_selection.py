@@ -157,6 +157,8 @@ FILTERS: dict[str, Callable[[Row], bool]] = {
     "label in [1, 4]": lambda row: row["label"] in (1, 4),
     "label not in [1, 4]": lambda row: row["label"] is not None and row["label"] not in (1, 4),
     "label != 3": lambda row: row["label"] is not None and row["label"] != 3,
+    "even == 1": lambda row: row["even"],
+    "even in [false, 2]": lambda row: not row["even"],
     'lang == "zh"': lambda row: row["lang"] == "zh",
     'lang == "en" and score < 0.3 or label == 2': lambda row: (
         (row["lang"] == "en" and row["score"] is not None and row["score"] < 0.3) or row["label"] == 2
@@ -166,7 +168,7 @@ FILTERS: dict[str, Callable[[Row], bool]] = {
 
 @pytest.mark.parametrize("text", FILTERS)
 def test_a_filter_keeps_the_same_rows_of_parquet_json_lines_and_csv(text: str, tmp_path: Path) -> None:
-    rows = make_rows()
+    rows = [row | {"even": i % 2 == 0} for i, row in enumerate(make_rows())]
     paths = [write_rows(tmp_path / f"a.{kind}", rows) for kind in ("parquet", "jsonl", "csv")]
     if text.startswith("lang"):  # to csv an empty text is one, to the others a null
         assert all(row["lang"] != "" for row in rows)
@@ -219,8 +221,9 @@ def test_without_statistics_no_row_group_is_skipped_and_the_same_rows_are_kept(t
     [
         (pa.array([1, 2]), 'c == "1"', "int64"),
         (pa.array(["a", "b"]), "c >= 1", "string"),
-        (pa.array([1, 2]), "c == True", "int64"),
-        (pa.array([1, 2], pa.timestamp("s")), 'c >= "2020-01-01"', "timestamp"),
+        (pa.array(["a", "b"]), "c == True", "string"),
+        (pa.array([1, 2], pa.timestamp("s")), 'c >= "yesterday"', "timestamp"),
+        (pa.array([1, 2], pa.time32("s")), 'c >= "12:00"', "time32"),
         (pa.array([[1], [2]]), "c == 1", "list"),
         (pa.array([{"a": 1}, {"a": 2}]), "c == 1", "struct"),
     ],
@@ -262,6 +265,19 @@ def test_filter_and_text_column_each_change_the_version_and_the_spills(tmp_path:
         manifest = manifest_json(local_store(spec.store, spec.dataset), result.version)
         assert item.items() <= manifest["spec"]["sources"][0].items()
     assert build(specs[1]).published is False
+
+
+def test_other_rules_of_filters_reuse_no_spill_and_rename_only_what_has_a_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_rows(tmp_path / "a.parquet", make_rows())
+    specs = [make_spec(tmp_path / "store", [source(path, **item)]) for item in ({"filter": "score >= 0.5"}, {})]
+    with monkeypatch.context() as before:
+        before.setattr("tokenloom.spec.sources.FILTER_RULES", 1)
+        old = [build(spec) for spec in specs]
+    new = [build(spec) for spec in specs]
+    assert [result.num_encoded for result in (*old, *new)] == [1, 1, 1, 0]
+    assert [a.version == b.version for a, b in zip(old, new, strict=True)] == [False, True]
 
 
 # Ids

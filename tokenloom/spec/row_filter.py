@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 Scalar = str | int | float | bool
+FILTER_RULES = 2  # part of the names of spills and versions of sources with a filter: raise it if other rows are kept
 _OPERATORS = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -46,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)  # hashed as an object: the values may be many
 class Members:
-    """`column in [...]`, or `not in`, with many values that are all text, all numbers or all true or false."""
+    """`column in [...]`, or `not in`, with many values that are all text, or all numbers, True or False."""
 
     column: str
     is_in: bool
@@ -56,16 +57,6 @@ class Members:
     def value_set(self) -> frozenset[Scalar]:
         """The values."""
         return frozenset(self.values)
-
-    def comparisons(self) -> Junction:
-        """Return the same as comparisons with each value."""
-        return Junction(not self.is_in, _comparisons(self.column, self.is_in, self.values))
-
-    @cached_property
-    def bounds(self) -> Junction:
-        """Comparisons that are true for whatever `in` keeps."""
-        low, high = min(self.values), max(self.values)  # they are of one kind
-        return Junction(True, (Comparison(self.column, ">=", low), Comparison(self.column, "<=", high)))
 
 
 @dataclass(frozen=True)
@@ -93,15 +84,13 @@ def parse_filter(text: str) -> Filter:
         raise ValueError(f"not a comparison: {getattr(error, 'msg', error)}; {_HELP}") from error
 
 
-def comparisons_of(tree: Filter) -> Iterator[Comparison]:
-    """Yield the comparisons of a filter in the order written; of many values, one with each type of value."""
-    if isinstance(tree, Comparison):
-        yield tree
-    elif isinstance(tree, Members):
-        yield from _comparisons(tree.column, tree.is_in, {type(value): value for value in tree.values}.values())
-    else:
+def comparisons_of(tree: Filter) -> Iterator[Comparison | Members]:
+    """Yield the comparisons of a filter in the order written."""
+    if isinstance(tree, Junction):
         for part in tree.parts:
             yield from comparisons_of(part)
+    else:
+        yield tree
 
 
 def holds(tree: Filter, compare: Callable[[Comparison | Members], bool]) -> bool:
@@ -139,15 +128,11 @@ def _tree(node: ast.expr) -> Filter:
 
 def _membership(column: str, is_in: bool, values: list[Scalar]) -> Filter:
     if len(values) <= _FEW_VALUES:
-        return Junction(not is_in, _comparisons(column, is_in, values))
+        return Junction(not is_in, tuple(Comparison(column, "==" if is_in else "!=", value) for value in values))
     kinds: dict[type, dict[Scalar, None]] = {}
     for value in values:
-        kinds.setdefault(type(value) if isinstance(value, str | bool) else float, {})[value] = None
+        kinds.setdefault(str if isinstance(value, str) else float, {})[value] = None
     return Junction(not is_in, tuple(Members(column, is_in, tuple(found)) for found in kinds.values()))
-
-
-def _comparisons(column: str, is_in: bool, values: Iterable[Scalar]) -> tuple[Comparison, ...]:
-    return tuple(Comparison(column, "==" if is_in else "!=", value) for value in values)
 
 
 def _column(node: ast.expr) -> str:
@@ -159,6 +144,8 @@ def _column(node: ast.expr) -> str:
 
 
 def _scalar(node: ast.expr) -> Scalar:
+    if isinstance(node, ast.Name) and node.id in ("true", "false"):
+        return node.id == "true"
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError) as error:

@@ -13,7 +13,7 @@ from tokenloom.spec.chat import Layout, layout_field, messages_field, tools_fiel
 from tokenloom.spec.form import as_any_of
 from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.leave_out import check_pattern
-from tokenloom.spec.row_filter import columns_of, parse_filter
+from tokenloom.spec.row_filter import FILTER_RULES, columns_of, parse_filter
 
 
 def _check_filter(value: str) -> str:
@@ -108,7 +108,14 @@ class _Source(SpecModel):
 
     def reading_options(self) -> dict[str, Any]:
         """Return the options that determine how a file is read: all fields except those that only select files."""
-        return self.model_dump(exclude={"name", "leave_out", *self.path_fields})
+        return self.model_dump(exclude={"name", "leave_out", *self.path_fields}) | self._rules()
+
+    def identity(self) -> dict[str, Any]:
+        """See SpecModel.identity."""
+        return super().identity() | self._rules()
+
+    def _rules(self) -> dict[str, Any]:
+        return {"filter_rules": FILTER_RULES} if getattr(self, "filter", None) else {}
 
 
 class _FileSource(_Source):
@@ -325,7 +332,7 @@ class HuggingFaceSource(_Source):
 
     def reading_options(self) -> dict[str, Any]:
         """Return all fields: workers open the dataset again."""
-        return self.model_dump()
+        return self.model_dump() | self._rules()
 
 
 class TokensSource(_FileSource):

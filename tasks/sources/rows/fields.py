@@ -151,7 +151,9 @@ def compare(found: Any, comparison: Comparison | Members, *, parses_numbers: boo
 
 
 def _parse_number(text: str) -> int | float:
-    """Return the number in a text, an integer exactly; raises ValueError."""
+    """Return the number in a text, an integer exactly; "true" is 1, and "false" is 0. Raises ValueError."""
+    if (word := text.strip().lower()) in ("true", "false"):
+        return word == "true"
     try:
         return int(text)
     except ValueError:
@@ -159,8 +161,8 @@ def _parse_number(text: str) -> int | float:
 
 
 def _kind(value: Any) -> type:
-    """Return the type to compare as: float for integers too."""
-    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+    """Return the type to compare as: float for integers and booleans too."""
+    return float if isinstance(value, int | float) else type(value)
 
 
 def _look_up(value: Any, key: str) -> Any:
