@@ -93,15 +93,56 @@ class Reader(SourceReader):
     def read(self, url: str, part: FileRange) -> Iterator[Rows]:
         """See SourceReader.read; `start` and `end` count row groups."""
         with self._open(url, part) as file:
-            may_hold = may_keep(file, self._columns.filter_of(file.schema_arrow, url))
-            row = sum(file.metadata.row_group(i).num_rows for i in range(part.start))
-            for group in range(part.start, part.end):
-                num_rows = file.metadata.row_group(group).num_rows
-                if may_hold(group):
-                    yield from self._read_group(url, file, group, row)
+            row = part.first_row
+            if row is None:
+                row = sum(file.metadata.row_group(i).num_rows for i in range(part.start))
+            for is_kept, groups in self._runs(url, file, part):
+                num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+                if is_kept:
+                    yield from self._read_run(url, file, groups, row)
                 else:
                     yield _not_read(num_rows)
                 row += num_rows
+
+    def _runs(self, url: str, file: pq.ParquetFile, part: FileRange) -> Iterator[tuple[bool, list[int]]]:
+        """Yield runs of row groups: those that the filter may keep, in all about a batch, and those that it doesn't."""
+        may_hold = may_keep(file, self._columns.filter_of(file.schema_arrow, url))
+        leaves = leaves_of(file, self._columns.needed(file.schema_arrow, url))
+        was_kept, run, run_bytes, run_rows = True, list[int](), 0, 0
+        for group in range(part.start, part.end):
+            size, is_kept = group_of(file, group, leaves), may_hold(group)
+            is_full = run_bytes + size.num_bytes > BATCH_BYTES or run_rows + size.num_rows > _MAX_BATCH_ROWS
+            if run and (is_kept != was_kept or (is_kept and is_full)):
+                yield was_kept, run
+                run, run_bytes, run_rows = [], 0, 0
+            run.append(group)
+            was_kept, run_bytes, run_rows = is_kept, run_bytes + size.num_bytes, run_rows + size.num_rows
+        if run:
+            yield was_kept, run
+
+    def _read_run(self, url: str, file: pq.ParquetFile, groups: list[int], first_row: int) -> Iterator[Rows]:
+        if len(groups) > 1 and (joined := self._joined(url, file, groups)) is not None:
+            yield from self._columns.rows(joined, first_row, url)
+            return
+        for group in groups:
+            yield from self._read_group(url, file, group, first_row)
+            first_row += file.metadata.row_group(group).num_rows
+
+    def _joined(self, url: str, file: pq.ParquetFile, groups: list[int]) -> pa.RecordBatch | None:
+        """Return small row groups as one batch; None if one can't be read, which reading it alone reports.
+
+        A batch of one row for each of 20,000 row groups took 12 s to build, most of it for what each batch costs.
+        """
+        names = self._columns.needed(file.schema_arrow, url)
+        try:
+            batches = list(file.iter_batches(_MAX_BATCH_ROWS, row_groups=groups, columns=names, use_threads=False))
+            for batch in batches:
+                check_batch(batch)
+            joined = pa.concat_batches(batches)
+        except (pa.ArrowException, OSError, OverflowError):
+            return None
+        num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+        return joined if len(joined) == num_rows else None
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
         num_rows = file.metadata.row_group(group).num_rows

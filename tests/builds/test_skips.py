@@ -177,7 +177,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
         folder,
         "bad_filter",
         b'{"text": "a", "n": "1"}',
-        b'{"text": "b", "n": true}',
+        b'{"text": "b", "n": [1]}',
         b'{"text": "c", "n": {}}',
         good={"n": 2},
         source={"filter": "n >= 1"},
@@ -725,10 +725,10 @@ def test_a_read_error_inside_a_row_group_is_not_reported_as_a_bad_page(error: Ex
         except InputError as raised:
             assert not isinstance(raised, BadRow)
             assert "can't be read" in str(raised)
-        outcomes.append(len(batches))
+        outcomes.append(sum(len(batch.rows) for batch in batches))
         assert not [one for batch in batches for one in batch.bad]
     assert outcomes[0] == 0
-    assert outcomes[-1] == 4
+    assert outcomes[-1] == len(GOOD)
 
 
 # What the user sees
