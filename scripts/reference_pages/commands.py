@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from scripts.reference_pages.markdown import contents, escaped, guide_link, link, sentence
-from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, GROUPS, Command
+from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
 from tokenloom.cli.exit_codes import EXIT_CODES
 from tokenloom.cli.parser import make_parser
 
@@ -63,15 +63,12 @@ _GUIDES = {  # the page that shows a command at work
     "export": "../guides/exports.md",
     "up": "../guides/prefect.md",
     "deploy": "../guides/clusters.md#your-own-server",
-    "bench read": "../guides/feeding.md",
 }
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command, with its arguments: "build", "bench read"."""
+    """Return the parser of each command, with its arguments."""
     named = dict(_choices(make_parser()))
-    benchmarks = _choices(named.pop("bench"))
-    named |= {f"bench {name}": parser for name, parser in benchmarks.items()}
     for parser in named.values():
         import_module(parser.get_default("module")).add_arguments(parser)
     return named
@@ -96,7 +93,6 @@ def name_of(action: argparse.Action) -> str:
 def page() -> str:
     """Return the page as Markdown."""
     groups = {title: dict(commands) for title, commands in GROUPS.items()}
-    groups["Benchmarks"] = {f"bench {name}": command for name, command in BENCHMARKS.items()}
     found = parsers()
     lines = [_HEAD, *_contents(groups)]
     for title, commands in groups.items():

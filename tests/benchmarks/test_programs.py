@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.chat_families import Family, tokenizer_json
+from tests.builders.synthetic_store import random_documents, write_store
 from tests.counts import full_only
 
 _FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
@@ -102,3 +103,14 @@ def test_chat_compares_equal_work(
     assert figures["ChatML: tokenloom / datasets.map"] == pytest.approx(rates)
     assert figures["reading, best_fit: with masks"] > 0
     assert capsys.readouterr().out.startswith("left out: the template that TRL trains Qwen 3 with")
+
+
+@full_only
+def test_feed_measures_each_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reference = write_store(tmp_path / "store", [random_documents(40_000, 100, seed) for seed in range(2)])
+    output = tmp_path / "feed.json"
+    sizes = ["--seconds", "0.2", "--step-ms", "1", "--seq-len", "64", "--processes", "2"]
+    _run(monkeypatch, "feed.py", reference, *sizes, "--output", str(output))
+    figures = json.loads(output.read_text())["figures"]
+    assert [len(figure["values"]) for figure in figures] == [2, 2, 2, 2, 2, 1]
+    assert figures[-1]["values"] == [pytest.approx(sum(figures[-2]["values"]))]

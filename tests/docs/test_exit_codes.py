@@ -13,7 +13,7 @@ from tokenloom.cli.command_table import COMMANDS
 from tokenloom.cli.main import main
 from tokenloom.cli.parser import make_parser
 
-_ELSEWHERE = {"up", "deploy", "demo", "bench", "doctor"}  # tests of their own run them
+_ELSEWHERE = {"up", "deploy", "demo", "doctor"}  # tests of their own run them
 
 
 def _commands() -> list[str]:
@@ -61,7 +61,7 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
 
 
 def test_the_table_has_every_command() -> None:
-    assert sorted([*COMMANDS, "bench"]) == sorted(_commands())
+    assert sorted(COMMANDS) == sorted(_commands())
     assert set(_arguments("", "", "")) | _ELSEWHERE == set(_commands())
 
 

@@ -20,7 +20,7 @@ from scripts.reference_pages.public_names import shown
 from scripts.reference_pages.spec_examples import BASE, EXAMPLES
 from tests.docs.reference import generated_pages
 from tokenloom import errors
-from tokenloom.cli.command_table import BENCHMARKS, COMMANDS
+from tokenloom.cli.command_table import COMMANDS
 from tokenloom.cli.exit_codes import EXIT_CODES
 from tokenloom.cli.parser import make_parser
 from tokenloom.spec.build_spec import BuildSpec, models_in
@@ -78,7 +78,7 @@ def test_every_example_of_the_spec_is_valid() -> None:
 
 def test_every_command_and_option_is_described() -> None:
     entries = _entries("commands")
-    assert _PARSERS.keys() == {*COMMANDS, *(f"bench {name}" for name in BENCHMARKS)}
+    assert _PARSERS.keys() == COMMANDS.keys()
     for name, parser in _PARSERS.items():
         entry = entries[f"tokenloom {name}"]
         assert _described(entry)
@@ -90,10 +90,10 @@ def test_every_command_and_option_is_described() -> None:
                 assert "default: " in (action.help or ""), f"{what}: say its default in its help"
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {name}" for name in BENCHMARKS)])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_example_of_a_command_is_accepted_and_shown_by_its_help(name: str) -> None:
-    command = BENCHMARKS[name.split()[1]] if " " in name else COMMANDS[name]
-    assert command.example.split(" ")[: name.count(" ") + 1] == name.split(" ")
+    command = COMMANDS[name]
+    assert command.example.split(" ")[0] == name
     make_parser().parse_args(shlex.split(command.example))
     shown = _PARSERS[name].format_help()
     assert f"\nexample: tokenloom {command.example}\n" in shown

@@ -206,14 +206,12 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
         (("demo", "--dir", "spec.yaml"), 2, "this is a file; name a folder"),
         (("biuld", "spec.yaml"), 2, "argument COMMAND: invalid choice: 'biuld' (choose from "),
         (("bulid", "spec.yaml"), 2, "). Did you mean build?\n"),
-        (("bench", "raed"), 2, ". Did you mean read?\n"),
         (
             ("build", "spec.yaml", "--worker", "2"),
             2,
             "error: unrecognized arguments: --worker 2. Did you mean --workers?\n",
         ),
         (("--jsn", "ls", "store"), 2, "unrecognized arguments: --jsn\n"),
-        (("bench",), 2, "the following arguments are required: BENCHMARK"),
         (("build", "spec.yaml", "more"), 2, "build: error: unrecognized arguments: more\n"),
         ((), 2, "the following arguments are required: COMMAND"),
     ],
@@ -244,12 +242,11 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
 
 def test_without_a_command_all_commands_are_shown(tmp_path: Path) -> None:
     assert _run(tmp_path).stderr.startswith(_run(tmp_path, "--help").stdout)
-    assert "measure how simulated training processes get their batches" in _run(tmp_path, "bench").stderr
 
 
 def test_help_lists_the_commands_by_task(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help").stdout
-    assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS, "Benchmarks"]
+    assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS]
     # The width of the names depends on the version of Python.
     assert re.search(r"\n  Build:\n    init +write a commented starter spec\n", shown)
 

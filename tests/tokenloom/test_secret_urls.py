@@ -74,7 +74,6 @@ _COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "where": lambda url: ["where", f"{url}/data", "--content", "0" * 32],
     "where text": lambda url: ["where", "store/data", "--text", url],
     "pack": lambda url: ["pack", f"{url}/data", "--seq-len", "8"],
-    "bench read": lambda url: ["bench", "read", f"{url}/data", "--steps", "1"],
     "demo": lambda url: ["demo", "--dir", url, "--updates", "1", "--direct", "--workers", "0"],
 }
 

@@ -1,6 +1,6 @@
 """The commands of `tokenloom`, by task: what each does, an example, and what its exit code 3 means.
 
-Each command is a module of cli/commands, or of cli/bench, with add_arguments(parser) and run(**arguments, out).
+Each command is a module of cli/commands with add_arguments(parser) and run(**arguments, out).
 """
 
 from __future__ import annotations
@@ -116,6 +116,3 @@ GROUPS = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-BENCHMARKS = {
-    "read": Command("measure how simulated training processes get their batches", "bench read store/news --step-ms 50")
-}

@@ -12,14 +12,14 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import tokenloom
-from tokenloom.cli.command_table import BENCHMARKS, COMMANDS, GROUPS, Command
+from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
 from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.output import write_output
 from tokenloom.wording import near_miss
 
 _EXAMPLE = "example: "
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
-_TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()} | {"bench": "Benchmarks"}
+_TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()}
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
 
@@ -122,10 +122,6 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
     for name, command in COMMANDS.items():
         _add_parser(commands, name, command, f"tokenloom.cli.commands.{_MODULES.get(name, name)}", shared)
-    bench = commands.add_parser("bench", help="run a benchmark")
-    benchmarks = bench.add_subparsers(dest="benchmark", metavar="BENCHMARK", parser_class=_CommandParser)
-    for name, command in BENCHMARKS.items():
-        _add_parser(benchmarks, name, command, f"tokenloom.cli.bench.{name}", shared)
     return parser
 
 

@@ -1,1 +1,0 @@
-"""`tokenloom bench`: measures how training processes get their batches."""
