@@ -15,6 +15,12 @@ from tokenloom.storage.versions.published import version_path
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
 
+_OF_BUILD = (
+    "template",
+    "special_tokens",
+    "rules",
+)  # of a version's `chat`, but not options of a spec with their values
+
 
 def checked_spec(spec: BuildSpec, manifest: Manifest, name: str) -> BuildSpec:
     """Return a spec with the layouts that its version has recognized.
@@ -37,7 +43,7 @@ def _with_layouts(spec: BuildSpec, manifest: Manifest) -> BuildSpec:
 def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec's identity without what it names by the contents of files, and with lists in place of tuples."""
     documents = {key: value for key, value in identity["documents"].items() if key != "exclude"}
-    chat = {key: value for key, value in identity.get("chat", {}).items() if key not in ("template", "special_tokens")}
+    chat = {key: value for key, value in identity.get("chat", {}).items() if key not in _OF_BUILD}
     compared = given_options({**identity, "documents": documents, "chat": chat})
     return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
 

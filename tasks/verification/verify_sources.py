@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.chat.definition import ChatDefinition, version_chat
+from tokenloom.chat.definition import CHAT_RULES, ChatDefinition, version_chat
 from tokenloom.errors import InputError, SpecError, TokenizerError
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
@@ -86,8 +86,12 @@ def deep_jobs(
             what = f"{known.source}: {known.path}; {len(documents):,} of its documents are not compared"
             warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
-        parts = [documents[start : start + JOB_SAMPLES] for start in range(0, len(documents), JOB_SAMPLES)]
         own_chat = chat if file.holds_conversations else None
+        if own_chat is not None and own_chat.rules != CHAT_RULES:
+            what = f"source {known.source}: {known.path}; {len(documents):,} of its documents are not compared"
+            warnings.append(f"conversations of another release's rules: {what}; build the version again")
+            continue
+        parts = [documents[start : start + JOB_SAMPLES] for start in range(0, len(documents), JOB_SAMPLES)]
         jobs += [DeepJob(manifest.version, file, *tokenizer, transform, part, own_chat) for part in parts]
     return jobs, warnings
 

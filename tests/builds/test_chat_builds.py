@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.builders.chats import CHATML, chat_spec, chat_tokenizer, conversation, write_rows
 from tests.builders.datasets import build, build_record, listed_files, local_store, make_spec, manifest_json
 from tokenloom.chat.conversation import canonical
+from tokenloom.chat.definition import ChatDefinition
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, GateFailed, InputError, SpecError, TokenizerError
 from tokenloom.spec.build_spec import BuildSpec
@@ -460,6 +462,25 @@ def test_a_deep_verification_needs_nothing_but_the_version_and_its_sources(
     data[3] ^= 1
     mask.write_bytes(data.tobytes())
     assert main(["verify", f"{spec.store}/data", "--json"]) == 3
+
+
+def test_a_version_of_other_rules_is_read_but_neither_reused_nor_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = chat_spec(tmp_path, GOOD)
+    with monkeypatch.context() as patched:
+        patched.setattr("tokenloom.tasks.planning.chat.ChatDefinition", partial(ChatDefinition, rules=1))
+        old = build(spec)
+    new = build(spec)
+    assert (new.num_encoded, new.version == old.version) == (1, False)
+    capsys.readouterr()
+    reference = f"{spec.store}/data@{old.version}"
+    assert main(["verify", reference, "--deep", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["documents_encoded_again"], found["damages"]) == (0, [])
+    assert "2 of its documents are not compared; build the version again" in found["warnings"][0]
+    assert main(["inspect", reference]) == 0
+    assert main(["where", reference, "--path", "chats.jsonl", "--row", "0"]) == 0
 
 
 def test_the_same_conversations_give_the_same_bytes_from_any_layout(tmp_path: Path) -> None:

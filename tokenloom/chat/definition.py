@@ -11,6 +11,8 @@ from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
+CHAT_RULES = 2  # raise it with every change of what conversations become: their ids, or what is learned of them
+
 
 @dataclass(frozen=True)
 class ChatDefinition:
@@ -24,6 +26,7 @@ class ChatDefinition:
         stop_tokens: tokens that end a turn of the assistant; empty for the first added token after it.
         special_tokens_in_content: what the spelling of a special token in a message becomes: "text", "token", or, with
             "fail", a bad row.
+        rules: the rules of the release that renders; other rules may give other ids and classes.
     """
 
     template: str
@@ -32,6 +35,7 @@ class ChatDefinition:
     special_tokens: dict[str, str] = field(default_factory=dict)
     stop_tokens: tuple[str, ...] = ()
     special_tokens_in_content: str = "text"
+    rules: int = CHAT_RULES
 
     def json(self) -> dict[str, Any]:
         """Return its fields as JSON values."""
@@ -40,7 +44,7 @@ class ChatDefinition:
 
 def definition_of(value: object) -> ChatDefinition:
     """Return the definition whose JSON is `value`; raises Mismatch if it is not one."""
-    return decode_record(ChatDefinition, value)
+    return decode_record(ChatDefinition, {"rules": 1} | value if isinstance(value, dict) else value)
 
 
 def version_chat(store: Store, manifest: Manifest) -> ChatDefinition | None:
