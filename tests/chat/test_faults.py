@@ -51,14 +51,14 @@ _CHATML = (
     "<|im_start|>user\nIs 2 even?<|im_end|>\n"
     "<|im_start|>assistant\n[[yes<|im_end|>]]\n"
     "<|im_start|>user\nAsk: is 3 even?<|im_end|>\n"
-    '<|im_start|>assistant\n[[<think>I ask</think>{"arguments": {"n": 3}, "name": "ask"}<|im_end|>]]\n'
+    '<|im_start|>assistant\n[[<think>I ask</think>{"name": "ask", "arguments": {"n": 3}}<|im_end|>]]\n'
     "<|im_start|>tool\nno<|im_end|>\n"
     "<|im_start|>assistant\n[[<think>3 is odd</think>\n\n no <|im_end|>]]\n"
 )
 _FORGETFUL = _CHATML.replace("<think>I ask</think>", "")
 _OBSERVING = (
     "<|system|>\nAnswer yes or no; assistant, yes?<|user|>\nIs 2 even?<|assistant|>\n[[yes<|user|>]]\n"
-    'Ask: is 3 even?<|assistant|>\n[[{"arguments": {"n": 3}, "name": "ask"}<|observation|>]]\nno'
+    'Ask: is 3 even?<|assistant|>\n[[{"name": "ask", "arguments": {"n": 3}}<|observation|>]]\nno'
     "<|assistant|>[[\n\n\n no]] "  # no stop token: the space may be the template's
 )
 

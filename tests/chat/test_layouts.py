@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenloom.chat.conversation import canonical, content_hashes, num_chars, parse
+from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.layouts import normalized, recognized
+from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 
 _HI = {"content": "Hi", "role": "user"}
@@ -68,7 +70,8 @@ def identity(conversation: dict[str, Any]) -> list[int]:
 def test_every_layout_becomes_the_same_normalized_form(layout: str, value: Any) -> None:
     assert recognized([None, value]) == layout
     found = canonical(normalized(value, layout))
-    assert found == '{"messages":[{"content":"Hi","role":"user"},{"content":"Hello!","role":"assistant"}]}'
+    turns = parse(found)["messages"]
+    assert turns == [_HI, _HELLO]
     assert normalized(parse(found), "messages") == parse(found)
 
 
@@ -312,6 +315,32 @@ def test_the_order_of_keys_and_weights_are_no_part_of_what_identifies_a_conversa
     assert identity({"messages": [_HI]}) == identity({"messages": [dict(reversed(_HI.items()))]})
     train = {"content": '"train":false', "role": "user"}
     assert identity({"messages": [train]}) == identity({"messages": [{**train, "train": False}]})
+
+
+_KEYS = st.permutations(["id", "type", "function"])
+
+
+@given(st.permutations(["role", "content", "tool_calls"]), _KEYS, st.permutations(["name", "arguments"]))
+def test_a_template_sees_every_mapping_in_the_order_of_the_row(turn: Any, call: Any, function: Any) -> None:
+    made = {"name": "add", "arguments": {"b": {"d": 1, "c": 2}, "a": 3}}
+    calls = {"id": "c1", "type": "function", "function": {key: made[key] for key in function}}
+    whole = {"role": "assistant", "content": "", "tool_calls": [{key: calls[key] for key in call}]}
+    row = [{key: whole[key] for key in turn}]
+    template = ChatTemplate(ChatDefinition("{{ messages | tojson }}"))
+    for value in (row, json.dumps(row), pa.array([row]).to_pylist()[0]):
+        found = parse(canonical(normalized(value, "messages")))
+        assert template.render(found["messages"]) == json.dumps(row)
+
+
+@pytest.mark.parametrize("keys", [["name", "arguments"], ["arguments", "name"]])
+def test_a_call_that_was_text_has_its_name_before_its_arguments(keys: list[str]) -> None:
+    call = json.dumps({key: {"name": "add", "arguments": {"b": 2, "a": 1}}[key] for key in keys})
+    for turn, layout in (
+        ({"from": "function_call", "value": call}, "sharegpt"),
+        ({"role": "assistant", "tool_calls": [call]}, "messages"),
+    ):
+        (message,) = messages_of(turn, layout=layout)
+        assert json.dumps(message["tool_calls"]) == json.dumps([_CALL])
 
 
 def test_identities_are_pinned() -> None:

@@ -217,7 +217,7 @@ def test_preference_pairs_are_refused_though_only_the_conversations_are_named(
     with pytest.raises(InputError, match="preference pair"):
         texts(kind, path, messages="conversations", layout="sharegpt")
     chosen = texts(kind, path, messages="chosen", layout="sharegpt")  # whoever names one side wants it
-    assert chosen == ['{"messages":[{"content":"Hi","role":"assistant"}]}'] * 3
+    assert chosen == ['{"messages":[{"role":"assistant","content":"Hi"}]}'] * 3
 
 
 def test_images_beside_the_messages_of_a_row_of_json_are_refused(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_only_wanted_conversations_are_made(kind_and_write: tuple[str, Write], t
 def test_the_row_itself_may_be_a_conversation(kind_and_write: tuple[str, Write], tmp_path: Path) -> None:
     kind, write = kind_and_write
     rows = [{"instruction": "Add.", "input": f"{i}", "output": "3", "score": i, "system": ""} for i in range(9)]
-    one = '{"messages":[{"content":"Add.\\nX","role":"user"},{"content":"3","role":"assistant"}]}'
+    one = '{"messages":[{"role":"user","content":"Add.\\nX"},{"role":"assistant","content":"3"}]}'
     expected = [one.replace("X", str(i)) for i in range(9)]
     path = write(tmp_path, rows)
     assert texts(kind, path, messages=".", layout="alpaca") == expected
@@ -248,7 +248,7 @@ def test_the_row_itself_may_be_a_conversation(kind_and_write: tuple[str, Write],
         texts(kind, path, messages=".", layout="prompt_completion")
     pairs = [{"prompt": "Hi", "completion": "So."}] * 2
     found = texts(kind, write(tmp_path, pairs), messages=".", layout="prompt_completion")
-    assert found == ['{"messages":[{"content":"Hi","role":"user"},{"content":"So.","role":"assistant"}]}'] * 2
+    assert found == ['{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"So."}]}'] * 2
 
 
 def test_tools_may_have_another_name_and_a_missing_one_is_reported(
@@ -341,7 +341,7 @@ def test_a_lone_surrogate_is_a_bad_row_or_replaced(tmp_path: Path) -> None:
     path.write_bytes(b'{"messages": [{"role": "user", "content": "\\ud800"}]}\n')
     with pytest.raises(BadRow, match="lone surrogate, in its conversation"):
         texts("jsonl", path)
-    assert texts("jsonl", path, encoding_errors="replace") == ['{"messages":[{"content":"\ufffd","role":"user"}]}']
+    assert texts("jsonl", path, encoding_errors="replace") == ['{"messages":[{"role":"user","content":"\ufffd"}]}']
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -434,7 +434,7 @@ def test_csv_without_header_reads_conversations_by_position(tmp_path: Path) -> N
     named = {"messages": ".", "layout": "prompt_completion", "header": False, "columns": ["prompt", "completion"]}
     (tmp_path / "a.csv").write_text("Hi,So.\n")
     assert texts("csv", tmp_path / "a.csv", **named) == [
-        '{"messages":[{"content":"Hi","role":"user"},{"content":"So.","role":"assistant"}]}'
+        '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"So."}]}'
     ]
 
 

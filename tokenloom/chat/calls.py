@@ -30,12 +30,15 @@ def parsed(value: Any, what: str) -> Any:
 
 def calls_of(place: str, value: Any) -> list[Message]:
     """Return the calls in an object, a list of objects, or JSON text of either."""
-    value = parsed(value, f"{place}: a tool call")
+    if isinstance(value, str):
+        found = parsed(value, f"{place}: a tool call")
+        return [_call(place, one, is_text=True) for one in (found if isinstance(found, list) else [found])]
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    return [_call(place, parsed(one, f"{place}: a tool call")) for one in listed]
+    return [_call(place, parsed(one, f"{place}: a tool call"), is_text=isinstance(one, str)) for one in listed]
 
 
-def _call(place: str, call: Any) -> Message:
+def _call(place: str, call: Any, *, is_text: bool) -> Message:
+    """Return a call with its keys in their order; a function that was text has its name first, as models write it."""
     function = (call.get("function") or call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if function is None or not isinstance(name, str) or not name or call.get("type") not in (None, "function"):
@@ -45,10 +48,16 @@ def _call(place: str, call: Any) -> Message:
         arguments = _object_in(arguments)
     if arguments is not None and not isinstance(arguments, str | Mapping):
         raise bad(f"{place}: the arguments of {name!r} are {kind_of(arguments)}, not an object; repair the row")
-    found: Message = {"function": {"arguments": _without_nulls(arguments or {}), "name": name}}
+    made = {"name": name, "arguments": _without_nulls(arguments or {})}
+    found: Message = {"type": "function", "function": made if is_text else in_order(function, made)}
     if call.get("id") is not None:
         found["id"] = text_of(f"{place}: the id of a tool call", call["id"])
-    return found | {"type": "function"}
+    return in_order(call, found)
+
+
+def in_order(row: Mapping[str, Any], found: Message) -> Message:
+    """Return what was read of a row's mapping in the order of its keys; other keys come last."""
+    return {key: found[key] for key in (*row, *found) if key in found}
 
 
 def _object_in(text: str) -> Any:

@@ -3,8 +3,8 @@
     {"messages": [{"role", "content"?, "reasoning_content"?, "tool_calls"?, "name"?, "tool_call_id"?, "train"?: false}],
      "tools"?: [...]}
 
-The keys of messages and of tool calls are sorted. Those of tools and arguments keep their order, which templates write
-into the text that a model learns; the identity of a conversation sorts them too, and leaves out `train`.
+All keys keep the order of the row, which templates write into the text that a model learns. Only the identity of a
+conversation sorts them; it leaves out `train`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tokenloom.storage.formats.keys import words_of
 NOT_CONVERSATION = "not_conversation"
 _PURPOSE = b"chat\0"  # keeps the identity of a conversation apart from that of a text
 _CONTENT = '"content":"'
-_UNSORTED = ('"tools":', '"tool_calls":', '"train":')  # without them, the text is what identifies a conversation
 
 _ENCODER, _SORTING = (
     json.JSONEncoder(sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -36,7 +35,7 @@ def canonical(conversation: dict[str, Any]) -> str:
     A lone surrogate stays one, which UTF-8 can't encode.
     """
     try:
-        return _dumps({**conversation, "messages": [_sorted_message(one) for one in conversation["messages"]]})
+        return _dumps(conversation)
     except (ValueError, TypeError, RecursionError) as error:  # NaN; a date, from Arrow; nested too deeply
         raise BadConversation(
             f"its tools or arguments are not JSON values ({message_of(error)}); repair the row", NOT_CONVERSATION
@@ -78,8 +77,6 @@ def num_chars(text: str) -> int:
 
 
 def _identity(text: str) -> str:
-    if not any(map(text.__contains__, _UNSORTED)):
-        return text
     conversation = parse(text)
     for message in conversation["messages"]:
         message.pop("train", None)
@@ -88,18 +85,6 @@ def _identity(text: str) -> str:
 
 def _dumps(value: object, *, sort_keys: bool = False) -> str:
     return (_SORTING if sort_keys else _ENCODER).encode(value)
-
-
-def _sorted_message(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose keys are sorted, also those of its tool calls, but not those of their arguments."""
-    if calls := message.get("tool_calls"):
-        message = {**message, "tool_calls": [_sorted_call(call) for call in calls]}
-    names = sorted(message)
-    return message if names == [*message] else {name: message[name] for name in names}
-
-
-def _sorted_call(call: dict[str, Any]) -> dict[str, Any]:
-    return dict(sorted({**call, "function": dict(sorted(call["function"].items()))}.items()))
 
 
 def _message_chars(message: dict[str, Any]) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tokenloom.chat.calls import Message, bad, calls_of, kind_of, parsed, text_of, tools_of
+from tokenloom.chat.calls import Message, bad, calls_of, in_order, kind_of, parsed, text_of, tools_of
 from tokenloom.errors import BadConversation
 from tokenloom.spec.layouts import LAYOUTS
 
@@ -143,7 +143,7 @@ def _turns(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _system_of(value: Any, layout: str) -> Iterator[Message]:
     """Yield the message with the system prompt that a row has beside its conversation."""
     if layout != "prompt_completion" and isinstance(value, Mapping) and value.get("system"):
-        yield {"content": text_of("system", value["system"]), "role": "system"}
+        yield {"role": "system", "content": text_of("system", value["system"])}
 
 
 def _messages(value: Any) -> Iterator[Message]:
@@ -164,10 +164,8 @@ def _plain_message(turn: Mapping[str, Any]) -> Message | None:
     role, content = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or not isinstance(content, str) or role not in _ROLES:
         return None
-    for key, value in turn.items():
-        if value is not None and key not in _PLAIN:
-            return None
-    return {"content": content, "role": _ROLES[role]}
+    found = {key: value for key, value in turn.items() if value is not None}
+    return found | {"role": _ROLES[role]} if found.keys() == _PLAIN else None
 
 
 def _shared_gpt(value: Any) -> Iterator[Message]:
@@ -189,22 +187,22 @@ def _alpaca(value: Any) -> Iterator[Message]:
     for position, pair in enumerate(history):
         if not isinstance(pair, list) or len(pair) != 2:
             raise bad(f"history[{position}] is not a pair of texts, of the user and the assistant; repair the row")
-        yield {"content": text_of(f"history[{position}]", pair[0]), "role": "user"}
-        yield {"content": text_of(f"history[{position}]", pair[1]), "role": "assistant"}
+        yield {"role": "user", "content": text_of(f"history[{position}]", pair[0])}
+        yield {"role": "assistant", "content": text_of(f"history[{position}]", pair[1])}
     asked = [text_of(key, row[key]) for key in ("instruction", "input") if row.get(key)]
-    yield {"content": "\n".join(asked), "role": "user"}
-    yield {"content": text_of("output", row["output"]), "role": "assistant"}
+    yield {"role": "user", "content": "\n".join(asked)}
+    yield {"role": "assistant", "content": text_of("output", row["output"])}
 
 
 def _prompt_completion(value: Any) -> Iterator[Message]:
     row = _row(value, "prompt_completion")
     if isinstance(row["prompt"], str):
-        yield {"content": row["prompt"], "role": "user"}
+        yield {"role": "user", "content": row["prompt"]}
     else:  # what the assistant said in the prompt is not the completion, so it is not learned
         for one in _messages(row["prompt"]):
             yield one | {"train": False} if one["role"] == "assistant" else one
     if isinstance(row["completion"], str):
-        yield {"content": row["completion"], "role": "assistant"}
+        yield {"role": "assistant", "content": row["completion"]}
     else:
         yield from _messages(row["completion"])
 
@@ -235,7 +233,7 @@ def _role(place: str, turn: Mapping[str, Any], key: str, roles: Mapping[str, str
 
 
 def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[Message]) -> Message:
-    """Return a message with its calls, names and weight, its keys sorted; `turn` is what it was read from."""
+    """Return a message with its calls, names and weight, in the order of `turn`, from which it was read."""
     refuse_media(place, turn)
     if calls and found["role"] != "assistant":
         raise bad(f"{place} ({found['role']}) calls tools, which only an assistant does; repair the row")
@@ -248,7 +246,7 @@ def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[M
             found[key] = text_of(f"{place}.{key}", turn[key])
     if not _is_learned(place, turn):
         found["train"] = False
-    return dict(sorted(found.items()))
+    return in_order(turn, found)
 
 
 def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
