@@ -161,32 +161,13 @@ def test_modules_stay_small_enough_to_read() -> None:
     assert {name for name in long if not name.startswith("tokenloom.examples.lessons.")} == set()  # these are pages
 
 
-#: Lines of code that each room may have, without blank lines, docstrings, imports and comments. Whoever adds a feature
-#: raises a budget in the commit that says why; whoever takes something away lowers it.
-_BUDGETS = {
-    "chat": 1_640,
-    "cli": 3_060,
-    "examples": 1_455,  # of which four lessons 810
-    "flows": 1_085,
-    "reader": 2_965,
-    "scripts": 685,
-    "server": 645,
-    "spec": 1_546,
-    "storage": 5_235,
-    "tasks": 9_340,
-    "tokenizers": 2_420,
-    "tokenloom": 315,
-}
-
-
-def _room(name: str) -> str:
-    """Return the room of a module: the folder in tokenloom/ that it is in."""
-    parts = name.split(".")
-    return parts[1] if len(parts) > 2 or name in _PACKAGES[1:] else "tokenloom"
+#: Lines of code of the whole without examples, blank lines, docstrings, imports and comments. Only ever lowered: a
+#: feature that needs room takes something else out.
+_MAX_CODE_LINES = 28_233
 
 
 def _code_lines(text: str) -> int:
-    """Return the number of lines with code; see _BUDGETS."""
+    """Return the number of lines with code; see _MAX_CODE_LINES."""
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -200,14 +181,9 @@ def _code_lines(text: str) -> int:
     return sum(bool(line) and not line.startswith("#") and number not in left_out for number, line in lines)
 
 
-def test_every_room_keeps_its_budget_of_code_lines() -> None:
-    found: Counter[str] = Counter()
-    for name, path in _MODULES.items():
-        found[_room(name)] += _code_lines(path.read_text())
-    for path in (_ROOT / "scripts").rglob("*.py"):
-        found["scripts"] += _code_lines(path.read_text())
-    assert found.keys() == _BUDGETS.keys()
-    assert {room: n for room, n in found.items() if n > _BUDGETS[room]} == {}
+def test_the_code_does_not_grow() -> None:
+    counted = [path for name, path in _MODULES.items() if not name.startswith("tokenloom.examples")]
+    assert sum(_code_lines(path.read_text()) for path in counted) <= _MAX_CODE_LINES
 
 
 def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:

@@ -13,7 +13,7 @@ from tokenloom.cli.command_table import COMMANDS
 from tokenloom.cli.main import main
 from tokenloom.cli.parser import make_parser
 
-_ELSEWHERE = {"up", "deploy", "demo", "doctor"}  # tests of their own run them
+_ELSEWHERE = {"up", "deploy", "demo"}  # tests of their own run them
 
 
 def _commands() -> list[str]:
@@ -96,7 +96,6 @@ def _failing_publication(folder: Path) -> list[str]:
 _NO: dict[str, Callable[[Path], list[str]]] = {
     "build": _failing_build,
     "publish": _failing_publication,
-    "doctor": lambda folder: ["doctor", str(folder / "spec.yaml")],  # a file, so not a store
     "where": lambda folder: ["where", f"{folder}/store/data", "--path", "nothing", "--row", "0"],
     "verify": lambda folder: ["verify", f"{folder}/store/data", "--workers", "0"],
 }
@@ -111,6 +110,6 @@ def test_exactly_the_commands_of_the_table_answer_no_with_3(tmp_path: Path) -> N
     assert main(_NO["publish"](tmp_path)) == 3
     version = Path(build(spec).reference.replace("@", "/versions/"))
     assert main(_NO["build"](tmp_path)) == 3  # the same, which exists
-    assert main(_NO["doctor"](tmp_path)) == main(_NO["where"](tmp_path)) == 3
+    assert main(_NO["where"](tmp_path)) == 3
     next(version.glob("train/*.tok")).write_bytes(b"damaged")
     assert main(_NO["verify"](tmp_path)) == 3

@@ -15,14 +15,12 @@ from urllib.request import Request, urlopen
 from uuid import UUID
 
 import httpx
-import prefect
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 
-from tests.builders.commands import run_json
 from tests.builders.datasets import write_parquet
 from tests.servers.prefect_servers import use_migrated
 from tests.servers.running import (
@@ -222,27 +220,6 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: Up) -> None
     second = command(folder, "up", "--port", "0")
     assert second.returncode == 1
     assert "another `tokenloom up` uses this folder" in second.stderr
-
-
-def test_doctor_shows_what_the_server_has_and_lacks(
-    up: Up, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def examined() -> dict[str, dict[str, str]]:
-        findings = run_json(capsys, "doctor")["findings"]
-        return {finding["topic"]: finding for finding in findings}
-
-    found = examined()
-    assert found["Prefect's server"]["found"] == f"{up.url} answers, version {prefect.__version__}"
-    assert found["deployments"]["status"] == "ok"
-    assert found["workers"]["found"] == "online in the pool tokenloom: up"
-    monkeypatch.setattr("tokenloom.server.server_facts.NAMES", (*NAMES, "build-dataset/another"))
-    monkeypatch.setattr("tokenloom.server.server_facts.POOL", "another")
-    monkeypatch.setattr("tokenloom.server.server_facts.__version__", "99.0")
-    found = examined()
-    assert found["Prefect's server"]["advice"] == "upgrade the server first: docs/guides/teams.md"
-    assert found["deployments"]["found"].startswith("not deployed: another;")
-    assert found["deployments"]["advice"] == "tokenloom deploy"
-    assert found["workers"]["status"] == "warning"
 
 
 def test_up_names_the_pages_of_its_deployments(up: Up) -> None:

@@ -27,12 +27,6 @@ GROUPS = {
             _OF_BUILDS,
             "Its folder then has a spec, the text and a store to look at.",
         ),
-        "doctor": Command(
-            "check the installation, this machine, stores and Prefect's server",
-            "doctor s3://bucket/corpora",
-            "A build would fail on this machine.",
-            "It says what to do about each problem. Nothing stays in a store.",
-        ),
     },
     "Build": {
         "init": Command("write a commented starter spec", "init news.yaml"),

@@ -1,1 +1,0 @@
-"""What `tokenloom doctor` looks at; each module returns findings, and imports only what is installed."""
