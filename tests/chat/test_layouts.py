@@ -93,6 +93,11 @@ def test_a_system_prompt_beside_a_list_of_messages_comes_first() -> None:
     assert normalized({"messages": [_HI, _HELLO], "system": "Be brief."}, "messages")["messages"] == expected
     turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]
     assert normalized({"conversations": turns, "system": "Be brief."}, "sharegpt")["messages"] == expected
+    pair = {"prompt": [_HI], "completion": [_HELLO]}
+    assert normalized({**pair, "system": "Be brief."}, "prompt_completion")["messages"] == expected
+    for system in (None, "", "Be brief."):
+        assert normalized(expected, "messages", None, system)["messages"] == expected
+    assert "the system prompt beside its messages is not that" in problem({"messages": expected, "system": "Be long."})
 
 
 def test_what_the_assistant_says_in_a_prompt_is_not_learned() -> None:
@@ -101,18 +106,31 @@ def test_what_the_assistant_says_in_a_prompt_is_not_learned() -> None:
     assert [one.get("train") for one in found] == [None, False, None, None]
 
 
-@pytest.mark.parametrize("key", ["train", "weight", "loss_weight"])
+_MARKS = ["train", "training", "weight", "loss_weight", "loss", "loss_mask", "step_loss_mask", "masked"]
+
+
+@pytest.mark.parametrize("key", _MARKS)
 @pytest.mark.parametrize("layout", ["messages", "sharegpt"])
-def test_a_weight_of_zero_keeps_a_message_out_and_one_says_nothing(key: str, layout: str) -> None:
+def test_marks_of_other_trainers_keep_a_message_out_or_say_nothing(key: str, layout: str) -> None:
     turn = _HELLO if layout == "messages" else {"from": "gpt", "value": "Hello!"}
-    assert messages_of({**turn, key: 0}, layout=layout) == [{**_HELLO, "train": False}]
-    assert messages_of({**turn, key: 0.0}, layout=layout) == [{**_HELLO, "train": False}]
-    assert messages_of({**turn, key: False}, layout=layout) == [{**_HELLO, "train": False}]
-    for learned in (1, 1.0, True, None):
-        assert messages_of({**turn, key: learned}, layout=layout) == [_HELLO]
-    assert messages_of({**turn, "train": True, "weight": 1, key: 0}, layout=layout)[0]["train"] is False
+    learned = [_HELLO], [{**_HELLO, "train": False}]
+    for value in (0, 0.0, False, 1, 1.0, True):
+        assert messages_of({**turn, key: value}, layout=layout) == learned[bool(value) == (key == "masked")]
+    assert messages_of({**turn, key: None}, layout=layout) == [_HELLO]
     for refused in (0.5, 2, -1, "0", [1], float("nan")):
         assert f"{key} is" in problem([{**turn, key: refused}], layout)
+    other = {"weight" if key == "train" else "train": key == "masked"}
+    assert "contradict each other; keep one" in problem([{**turn, key: 1, **other}], layout) or key == "train"
+
+
+@pytest.mark.parametrize("key", ["train_detail", "trainable", "loss_scale", "mask", "weights", "train_on_input"])
+def test_a_key_that_may_say_what_is_learned_is_an_error_that_names_it(key: str) -> None:
+    detail = [{"begin_offset": 0, "end_offset": 8, "train": False}]
+    assert f"messages[1].{key} is not known, and may say what is learned" in problem([_HI, {**_HELLO, key: detail}])
+    assert messages_of({**_HELLO, key: None, "note": "x"}) == [_HELLO]
+    part = {"type": "text", "text": "Hello!"}
+    assert "content[0] is not to be learned" in problem([{**_HELLO, "content": [{**part, "train": False}]}])
+    assert f"content[0].{key} is not known" in problem([{**_HELLO, "content": [{**part, key: 1}]}])
 
 
 @pytest.mark.parametrize("arguments", _ARGUMENTS)

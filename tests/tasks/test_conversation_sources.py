@@ -220,6 +220,22 @@ def test_preference_pairs_are_refused_though_only_the_conversations_are_named(
     assert chosen == ['{"messages":[{"role":"assistant","content":"Hi"}]}'] * 3
 
 
+def test_a_system_prompt_beside_the_conversation_is_its_first_message(
+    kind_and_write: tuple[str, Write], tmp_path: Path
+) -> None:
+    kind, write = kind_and_write
+    hello, answer = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}
+    prompt = {"role": "system", "content": "Be brief."}
+    expected = json.dumps({"messages": [prompt, hello, answer]}, separators=(",", ":"))
+    rows: list[Row] = [{"messages": [hello, answer], "system": "Be brief."}]
+    assert texts(kind, write(tmp_path, rows)) == [expected]
+    assert texts(kind, write(tmp_path, [{**rows[0], "messages": [prompt, hello, answer]}])) == [expected]
+    row = {"prompt": "Hi", "completion": "So.", "system": "Be brief."}
+    assert texts(kind, write(tmp_path, [row]), messages=".", layout="prompt_completion") == [expected]
+    with pytest.raises(BadRow, match="the system prompt beside its messages is not that of its system message"):
+        texts(kind, write(tmp_path, [{"messages": [prompt, hello], "system": "Be long."}]))
+
+
 def test_images_beside_the_messages_of_a_row_of_json_are_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path, [{**chat_rows(1)[0], "images": ["a.png"]}])
     with pytest.raises(BadRow, match="it has images, which are not supported"):

@@ -8,12 +8,13 @@
 | `prompt_completion` | a row with prompt and completion: texts, or lists of messages |
 
 A list may be JSON text, and may stand under `messages` or `conversations` of an object, as the normalized form has it;
-a `system` beside it is the first message.
+a `system` beside it is the first message, where there is no system message.
 Whatever the form can't hold is refused: images, unknown roles, parts whose order would be lost.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -34,7 +35,9 @@ _ROLES |= {"function": "tool", "ipython": "tool"}
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"}
 _SPEAKERS |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot", "function_call"), "assistant")
 _SPEAKERS |= dict.fromkeys(("observation", "tool", "function_response"), "tool")
-_WEIGHTS = ("train", "weight", "loss_weight")
+_MARKS = dict.fromkeys(("train", "training", "weight", "loss_weight", "loss", "loss_mask", "step_loss_mask"), True)
+_MARKS |= {"masked": False}  # what 1 says of a message: whether it is learned
+_MARK = re.compile("train|loss|mask|weight")
 _REASONINGS = ("reasoning_content", "thinking", "reasoning")
 _MEDIA = ("images", "image", "audio", "audios", "videos", "video", "files")
 _SAID = {"content", "reasoning_content", "tool_calls"}  # without one of these, a message says nothing
@@ -44,13 +47,14 @@ _LISTS = {"messages": "role", "sharegpt": "from"}  # layout -> the key that each
 _ROWS = {"alpaca": ("instruction", "output"), "prompt_completion": ("prompt", "completion")}
 
 
-def normalized(value: Any, layout: str, tools: Any = None) -> dict[str, Any]:
+def normalized(value: Any, layout: str, tools: Any = None, system: Any = None) -> dict[str, Any]:
     """Return a conversation in the normalized form, see conversation.py.
 
     Args:
         value: a list of messages, JSON text of one, or an object with the keys of its layout.
         layout: one of LAYOUTS.
         tools: descriptions of functions, or JSON text of them; null or empty for none.
+        system: the system prompt that stands beside the conversation; null or empty for none.
 
     Raises BadConversation if it is not one of that layout.
     """
@@ -60,7 +64,8 @@ def normalized(value: Any, layout: str, tools: Any = None) -> dict[str, Any]:
             refuse_pair(value)
             refuse_media("it", value)
             tools = value.get("tools") if tools is None else tools
-        messages = [*_system_of(value, layout), *_READERS[layout](value)]
+            system = system or value.get("system")
+        messages = _with_system([*_READERS[layout](value)], system)
         found = [*tools_of(tools), *(tool for one in messages for tool in one.pop("tools", ()))]
         messages = [one for one in messages if one.keys() & _SAID]  # a message may have held only tools
         if not messages:
@@ -140,10 +145,15 @@ def _turns(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"messages[{position}]", turn
 
 
-def _system_of(value: Any, layout: str) -> Iterator[Message]:
-    """Yield the message with the system prompt that a row has beside its conversation."""
-    if layout != "prompt_completion" and isinstance(value, Mapping) and value.get("system"):
-        yield {"role": "system", "content": text_of("system", value["system"])}
+def _with_system(messages: list[Message], system: Any) -> list[Message]:
+    """Return messages that begin with the system prompt beside them, if there is one."""
+    if not system:
+        return messages
+    prompt = {"role": "system", "content": text_of("system", system)}
+    found = [one.get("content") for one in messages if one["role"] in ("system", "developer")]
+    if found and found != [prompt["content"]]:
+        raise bad("the system prompt beside its messages is not that of its system message; keep one of them")
+    return messages if found else [prompt, *messages]
 
 
 def _messages(value: Any) -> Iterator[Message]:
@@ -250,11 +260,22 @@ def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[M
 
 
 def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
-    given = {key: turn[key] for key in _WEIGHTS if turn.get(key) is not None}
-    for key, weight in given.items():
-        if not isinstance(weight, bool | int | float) or weight not in (0, 1):
-            raise bad(f"{place}.{key} is {str(weight)[:40]!r}; a weight is 0 or 1 (false or true): repair the row")
-    return all(given.values())
+    """Return what the marks of a message or a part say, as other trainers have them; without one, it is learned."""
+    found = {}
+    for key, value in turn.items():
+        if value is None or not _MARK.search(str(key)):
+            continue
+        if key not in _MARKS:
+            raise bad(
+                f"{place}.{key} is not known, and may say what is learned; put train: false or true on whole messages "
+                "in its place, or remove it"
+            )
+        if not isinstance(value, bool | int | float) or value not in (0, 1):
+            raise bad(f"{place}.{key} is {str(value)[:40]!r}; it must be 0 or 1 (false or true): repair the row")
+        found[key] = bool(value) == _MARKS[key]
+    if len(set(found.values())) > 1:
+        raise bad(f"{place}: {' and '.join(found)} contradict each other; keep one")
+    return all(found.values())
 
 
 def _content(place: str, content: Any) -> Message:
@@ -294,6 +315,8 @@ def _part(place: str, part: Any) -> tuple[str, Any]:
     value = next((part[key] for key in ("value", kind, "text") if part.get(key) is not None), None)
     if value is None:
         raise bad(f"{place} has no value; repair the row")
+    if not _is_learned(place, part):
+        raise bad(f"{place} is not to be learned, which only a whole message can say; divide the message")
     return kind, value
 
 

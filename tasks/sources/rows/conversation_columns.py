@@ -13,7 +13,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.column_names import field_type, has_column, value_type
-from tokenloom.tasks.sources.rows.conversations import Conversations
+from tokenloom.tasks.sources.rows.conversations import SYSTEM, Conversations
 from tokenloom.tasks.sources.rows.shown_names import shown_names
 
 
@@ -28,7 +28,7 @@ class ConversationColumns:
         self._conversations = Conversations(options)
 
     def names(self, schema: pa.Schema, url: str) -> list[str]:
-        """Return the dotted names of the columns that hold conversations and their tools.
+        """Return the dotted names of the columns that hold conversations, their tools and system prompts.
 
         Args:
             schema: a file's schema.
@@ -45,7 +45,7 @@ class ConversationColumns:
         if named.names_tools or has_column(schema, named.tools):
             field_type(schema, named.tools, url, "tools")  # raises if there is no such column, or two
             names.append(named.tools)
-        return names
+        return [*names, *[SYSTEM] * (SYSTEM in schema.names and SYSTEM not in names)]
 
     def texts(
         self, columns: dict[str, pa.Array], numbers: NDArray[np.uint64], url: str, bad: dict[int, BadRow]
@@ -64,7 +64,7 @@ class ConversationColumns:
             parts = dict(zip(values, found, strict=True))
             value = parts if named.key == WHOLE_ROW else parts[named.key]
             try:
-                text = named.text(f"{url}, row {row}", row, value, parts.get(named.tools))
+                text = named.text(f"{url}, row {row}", row, value, parts.get(named.tools), parts)
             except BadRow as error:
                 text, bad[row] = None, error.changed()
             texts.append(text)

@@ -17,6 +17,7 @@ from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.decoding import Decoding
 
 WANTED = "wanted_rows"  # in options: the numbers of rows, where the conversations of others are not needed
+SYSTEM = "system"  # the key of a system prompt beside a conversation
 _TOOLS = "tools"  # the key of the tools where the source names none
 ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 
@@ -65,17 +66,19 @@ class Conversations:
         """
         if self._wanted is not None and row not in self._wanted:
             return None
+        system = None
         try:
             if isinstance(siblings, Mapping):
                 refuse_media("it", siblings)
                 if self.refuses_pairs:
                     refuse_pair(siblings)
+                system = siblings.get(SYSTEM)
             if value is None or value == "":  # CSV's null
                 return None
             if self._layout is None:
                 text = json.dumps(value, default=str)
             else:
-                text = canonical(normalized(value, self._layout, tools))
+                text = canonical(normalized(value, self._layout, tools, system))
         except BadConversation as error:
             raise BadRow(f"{place}: {error}", row, error.reason) from error
         except RecursionError as error:  # of the value as it is; a normalized one is limited
