@@ -341,7 +341,7 @@ def test_a_mask_alone_is_no_input(tmp_path: Path) -> None:
 
 def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
     path = _olmo(tmp_path)
-    rows = _written(tmp_path / "a.parquet", _table([[5]], None, attention_mask=[[1]]))
+    rows = _written(tmp_path / "a.parquet", _table([[5]], None, attention_mask=[[1]], position_ids=[[0]], n=[1]))
     for form, file, has, expected in [
         ("olmo", path, [], r"no index, so a document ends with the id 0$"),
         ("olmo", path, [base.INDEX], None),
@@ -351,7 +351,7 @@ def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
             [base.INDEX, "metadata"],
             "its metadata says that gpt2 made the ids",
         ),
-        ("huggingface", rows, [base.INDEX], r"attention_mask is not read: if rows are padded, padding is part of"),
+        ("huggingface", rows, [base.INDEX, "attention_mask"], "its other columns are not read: position_ids, n$"),
     ]:
         reader = _reader(form, has=has)
         assert isinstance(reader, TokensReader)
@@ -418,10 +418,11 @@ def file_of_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64()])
 def test_rows_of_any_integer_type_are_read(kind: Any, file_of_rows: Path) -> None:
     rows = [[5, 6, _EOT], None, [], [7], [8, 9, 10], [_EOT]]
-    path = _written(file_of_rows, _table(rows, None, kind, attention_mask=[[1]] * 6, source=list("abcdef")))
+    ones = [None if row is None else [1] * len(row) for row in rows]
+    path = _written(file_of_rows, _table(rows, None, kind, attention_mask=ones, source=list("abcdef")))
     expected = [[5, 6], [], [], [7], [8, 9, 10], []]
     assert documents_in(read_all("huggingface", path)) == list(enumerate(expected))
-    reader = _reader("huggingface")
+    reader = _reader("huggingface", has=["index", "attention_mask"])
     again = [rows for part in reader.locate(str(path), [4]) for rows in reader.read(str(path), part)]
     assert (4, [8, 9, 10]) in documents_in(again)
 
@@ -430,6 +431,50 @@ def test_labels_are_the_mask(file_of_rows: Path) -> None:
     labels = [[-100, 6, _EOT], [7, -100], []]
     found = read_all("huggingface", _written(file_of_rows, _table([[5, 6, _EOT], [7, 8], []], labels)))
     assert masks_in(found) == [[0, 1, 1], [1, 0, 0], [0]]
+
+
+@pytest.mark.parametrize("name", ["assistant_masks", "completion_mask", "loss_mask"])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.bool_()])
+def test_masks_beside_the_ids_say_what_is_learned(name: str, kind: Any, file_of_rows: Path) -> None:
+    rows = [[5, 6, _EOT], [7, 8], []]
+    mask = pa.array([[0, 1, 1], [1, 0], []], pa.list_(pa.int8())).cast(pa.list_(kind))
+    assert masks_in(read_all("huggingface", _written(file_of_rows, _table(rows, **{name: mask})))) == [
+        [0, 1, 1],
+        [1, 0, 0],
+        [0],
+    ]
+    labels = [[5, -100, _EOT], [7, 8], []]  # each column may keep a token out
+    found = read_all("huggingface", _written(file_of_rows, _table(rows, labels, **{name: mask})))
+    assert masks_in(found) == [[0, 0, 1], [1, 0, 0], [0]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=6))
+def test_padding_is_no_part_of_a_document(
+    tmp_path_factory: pytest.TempPathFactory, shape: list[tuple[int, int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("padded") / "a.parquet"
+    rows = [[9] * left + [5] * count + [9] * right for left, count, right in shape]
+    attention = pa.array([[0] * left + [1] * count + [0] * right for left, count, right in shape], pa.list_(pa.int8()))
+    labels = [[-100] * left + [5] * count + [-100] * right for left, count, right in shape]
+    for table in (_table(rows, attention_mask=attention), _table(rows, labels, attention_mask=attention)):
+        found = read_all("huggingface", _written(path, table))
+        assert documents_in(found) == [(i, [5] * count) for i, (_, count, _) in enumerate(shape)]
+    assert masks_in(found) == [[1] * count + [0] for _, count, _ in shape]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"attention_mask": [[1], [1, 0, 1]]}, "row 1: attention_mask is 0 within the row; zeros are padding"),
+        ({"attention_mask": [[1], [1, 2, 2]]}, "row 1: attention_mask is 2, not 0 or 1; correct it"),
+        ({"loss_mask": [[1], [1, 1]]}, "row 1: 3 ids and 2 loss_mask; repair the row"),
+        ({"completion_mask": [[1], [1, None, 1]]}, "row 1: completion_mask is -1, not 0 or 1"),
+        ({"assistant_masks": [[1.0], [0.0] * 3]}, "column 'assistant_masks' is list<.*double>, not lists of integers"),
+    ],
+)
+def test_masks_that_do_not_fit_the_ids_are_reported(column: Any, message: str, file_of_rows: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read_all("huggingface", _written(file_of_rows, _table([[5], [6, 7, 8]], None, **column)))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import given, settings
@@ -63,6 +65,20 @@ def documents_of(spec: BuildSpec) -> Documents:
         ids = shard.tokens(0, entry.tokens)
         found += [part.tolist() for part in np.split(ids, shard.offsets[1:-1])] if entry.documents else []
     return found
+
+
+def test_padding_and_masks_of_rows_make_other_versions_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"input_ids": [[5, 6, 9], [7]], "loss_mask": [[0, 1, 0], [1]], "attention_mask": [[1, 1, 0], [1]]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    spec = tokens_spec(tmp_path, tmp_path / "a.parquet", 100, source={"format": "huggingface"})
+    with monkeypatch.context() as before:
+        before.setattr("tokenloom.spec.sources.COLUMN_RULES", 1)
+        old = build(spec)
+    new = build(spec)
+    assert (new.num_encoded, new.version == old.version) == (1, False)
+    assert sorted(documents_of(spec)) == [[5, 6, _EOT], [7, _EOT]]
 
 
 # Megatron

@@ -65,6 +65,7 @@ def _encoding_field() -> Any:
     )
 
 
+COLUMN_RULES = 2  # part of names, as FILTER_RULES: raise it if other tokens of rows of ids are read or learned
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
 
@@ -354,6 +355,9 @@ class TokensSource(_FileSource):
         if self.dtype and self.format not in ("olmo", "nanogpt", "datatrove"):
             raise ValueError(f"dtype: the files of {self.format} say the type of their ids; remove it")
         return self
+
+    def _rules(self) -> dict[str, Any]:
+        return {"column_rules": COLUMN_RULES} if self.format == "huggingface" else {}
 
 
 Source = Annotated[

@@ -1,6 +1,7 @@
 """Datasets of Hugging Face with a column `input_ids`: folders of save_to_disk, Arrow files, parquet files.
 
-`labels` are the mask: -100 is not learned. Other columns, such as `attention_mask`, are not read.
+`labels` (-100 is not learned) and columns of MASKS are the mask, `attention_mask` says what is padding. Other columns
+are not read.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources import arrow, parquet
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
+from tokenloom.tasks.sources.rows.shown_names import shown_names
 from tokenloom.tasks.sources.saved_datasets import find_arrow_files
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Piece, TokenFormat
-from tokenloom.tasks.sources.tokens.id_columns import LABELS, IdColumns, piece_of
+from tokenloom.tasks.sources.tokens.id_columns import ATTENTION, BESIDE, IDS, IdColumns, piece_of
 
-_PARQUET, _ATTENTION = ".parquet", "attention_mask"
+_PARQUET = ".parquet"
 
 
 class Format(TokenFormat):
@@ -25,7 +27,7 @@ class Format(TokenFormat):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        columns = IdColumns(self.has_mask if "has" in options else None)
+        columns = IdColumns([name for name in BESIDE if name in options["has"]] if "has" in options else None)
         self._arrow, self._parquet = arrow.Reader(options, columns), parquet.Reader(options, columns)
         self._found: list[str] | None = None
 
@@ -39,14 +41,15 @@ class Format(TokenFormat):
     def has(self, url: str, sides: Collection[str]) -> list[str]:
         """See TokenFormat.has; reads the names of the first file's columns. Rows say where documents are."""
         if self._found is None:
-            self._found = [INDEX, *[MASK] * (LABELS in self._reader(url).schema(url).names)]
+            names = self._reader(url).schema(url).names
+            beside = [name for name in BESIDE if name in names]
+            self._found = [INDEX, *[MASK] * any(name != ATTENTION for name in beside), *beside]
         return self._found
 
     def notes(self, url: str) -> list[str]:
-        """See TokenFormat.notes; padding in the ids looks like text."""
-        if _ATTENTION not in self._reader(url).schema(url).names:
-            return []
-        return [f"{url}: {_ATTENTION} is not read: if rows are padded, padding is part of their documents"]
+        """See TokenFormat.notes."""
+        others = [name for name in self._reader(url).schema(url).names if name not in (IDS, *BESIDE)]
+        return [f"{url}: its other columns are not read: {shown_names(others)}"] if others else []
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See TokenFormat.partitions; `start` and `end` count row groups or record batches."""
