@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.storage.stores.local_files import read_regular, writing_atomically
 from tokenloom.storage.stores.store import Store
 
 STORES = "TOKENLOOM_UP_STORES"  # the folder of the notes, a file for each store
@@ -39,16 +39,28 @@ def page_url(store: Store, path: str) -> str | None:
 
 def _noted(folder: Path, root: Path) -> str:
     """Note a store and return its key."""
-    key = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-    note = folder / key
-    if not note.exists():
+    path = os.fsencode(root)
+    key = _key(path)
+    if _path_in(folder / key) != path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        note.write_bytes(os.fsencode(root))
+        with writing_atomically(folder / key, durable=True) as file:
+            file.write(path)
     return key
 
 
 def noted_stores(folder: Path) -> dict[str, Path]:
-    """Return the stores that are noted in a folder, by key, sorted by path."""
-    notes = folder.iterdir() if folder.is_dir() else ()
-    found = {note.name: Path(os.fsdecode(read_regular(note))) for note in notes}
+    """Return the stores that are noted in a folder, by key, sorted by path; a note that is not whole is none."""
+    paths = {note.name: _path_in(note) for note in (folder.iterdir() if folder.is_dir() else ())}
+    found = {key: Path(os.fsdecode(path)) for key, path in paths.items() if path is not None and _key(path) == key}
     return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _key(path: bytes) -> str:
+    return hashlib.sha256(path).hexdigest()[:16]
+
+
+def _path_in(note: Path) -> bytes | None:
+    try:
+        return read_regular(note)
+    except OSError:
+        return None
