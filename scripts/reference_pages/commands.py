@@ -36,8 +36,12 @@ VARIABLES = {
     "GB, or 80 % of the free space if that is less.",
     "TOKENLOOM_HOME": "In a run of Prefect: the folder that relative paths of a spec start from; without it, they are "
     "an error there. `tokenloom up` sets it to the folder where it was started.",
+    "TOKENLOOM_TRANSFORMS": "Where a worker runs: the modules, separated by commas, whose functions the `transform` of "
+    "a deployment's run may name. Default: none.",
     "TOKENLOOM_UP_HOME": "The folder of the database, storage and logs of `tokenloom up`; `tokenloom build` looks "
     "there for a running server. Default: `~/.tokenloom`.",
+    "TOKENLOOM_UP_HOSTS": "More host names, separated by commas, that the server of `tokenloom up` answers to, such as "
+    "that of a proxy.",
 }
 _OTHER_VARIABLES = """
 Libraries read theirs: `PREFECT_API_URL` names the Prefect server, `TIKTOKEN_CACHE_DIR` the folder of tiktoken's files,

@@ -35,6 +35,7 @@ return [...(arguments[0] || document).querySelectorAll(arguments[1])]
 """
 _WIDTH, _HEIGHT = 1280, 900  # of the window, in pixels
 _PRESSES = 10
+FOREIGN_NAME = "evil.test"  # points to this machine, as a name of any site can
 WAIT_SECONDS = 300  # guards against a hang; pages are slow while other tests run
 
 
@@ -289,7 +290,7 @@ def chromium(url: str) -> Iterator[Page]:
     arguments = [
         "headless=new",
         f"window-size={_WIDTH},{_HEIGHT}",
-        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        f"host-resolver-rules=MAP {FOREIGN_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     ]
     for argument in [*arguments, *(["no-sandbox"] if os.geteuid() == 0 else [])]:
         options.add_argument(f"--{argument}")

@@ -183,7 +183,8 @@ def start_server(port: int = 0, log: Path | None = None) -> tuple[subprocess.Pop
 
 def _launch(listener: int, url: str, output: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
     ours = {
-        "PREFECT_SERVER_UI_API_URL": url,  # Prefect can't know the port of an inherited socket
+        "PREFECT_SERVER_UI_API_URL": "/api",  # of the address in the browser, as an SSH forward has another port
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": url.removesuffix("/api"),  # by default every page may read answers
         "PREFECT_SERVER_API_BASE_PATH": "/api",  # also if the user's own server has another
     }
     return subprocess.Popen(

@@ -2,9 +2,9 @@
 
 DESCRIPTOR is the file descriptor of the listening socket.
 
-This is Prefect's own server with changes: it ends with its parent, its pages load nothing from other hosts, it serves
-only the second of Prefect's two UIs and, for `tokenloom up`, the pages of stores, and its SQLite transactions wait for
-each other.
+This is Prefect's own server with changes: it ends with its parent, it refuses pages of other addresses, its own load
+nothing from other hosts, it serves only the second of Prefect's two UIs and, for `tokenloom up`, the pages of stores,
+and its SQLite transactions wait for each other.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from prefect.server.database.dependencies import set_database_config
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
+from tokenloom.server.own_pages import for_own_pages
 from tokenloom.server.process_tree import end_with_parent
 from tokenloom.server.store_pages import with_store_pages
 
 # The second UI loads settings from a server of Amplitude, and the logos of blocks from another host.
-_POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+# No page may show a form of it in a frame, where clicks could be led onto it.
+_POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"
 
 
 def _with_policy(app: Any) -> Any:
@@ -110,7 +112,7 @@ if __name__ == "__main__":
     _use_waiting_sqlite()
     _disable_first_ui()
     logging.getLogger("prefect.server.events.actions").addFilter(is_not_late_crash_report)
-    app = with_store_pages(_with_policy(_with_second_ui(create_app())))
+    app = for_own_pages(with_store_pages(_with_policy(_with_second_ui(create_app()))))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     # uvicorn's own `fd` takes the socket for one of Unix, without TCP_NODELAY: every answer would take 40 ms longer.
     server.run(sockets=[socket.socket(fileno=int(sys.argv[1]))])

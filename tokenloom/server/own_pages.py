@@ -1,0 +1,53 @@
+"""Refuse what pages of other addresses send to the servers that tokenloom starts.
+
+Any page in a browser of this machine can send requests to 127.0.0.1, and the name of its site can point there. CORS, a
+setting of Prefect, only keeps such a page from reading the answers, and WebSockets ignore it. So a request is refused
+if its Host is not a name of the server, or its Origin, which browsers send and other programs don't, is another page.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi.datastructures import Headers
+from fastapi.responses import PlainTextResponse
+from starlette.websockets import WebSocketClose
+
+HOSTS = "TOKENLOOM_UP_HOSTS"  # more names, separated by commas: that of a proxy in front of the server, for example
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_FOREIGN_HOST = (
+    "refused: the server does not know the host name of this address; use 127.0.0.1 or localhost, or start the server "
+    f"with {HOSTS}=NAME\n"
+)
+_FOREIGN_PAGE = "refused: a page of another address sent this; a proxy must pass the Host header on unchanged\n"
+
+
+def for_own_pages(app: Any) -> Any:
+    """Return the ASGI application without the requests of other pages; loopback hosts and HOSTS may have any port."""
+    names = _LOOPBACK | {name.strip().lower() for name in os.environ.get(HOSTS, "").split(",") if name.strip()}
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        answer = app
+        if scope["type"] != "lifespan" and (why := _refusal(Headers(scope=scope), names)):
+            answer = WebSocketClose() if scope["type"] == "websocket" else PlainTextResponse(why, 403)
+        await answer(scope, receive, send)
+
+    return serve
+
+
+def _refusal(headers: Headers, names: frozenset[str]) -> str | None:
+    hosts, origins = headers.getlist("host"), headers.getlist("origin")
+    if len(hosts) != 1 or _name_in(hosts[0]) not in names:
+        return _FOREIGN_HOST
+    own = {f"{scheme}://{hosts[0].lower()}" for scheme in ("http", "https")}
+    return _FOREIGN_PAGE if set(origins) - own else None
+
+
+def _name_in(host: str) -> str | None:
+    """Return the name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # of brackets
+        return None
