@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from prefect import flow
+from prefect.runtime import deployment as this_deployment
 
 from tokenloom.errors import GateFailed, SpecError
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
@@ -21,6 +22,8 @@ from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publishing.publish import BuildResult
+
+TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call
 
 
 @flow(name="build-dataset", **HOOKS)
@@ -39,6 +42,7 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
 def build_and_report(spec: BuildSpec) -> dict[str, Any]:
     """Build and publish in a flow run, report the outcome there, and return the final state of the flow."""
     begin(spec.dataset)
+    check_transform(spec)
     spec = with_absolute_paths(with_store_of_block(spec))
     with using_credentials(spec.credentials):
         try:
@@ -59,6 +63,23 @@ def _build(spec: BuildSpec) -> BuildResult:
     workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
     with workers as (num_workers, run_each), logging_progress():
         return run_build(spec, num_workers, run_one, run_each)
+
+
+def check_transform(spec: BuildSpec) -> None:
+    """Raise SpecError if a deployment's run would call a function that the worker's environment does not admit.
+
+    Whoever fills in a form is not whoever runs the worker. The run of a command has no deployment.
+    """
+    transform = spec.documents.transform
+    if transform is None or this_deployment.get_id() is None:
+        return
+    module = transform.function.partition(":")[0]
+    if module not in [name.strip() for name in os.environ.get(TRANSFORMS, "").split(",")]:
+        raise SpecError(
+            f"documents.transform.function: {transform.function} is code, and the runs of a deployment call only "
+            f"functions of the modules in {TRANSFORMS}; if you trust {module}, set {TRANSFORMS}={module} where the "
+            "worker starts, or build with `tokenloom build` there"
+        )
 
 
 def with_absolute_paths(spec: BuildSpec) -> BuildSpec:

@@ -6,7 +6,7 @@ from prefect import flow
 
 from tokenloom.errors import CheckError, InputError
 from tokenloom.flows.blocks import using_credentials
-from tokenloom.flows.build_dataset import absolute_path, with_absolute_paths
+from tokenloom.flows.build_dataset import absolute_path, check_transform, with_absolute_paths
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.hooks import HOOKS
@@ -33,7 +33,9 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
         The JSON object of `tokenloom verify --json`: reference, version, files, bytes, damages and more.
     """
     reference = absolute_path("reference", reference)
-    spec = with_absolute_paths(spec) if spec else None
+    if spec:
+        check_transform(spec)
+        spec = with_absolute_paths(spec)
     credentials = spec.credentials if spec else []
     with (
         using_credentials(credentials),

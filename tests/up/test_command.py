@@ -26,6 +26,7 @@ from tests.servers.prefect_servers import use_migrated
 from tests.servers.running import (
     Up,
     artifact,
+    assert_failed_with,
     assert_log_ends_with,
     command,
     event,
@@ -152,13 +153,6 @@ def test_a_failed_run_says_what_to_do_also_in_an_event(up: Up) -> None:
     assert "no file matches" in failed["message"] and "\n" not in failed["message"]
     assert_failed_with(run, failed["message"])
     assert_log_ends_with(run, f"failed: {failed['message']}")
-
-
-def assert_failed_with(run: FlowRun, message: str) -> None:
-    """Assert that the state of a run is Failed, and that it gets this message."""
-    wait_until(lambda: (state := flow_run(run.id).state) is not None and state.message == message)
-    state = flow_run(run.id).state
-    assert state is not None and (state.is_failed(), state.name) == (True, "Failed")
 
 
 def test_the_deployments_exist_and_the_nightly_schedules_are_inactive(up: Up) -> None:

@@ -121,3 +121,21 @@ def test_own_names_have_any_port_and_a_page_asks_where_it_came_from(
             return (await client.post("http://127.0.0.1:4200/api", headers=headers)).status_code
 
     assert asyncio.run(answer()) == (200 if is_admitted else 403)
+
+
+def test_a_deployment_calls_only_functions_that_its_worker_admits(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "ran"
+    asked = parameters(up.folder, "code", documents={"transform": {"function": "subprocess:getoutput", "version": "1"}})
+    write_parquet(Path(asked["spec"]["sources"][0]["path"]), [f"touch {file}"])
+    variables = {"command": f"touch {file}", "env": {"TOKENLOOM_TRANSFORMS": "subprocess"}}
+    run: Any = run_deployment(
+        "build-dataset/build-dataset", parameters=asked, job_variables=variables, timeout=300, poll_interval=1
+    )
+    assert run.state.is_failed(), run.state
+    assert_failed_with(
+        run,
+        "documents.transform.function: subprocess:getoutput is code, and the runs of a deployment call only functions "
+        "of the modules in TOKENLOOM_TRANSFORMS; if you trust subprocess, set TOKENLOOM_TRANSFORMS=subprocess where "
+        "the worker starts, or build with `tokenloom build` there",
+    )
+    assert not file.exists()

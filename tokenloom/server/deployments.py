@@ -28,6 +28,7 @@ NAMES = (
     "collect-garbage/collect-garbage",
     "export-dataset/export-dataset",
 )
+_OF_THE_WORKER = ("command", "env", "working_dir")
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
 
@@ -70,6 +71,8 @@ def _ensure_pool(client: SyncPrefectClient) -> None:
         client.read_work_pool(POOL)
     except ObjectNotFound:
         template = ProcessWorker.get_default_base_job_template()
+        for name in _OF_THE_WORKER:  # a form's job variables could set them
+            del template["job_configuration"][name], template["variables"]["properties"][name]
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
 
 
