@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import html5lib
 import numpy as np
 import pytest
 import torch
@@ -537,6 +538,22 @@ def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, ot
     for part in ("web", "code", "from sample 0: web 0.75, code 0.25", "from sample 1,000: web 0.5, code 0.5"):
         assert part in text
     assert "up to eight made when one is requested" in text
+
+
+def test_a_notebook_shows_a_dataset_a_mixture_and_a_loader_as_tables(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    loader = TokenLoader(data, 3, rank=1, world_size=4, prefetch=0)
+    next(loader)
+    mixture = Mixture({"<b>web</b>": (data, 3), "code": (data, 1)})
+    tables = {}
+    for shown in (data, loader, mixture):
+        page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parseFragment(shown._repr_html_())
+        tables[shown] = {row[0].text: str(row[1].text) for row in page.iter("tr")}
+    assert data.reference in tables[data]["shards"]
+    assert tables[data].items() <= tables[loader].items()
+    assert tables[loader]["position"] == "sample 12 of the stream"
+    assert "rank 1 of 4" in tables[loader]["ranks"] and "mapped" in tables[loader]["memory"]
+    assert tables[mixture]["mixture"] == "from sample 0: <b>web</b> 0.75, code 0.25"
 
 
 def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:

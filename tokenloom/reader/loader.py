@@ -21,6 +21,7 @@ from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
 from tokenloom.reader.meshes import ranks_text
 from tokenloom.reader.mixture import open_source
+from tokenloom.reader.notebook import html_table
 from tokenloom.reader.order.steps import Steps, stream_end
 from tokenloom.reader.producer import Feed, Made, Producer
 from tokenloom.reader.ranks import find_ranks
@@ -28,6 +29,7 @@ from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams import OrderOptions, RankOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
+from tokenloom.wording import shown_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -149,6 +151,11 @@ class TokenLoader:
     def __repr__(self) -> str:
         rank = f"rank {self.ranks.rank} of {self.ranks.world_size}"
         return f"TokenLoader({self.source!r}, batch_size={self.steps.batch_size}, {rank}, at sample {self._position:,})"
+
+    def _repr_html_(self) -> str:
+        held = ", ".join(f"{name} {shown_bytes(size)}" for name, size in self.stats().memory.items())
+        now = [f"position  sample {self._position:,} of the stream", f"memory    {held}"]
+        return html_table("TokenLoader", [*self.describe().splitlines(), *now])
 
     def __len__(self) -> int:
         """Return the number of batches in all epochs; raise TypeError if the loader is endless."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.dataset import DatasetOptions, TokenDataset
+from tokenloom.reader.notebook import html_table
 from tokenloom.reader.order import Schedule
 from tokenloom.reader.state import DatasetFingerprint, decode_state, decode_stream
-from tokenloom.reader.streams import DatasetStream, MixtureStream, OrderOptions
+from tokenloom.reader.streams import DatasetStream, MixtureStream, OrderOptions, describe_mixture
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.wording import described_tokenizer
 
@@ -53,6 +54,9 @@ class Mixture:
             f"{name}: {w}" for name, w in zip(self.datasets, self.schedule.stages[0].weights, strict=True)
         )
         return f"Mixture({names})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Mixture", describe_mixture(self.datasets, self.schedule))
 
     def stream(self, order: str, seed: int, lanes: int | None) -> MixtureStream:
         """See SampleSource; the order, seed and lanes are those of each member's own stream."""

@@ -19,7 +19,6 @@ from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.window import TokenWindow, WindowPart
 from tokenloom.reader.state import DatasetFingerprint, Fingerprint, FingerprintStage, MixtureFingerprint
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -155,16 +154,8 @@ class DatasetStream(Stream):
 
     def describe(self) -> list[str]:
         """See Stream."""
-        data, files, order = self.dataset, self.dataset.files, self.order
-        way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
-        lanes = f", {order.lanes} lanes" if order.name == "block" else ""
-        return [
-            f"shards    {data.reference}, split {data.split}: {counted(len(files.entries), 'file')}, "
-            f"{counted(data.num_tokens, 'token')} {data.format.dtype.name}, {way}",
-            f"packing   {data.packing}: {counted(len(data), 'sample')} of {counted(data.seq_len, 'token')} per epoch",
-            f"order     {order.name}{lanes}, seed {order.seed}",
-            *([] if data.format.learn is None else [f"learn     {_described(data.format.learn)}, by masks"]),
-        ]
+        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
+        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
 
     def fingerprint(self) -> DatasetFingerprint:
         """See Stream."""
@@ -207,8 +198,14 @@ class DatasetStream(Stream):
         yield self.dataset, shards[np.argsort(first)].tolist()
 
 
-def _described(learn: str | tuple[str, ...]) -> str:
-    return learn if isinstance(learn, str) else ", ".join(learn)
+def describe_mixture(members: Mapping[str, SplitSamples | DatasetStream], schedule: Schedule) -> list[str]:
+    """Return the members of a mixture and their shares, as lines of text."""
+    lines = [line for name, member in members.items() for line in (f"member    {name}", *member.describe())]
+    for stage in schedule.stages:
+        weights, total = zip(members, stage.weights, strict=True), sum(stage.weights)
+        shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
+        lines.append(f"mixture   from sample {stage.start:,}: {shares}")
+    return lines
 
 
 class MixtureStream(Stream):
@@ -235,13 +232,7 @@ class MixtureStream(Stream):
 
     def describe(self) -> list[str]:
         """See Stream."""
-        lines = [line for name, member in self.members.items() for line in (f"member    {name}", *member.describe())]
-        for stage in self.schedule.stages:
-            total = sum(stage.weights)
-            weights = zip(self.members, stage.weights, strict=True)
-            shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
-            lines.append(f"mixture   from sample {stage.start:,}: {shares}")
-        return lines
+        return describe_mixture(self.members, self.schedule)
 
     def fingerprint(self) -> MixtureFingerprint:
         """See Stream."""

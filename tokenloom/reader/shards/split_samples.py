@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tokenloom.errors import FormatError
+from tokenloom.reader.notebook import html_table
 from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside, pad_pieces
@@ -79,6 +80,21 @@ class SplitSamples:
     def __len__(self) -> int:
         """Return the number of samples."""
         return int(self._ends[-1]) if len(self._ends) else 0
+
+    def describe(self) -> list[str]:
+        """Return what is read and how it is cut, as lines: a name, spaces, and what it names."""
+        files, form = self.files, self.format
+        way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
+        learn = form.learn if isinstance(form.learn, str) else ", ".join(form.learn or ())
+        return [
+            f"shards    {self.reference}, split {self.split}: {counted(len(files.entries), 'file')}, "
+            f"{counted(self.num_tokens, 'token')} {form.dtype.name}, {way}",
+            f"packing   {self.packing}: {counted(len(self), 'sample')} of {counted(self.seq_len, 'token')} per epoch",
+            *([] if form.learn is None else [f"learn     {learn}, by masks"]),
+        ]
+
+    def _repr_html_(self) -> str:
+        return html_table("TokenDataset", self.describe())
 
     def why_empty(self) -> str:
         """Return why there are no samples, and what to do."""
