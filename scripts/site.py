@@ -24,7 +24,10 @@ OF_THE_ROOT = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
 }
+#: Folders of docs/ for readers of the repository alone.
+NOT_ON_THE_SITE = ("project/evidence", "project/notebook")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)[^)#\s]+")
+_NOT_SEARCHED = "---\nsearch: {exclude: true}\n---\n\n"  # notes on the project would crowd out the guides
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _NAMED_LINK = re.compile(r"\[[\w./-]+\.md\]\((?!\w+:|#)([^)#\s]+)")
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
@@ -36,7 +39,9 @@ def place_of(path: Path) -> Path | None:
     """Return where the site has a file of the repository, or None. Both paths are relative."""
     if path.as_posix() in OF_THE_ROOT:
         return Path(OF_THE_ROOT[path.as_posix()])
-    return path.relative_to("docs") if path.is_relative_to("docs") else None
+    if not path.is_relative_to("docs") or any(path.is_relative_to(f"docs/{folder}") for folder in NOT_ON_THE_SITE):
+        return None
+    return path.relative_to("docs")
 
 
 def source_of(place: Path) -> Path:
@@ -82,16 +87,24 @@ def rewritten(text: str, place: Path, titles: dict[Path, str]) -> str:
     return "".join(parts)
 
 
+def _is_of_the_project(place: Path) -> bool:
+    return place.parts[0] == "project" and place.stem != "security"
+
+
 def collect(pages: Path) -> None:
     """Write every page of the site, and its pictures, to the folder `pages`."""
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages)
+    for folder in NOT_ON_THE_SITE:
+        shutil.rmtree(pages / folder)
     for name, place in OF_THE_ROOT.items():
         shutil.copyfile(ROOT / name, pages / place)
     subprocess.run([sys.executable, ROOT / "scripts/reference.py", pages / "reference"], check=True)
     known = titles(pages)
     for page in pages.rglob("*.md"):
-        page.write_text(rewritten(page.read_text("utf-8"), page.relative_to(pages), known), "utf-8")
+        place = page.relative_to(pages)
+        text = rewritten(page.read_text("utf-8"), place, known)
+        page.write_text(_NOT_SEARCHED + text if _is_of_the_project(place) else text, "utf-8")
 
 
 def build_with_zensical(config: Path) -> None:

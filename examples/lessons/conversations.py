@@ -101,7 +101,7 @@ print(bpe.encode("<think>17 and 20 are 37").tokens)
 # %% [markdown]
 # A chat template is a small program that writes a conversation as one text. This one resembles ChatML. What it writes
 # between `generation` and `endgeneration` is the assistant's. A template without these marks works too: tokenloom then
-# finds the replies by [a second rendering](../../docs/guides/templates.md).
+# finds the replies by [a second rendering](../../docs/guides/conversations.md#chat-templates).
 
 # %%
 Path("chatml.jinja").write_text("""\
@@ -343,7 +343,7 @@ print(f"mean of means {naive:.4f}, mean over targets {weighted:.4f}")
 # %% [markdown]
 # In the last line, the model is asked for tool calls only. Some batches have none, and 0 / 0 is not a number: one such
 # batch would ruin a training. With several ranks or accumulated batches, add up losses and targets before you divide:
-# [targets](../../docs/guides/targets.md#the-mean-of-the-loss) shows how.
+# [targets](../../docs/guides/training.md#the-mean-of-the-loss) shows how.
 #
 # ## Measured
 

@@ -1,4 +1,4 @@
-"""All packings by name, and what each does to a shard; docs/guides/extending-packings.md adds one."""
+"""All packings by name, and what each does to a shard; docs/guides/extending.md adds one."""
 
 from __future__ import annotations
 

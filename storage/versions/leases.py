@@ -1,6 +1,6 @@
 """Leases: files that say that somebody uses a version until a time, so that no collector deletes it.
 
-docs/guides/retention.md states the protocol. A lease is written first; only then its holder looks whether the version
+docs/guides/versions.md states the protocol. A lease is written first; only then its holder looks whether the version
 is retired. It ends `seconds` after it was written, by the store's clock, so that of a killed process ends too. To renew
 it, another file is written before the old one is deleted: whoever deletes leases that have ended can't delete a renewed
 one.

@@ -1,6 +1,6 @@
 """The retirement of versions: for each a log of numbered entries, which outlives the version's files.
 
-docs/guides/retention.md states the protocol, and why it loses nothing that is used. The state of a version is that of
+docs/guides/versions.md states the protocol, and why it loses nothing that is used. The state of a version is that of
 its newest entry. Of a user and a collector who both want to create the next number, one succeeds.
 """
 

@@ -1,6 +1,6 @@
 """Delete a retired version: look again who uses it, claim it, then delete its manifest, then the rest.
 
-docs/guides/retention.md states the protocol. A claim is an entry of the version's log. Files are deleted only while it
+docs/guides/versions.md states the protocol. A claim is an entry of the version's log. Files are deleted only while it
 is young, as a build may write the same files again once it is old.
 """
 

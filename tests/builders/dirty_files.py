@@ -1,4 +1,4 @@
-"""One table of small dirty files for each outcome, by the promise of docs/guides/dirty-input.md that they show.
+"""One table of small dirty files for each outcome, by the promise of docs/guides/rows.md that they show.
 
 `READ` files give their rows, `BAD_ROWS` files have rows that are skipped or refused, `REFUSED` files are refused whole.
 """

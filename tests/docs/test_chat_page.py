@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
-    page = (_ROOT / "docs" / "guides" / "templates.md").read_text(encoding="utf-8")
+    page = (_ROOT / "docs" / "guides" / "conversations.md").read_text(encoding="utf-8")
     table = page.split("## What others get wrong")[1].split("\n## ")[0]
     tests = "".join(path.read_text() for path in (_ROOT / "tests" / "chat").glob("test_*.py"))
     named = re.findall(r"`(test_\w+|_\w+)`", table)

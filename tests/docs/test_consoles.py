@@ -120,7 +120,7 @@ def test_inputs() -> None:
 
 def test_encoders(tiktoken_cache: Path) -> None:
     Path("spec.yaml").write_text(_SPEC.replace("SOURCE", "news").replace("byte", "gpt2"))
-    check(console("encoders", 0))
+    check(console("tokenizers", 0))
 
 
 def test_faults() -> None:
@@ -209,8 +209,8 @@ def test_retention(monkeypatch: pytest.MonkeyPatch) -> None:
         if index == 2:
             leased = TokenDataset("store/news", "train", 16, lease=True)
     options = {"s3://corpora/store": "store", "--keep-last 3 --keep-days 30": "--keep-last 0 --grace 0 --keep-work 0"}
-    lines = check(console("retention", 0), options)
+    lines = check(console("versions", 3), options)
     assert any("1 deleted, 1 retired, 2 kept" in line for line in lines)
     leased.lease.release()  # type: ignore[union-attr]
     assert main(["build", "news.yaml", "--direct", "--workers", "0", "--set=checks.min_documents=5000"]) == 3
-    check(console("retention", 1))
+    check(console("versions", 4))

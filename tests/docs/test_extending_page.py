@@ -16,8 +16,7 @@ from tokenloom.spec import sources as spec_sources
 from tokenloom.spec.base import SpecModel
 
 ROOT = Path(__file__).parents[2]
-_NAMES = "extending.md", "extending-tokenizers.md", "extending-packings.md"
-PAGES = "".join((ROOT / "docs" / "guides" / name).read_text(encoding="utf-8") for name in _NAMES)
+PAGES = (ROOT / "docs/guides/extending.md").read_text(encoding="utf-8")
 SOURCE_TEST = """
 import sqlite3
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scripts.site import OF_THE_ROOT, rewritten
+from scripts.site import OF_THE_ROOT, place_of, rewritten
 from tests.docs.reference import GENERATED
 from tokenloom.cli.commands.init import STARTER_SPEC
 
@@ -14,7 +14,8 @@ _ROOT = Path(__file__).parents[2]
 
 def test_every_page_is_in_the_navigation_once() -> None:
     docs = _ROOT / "docs"
-    pages = {page.relative_to(docs).as_posix() for page in [*docs.rglob("*.md"), *GENERATED]} | {*OF_THE_ROOT.values()}
+    found = [place_of(page.relative_to(_ROOT)) for page in [*docs.rglob("*.md"), *GENERATED]]
+    pages = {place.as_posix() for place in found if place} | {*OF_THE_ROOT.values()}
     named = re.findall(r"^ *- .*?([\w/-]+\.md)$", (_ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(pages)
 
@@ -27,6 +28,7 @@ def test_links_lead_to_pages_of_the_site_or_to_github() -> None:
         "[the order](../concepts/order.md)": "[the order](../concepts/order.md)",
         "[security](../../SECURITY.md)": "[security](../project/security.md)",
         "[a script](../../examples/train_small.py)": f"[a script]({github}/blob/main/examples/train_small.py)",
+        "[notes](../project/notebook/index.md)": f"[notes]({github}/blob/main/docs/project/notebook/index.md)",
         "[scripts](../../examples)": f"[scripts]({github}/tree/main/examples)",
         "[here](#below), [there](https://pytorch.org)": "[here](#below), [there](https://pytorch.org)",
         "```python\nrows[0](../../SECURITY.md)\n```": "```python\nrows[0](../../SECURITY.md)\n```",

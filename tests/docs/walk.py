@@ -21,9 +21,8 @@ from typing import Any
 from tests.docs.sessions import run_program, run_session
 
 _ROOT = Path(__file__).parents[2]
-_GUIDES = "training", "resuming", "packing", "targets", "mixtures", "frameworks"
 #: The pages on training, in the order in which their code runs.
-TRAINING_PAGES = [f"docs/guides/{name}.md" for name in _GUIDES]
+TRAINING_PAGES = ["docs/guides/training.md", "docs/start/resuming.md", "docs/guides/packing.md", "docs/guides/trainers.md"]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
 

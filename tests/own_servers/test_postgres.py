@@ -1,4 +1,4 @@
-"""A server on a real PostgreSQL, as in docs/guides/teams.md: deployments, a worker, a build, and a restored dump."""
+"""A server on a real PostgreSQL, as in docs/guides/clusters.md: deployments, a worker, a build, and a restored dump."""
 
 from __future__ import annotations
 

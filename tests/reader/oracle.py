@@ -49,7 +49,7 @@ class Row:
 
 
 def is_learned(number: int, learn: str | Collection[str]) -> bool:
-    """Return whether a token of a class is a target, by the words of docs/guides/targets.md."""
+    """Return whether a token of a class is a target, by the words of docs/guides/training.md."""
     role = ROLES[number % 16]
     if number < 128 or number % 128 >= 64:  # kept out of the loss; or the first of a conversation
         return False

@@ -86,7 +86,7 @@ _ANSWERS = {
     "delete a document": "questions/",
     "how much disk": "questions/",
     "install": "start/install/",
-    "chat template": "guides/templates/",
+    "chat template": "guides/conversations/",
     "nightly schedule": "guides/schedules/",
     "coming from megatron": "comparison/megatron/",
     "tokenloom gc": "reference/commands/",

@@ -1,4 +1,4 @@
-"""Dirty input: the table in docs/guides/dirty-input.md, by the tables of tests/builders/dirty_files.py and tests."""
+"""Dirty input: the table in docs/guides/rows.md, by the tables of tests/builders/dirty_files.py and tests."""
 
 from __future__ import annotations
 
