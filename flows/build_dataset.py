@@ -21,6 +21,8 @@ from tokenloom.flows.runs.hooks import HOOKS, begin, completed
 from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.hand_moves import move_by_hand
 from tokenloom.tasks.publishing.publish import BuildResult
 
 TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call
@@ -39,8 +41,13 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     return build_and_report(spec)
 
 
-def build_and_report(spec: BuildSpec) -> dict[str, Any]:
-    """Build and publish in a flow run, report the outcome there, and return the final state of the flow."""
+def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
+    """Build and publish in a flow run, report the outcome there, and return the final state of the flow.
+
+    Args:
+        spec: what to build.
+        tag: a further tag that names the version afterwards; "" for none.
+    """
     begin(spec.dataset)
     check_transform(spec)
     spec = with_absolute_paths(with_store_of_block(spec))
@@ -56,6 +63,9 @@ def build_and_report(spec: BuildSpec) -> dict[str, Any]:
         else:
             how = "up to date" if result.num_partitions is None else "published by another run"
             report.name_run(spec.dataset, f"{result.version} {how}")
+        if tag:
+            facts = result.facts
+            move_by_hand(facts.store, tag, facts.manifest, tags.newest(facts.store, tag), "form of a build")
         return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
 
 

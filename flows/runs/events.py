@@ -20,7 +20,7 @@ from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.tasks.publishing.outcome import outcome_line, reading_lines
 
 DATASET_LABEL = "tokenloom.dataset"  # a label of flow runs
-BUILDS = ("build-dataset", "rebuild-dataset")  # the flows that build datasets
+BUILDS = ("build-dataset", "build-a-spec-file")  # the flows that build datasets
 FLOWS = (*BUILDS, "verify-dataset", "collect-garbage", "export-dataset")
 _UNKNOWN = "unknown"  # the run ended before it knew its dataset
 # Fields of a build's result that the event `tokenloom.dataset.published` contains.

@@ -295,7 +295,7 @@ def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: RestartedUp) -> N
     asked = parameters(folder, "nightly")
     (folder / "nightly.yaml").write_text(json.dumps(asked["spec"]))
     with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
+        deployment = client.read_deployment_by_name("build-a-spec-file/build-a-spec-file")
         wanted = DeploymentScheduleCreate(
             schedule=IntervalSchedule(interval=timedelta(seconds=8)),
             active=True,
@@ -305,7 +305,7 @@ def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: RestartedUp) -> N
         (schedule,) = client._client.post(path, json=[wanted.model_dump(mode="json")]).json()
 
         def completed() -> list[State[Any]]:
-            name = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))
+            name = DeploymentFilter(name=DeploymentFilterName(any_=["build-a-spec-file"]))
             runs = client.read_flow_runs(deployment_filter=name)
             states = [run.state for run in runs if run.state is not None and run.state.type == StateType.COMPLETED]
             return states if len(states) >= count(1, 2) else []

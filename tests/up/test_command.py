@@ -158,7 +158,7 @@ def test_a_failed_run_says_what_to_do_also_in_an_event(up: Up) -> None:
 def test_the_deployments_exist_and_the_nightly_schedules_are_inactive(up: Up) -> None:
     with get_client(sync_client=True) as client:
         build = client.read_deployment_by_name("build-dataset/build-dataset")
-        nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
+        nightly = client.read_deployment_by_name("build-a-spec-file/build-a-spec-file")
         collect = client.read_deployment_by_name("collect-garbage/collect-garbage")
     assert (build.entrypoint, build.pull_steps) == ("tokenloom.flows.build_dataset.build_dataset", [])
     assert build.global_concurrency_limit is not None and build.global_concurrency_limit.limit == 1  # until it is set
@@ -186,7 +186,7 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: Up) -> None
     folder, url = up.folder, up.url
     asked = {"spec_file": "specs/news.yaml", "overrides": "limit=5"}
     with get_client(sync_client=True) as client:
-        nightly = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
+        nightly = client.read_deployment_by_name("build-a-spec-file/build-a-spec-file")
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         client.update_deployment(nightly.id, DeploymentUpdate(parameters=asked))
         client.update_deployment(build.id, DeploymentUpdate(concurrency_limit=3))
@@ -196,7 +196,7 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: Up) -> None
     assert done.returncode == 0, done.stderr
     assert url in done.stdout and "for 90 s counts as dead" in done.stdout and done.stderr == ""
     with get_client(sync_client=True) as client:
-        again = client.read_deployment_by_name("rebuild-dataset/rebuild-nightly")
+        again = client.read_deployment_by_name("build-a-spec-file/build-a-spec-file")
         limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
         after = client._client.post("/automations/filter", json={}).json()
         client.update_deployment_schedule(nightly.id, again.schedules[0].id, active=False)

@@ -35,8 +35,8 @@ from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 
 _SCHEDULE_SECONDS = 20
-_NIGHTLY = "rebuild-dataset/rebuild-nightly"
-_DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["rebuild-nightly"]))
+_NIGHTLY = "build-a-spec-file/build-a-spec-file"
+_DEPLOYMENT = DeploymentFilter(name=DeploymentFilterName(any_=["build-a-spec-file"]))
 _PATIENCE_SECONDS = 240  # until the runs of a schedule have ended
 
 
@@ -103,10 +103,10 @@ def write_spec(folder: Path, dataset: str) -> None:
 
 
 def open_schedules(page: Page) -> None:
-    """Go to the page of rebuild-nightly."""
+    """Go to the page of build-a-spec-file."""
     page.open("/")
     page.press("Deployments", "link")
-    page.follow("/deployments/deployment/", "rebuild-nightly")
+    page.follow("/deployments/deployment/", "build-a-spec-file")
     page.await_text("At 02:00 AM")
 
 

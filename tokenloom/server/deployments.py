@@ -22,8 +22,8 @@ from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import POOL, page_of
 
 NAMES = (
+    "build-a-spec-file/build-a-spec-file",
     "build-dataset/build-dataset",
-    "rebuild-dataset/rebuild-nightly",
     "verify-dataset/verify-dataset",
     "collect-garbage/collect-garbage",
     "export-dataset/export-dataset",

@@ -60,8 +60,8 @@ def run(folder: str | None, port: int, runs: int, out: Output) -> UpResult:
 
 def _print(out: Output, home: Path, services: Services) -> None:
     out.line(f"Prefect UI      {services.url.removesuffix('/api')}")
-    out.line(f"build           {services.pages['build-dataset']}")
-    out.line(f"schedule        {services.pages['rebuild-nightly']}")
+    out.line(f"build           {services.pages['build-a-spec-file']}")
+    out.line(f"without a file  {services.pages['build-dataset']}")
     out.line(f"verify          {services.pages['verify-dataset']}")
     out.line(f"collect         {services.pages['collect-garbage']}")
     out.line(f"export          {services.pages['export-dataset']}")

@@ -1,4 +1,4 @@
-"""The flow rebuild-dataset: each run reads its spec file again, and nothing else determines the build."""
+"""The flow build-a-spec-file: each run reads its spec file again, and nothing else determines the build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.builders.datasets import manifest_json, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import SpecError
-from tokenloom.flows.rebuild_dataset import rebuild_dataset
+from tokenloom.flows.build_spec_file import build_a_spec_file
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import newest
 
@@ -42,28 +42,28 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_help_says_that_a_schedule_must_give_the_spec_file() -> None:
     """Prefect's dialog of a schedule marks each override "(Optional)"."""
-    description = parameter_schema(rebuild_dataset).properties["spec_file"]["description"]
+    description = parameter_schema(build_a_spec_file).properties["spec_file"]["description"]
     assert "Required" not in description
     assert "A schedule must give it, although" in " ".join(description.split())
 
 
 def test_each_run_reads_the_spec_file_and_the_input_again(home: Path) -> None:
-    first = rebuild_dataset(spec_file="specs/news.yaml")
+    first = build_a_spec_file(spec_file="specs/news.yaml")
     assert (first["published"], first["rows"]["read"]) == (True, 50)
     assert Path(first["reference"].partition("@")[0]).resolve() == home / "store" / "news"
-    assert rebuild_dataset(spec_file="specs/news.yaml")["published"] is False
+    assert build_a_spec_file(spec_file="specs/news.yaml")["published"] is False
     with get_client(sync_client=True) as client:
         runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=2)
     names = [run.name.partition(" (")[0] for run in runs]
     assert names == [f"news {first['version']} up to date", f"news {first['version']}"]
     write_jsonl(home / "input" / "b.jsonl", ["one more"])
-    assert rebuild_dataset(spec_file="specs/news.yaml")["rows"]["read"] == 51
+    assert build_a_spec_file(spec_file="specs/news.yaml")["rows"]["read"] == 51
     (home / "specs" / "news.yaml").write_text(SPEC + "seed: 1\n")
-    assert rebuild_dataset(spec_file="specs/news.yaml")["published"] is True
+    assert build_a_spec_file(spec_file="specs/news.yaml")["published"] is True
 
 
 def test_overrides_are_lines_whose_paths_start_from_tokenloom_home(home: Path) -> None:
-    result = rebuild_dataset(spec_file="specs/news.yaml", overrides="\n  store=other store\n\nlimit=7\n")
+    result = build_a_spec_file(spec_file="specs/news.yaml", overrides="\n  store=other store\n\nlimit=7\n")
     assert result["reference"].startswith(f"{home}/other store/news@")
     store = dataset_store(f"{home}/other store", "news")
     tag = newest(store, "tryout")
@@ -71,22 +71,32 @@ def test_overrides_are_lines_whose_paths_start_from_tokenloom_home(home: Path) -
     assert manifest_json(store, tag.version)["rows"]["read"] == 7
 
 
+def test_limit_and_tag_override_the_file(home: Path) -> None:
+    with pytest.raises(SpecError, match="'To Try' is not a valid tag"):
+        build_a_spec_file(spec_file="specs/news.yaml", tag="To Try")
+    result = build_a_spec_file(spec_file="specs/news.yaml", limit=7, tag="mini")
+    store = dataset_store(f"{home}/store", "news")
+    named = {tag: entry and entry.version for tag in ("latest", "tryout", "mini") for entry in [newest(store, tag)]}
+    assert named == {"latest": None, "tryout": result["version"], "mini": result["version"]}
+    assert result["rows"]["read"] == 7
+
+
 def test_a_run_without_its_spec_file_fails_even_if_a_version_exists(home: Path) -> None:
-    rebuild_dataset(spec_file="specs/news.yaml")
+    build_a_spec_file(spec_file="specs/news.yaml")
     (home / "specs" / "news.yaml").unlink()
     with pytest.raises(SpecError, match=r"home/specs/news\.yaml: no such file"):
-        rebuild_dataset(spec_file="specs/news.yaml")
+        build_a_spec_file(spec_file="specs/news.yaml")
 
 
 def test_a_relative_spec_file_needs_tokenloom_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENLOOM_HOME")
     with pytest.raises(SpecError, match=r"spec_file: 'specs/news\.yaml' is relative, which .*TOKENLOOM_HOME"):
-        rebuild_dataset(spec_file="specs/news.yaml")
-    assert rebuild_dataset(spec_file=f"{home}/specs/news.yaml")["published"] is True
+        build_a_spec_file(spec_file="specs/news.yaml")
+    assert build_a_spec_file(spec_file=f"{home}/specs/news.yaml")["published"] is True
 
 
 def test_paths_of_a_spec_at_a_url_start_from_its_folder(home: Path, s3_proxy: FaultyProxy) -> None:
     upload(s3_proxy.url, home, "corpora")
-    result = rebuild_dataset(spec_file=f"s3://{BUCKET}/corpora/specs/news.yaml")
+    result = build_a_spec_file(spec_file=f"s3://{BUCKET}/corpora/specs/news.yaml")
     assert result["published"] is True
     assert result["reference"].startswith(f"s3://{BUCKET}/corpora/store/news@")
