@@ -167,13 +167,17 @@ def _submit_all(threads: ThreadPoolExecutor, calls: Sequence[Call]) -> list[Any]
 
 
 def run_one_directly(name: str, step: Callable[[], Any]) -> Any:
-    """Run a step; retry a transient failure after each of RETRY_SECONDS."""
+    """Run a step; retry a transient failure after each of RETRY_SECONDS, and say a reason once."""
+    said = ""
     for num_attempts, seconds in enumerate(RETRY_SECONDS, 1):
         try:
             return step()
         except Exception as error:
             if not should_retry(error, num_attempts):
                 raise
-            progress.report(progress.Message(f"{name}: {reason_of(error)}; retrying in {seconds:g} s"))
+            reason = reason_of(error)
+            shown = "failed again in the same way" if reason == said else reason
+            progress.report(progress.Message(f"{name}: {shown}; retrying in {seconds:g} s"))
+            said = reason
             time.sleep(seconds)
     return step()

@@ -64,6 +64,15 @@ _TRANSIENT = {
     "requests.ConnectionError",
     "requests.Timeout",
 }
+#: of an address where nothing answers, or something else than a store
+_MISDIRECTED = {
+    "botocore.ConnectTimeoutError",
+    "botocore.EndpointConnectionError",
+    "botocore.ResponseParserError",
+    "aiohttp.ClientConnectorError",
+    "azure.ServiceRequestError",
+    "tokenloom.StrangeAnswer",
+}
 _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "transient"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
@@ -84,6 +93,10 @@ _TRANSIENT_ERRNOS = {
 }
 
 
+class StrangeAnswer(ConnectionError):
+    """What answered a request is not the store: the page of a proxy, or of another server."""
+
+
 def redacted(text: str) -> str:
     """Return `text` with *** for the secrets of URLs, of environment variables and of fsspec's options."""
     text = SECRET_URL.sub("***", text)
@@ -102,22 +115,22 @@ def reason_of(error: BaseException) -> str:
 
 def without_secrets(error: BaseException) -> BaseException | None:
     """Return the error to chain as a cause; None if its text, or that of one of its causes, contains credentials."""
-    texts = [text_of(link) for link in _chain(error)]
+    texts = [text_of(link) for link in chain_of(error)]
     return error if all(redacted(text) == text for text in texts) else None
 
 
 def kind_of(error: BaseException) -> Kind:
     """Return what an error of a store means: "transient" if the same request may succeed a little later."""
-    if any(isinstance(link, FileExistsError) or _http_status(link) == 412 for link in _chain(error)):
+    if any(isinstance(link, FileExistsError) or _http_status(link) == 412 for link in chain_of(error)):
         return "exists"
-    if any(_is_busy(_http_status(link)) for link in _chain(error)):
+    if any(_is_busy(_http_status(link)) for link in chain_of(error)):
         return "transient"  # some libraries raise FileNotFoundError for it
-    for link in _chain(error):
+    for link in chain_of(error):
         if kind := _CODES.get(_code(link)):
             return kind
     if is_unexplained(error):
         return "forbidden"
-    for link in _chain(error):
+    for link in chain_of(error):
         status, names = _http_status(link), _names(link)
         if (isinstance(link, FileNotFoundError) and link.__cause__ is None) or status == 404:
             return "missing"  # one with a cause is fsspec's for whatever fails over HTTP
@@ -129,12 +142,17 @@ def kind_of(error: BaseException) -> Kind:
             return "other"
         if _is_network(link) or names & _TRANSIENT:
             return "transient"
-    return "missing" if any(isinstance(link, FileNotFoundError) for link in _chain(error)) else "other"
+    return "missing" if any(isinstance(link, FileNotFoundError) for link in chain_of(error)) else "other"
+
+
+def misdirection_of(error: BaseException) -> BaseException | None:
+    """Return the error that says that no store answers at its address, None if there is none among the causes."""
+    return next((link for link in chain_of(error) if _names(link) & _MISDIRECTED), None)
 
 
 def is_bucket_missing(error: BaseException) -> bool:
     """Return whether an error says that the bucket or container is missing, not only the file."""
-    return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(text_of(link)) for link in _chain(error))
+    return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(text_of(link)) for link in chain_of(error))
 
 
 def is_unexplained(error: BaseException) -> bool:
@@ -142,7 +160,7 @@ def is_unexplained(error: BaseException) -> bool:
 
     An expired token, a wrong key, a wrong clock and a missing permission all look like this.
     """
-    refusals = [link for link in _chain(error) if _http_status(link) in (400, 403)]
+    refusals = [link for link in chain_of(error) if _http_status(link) in (400, 403)]
     return bool(refusals) and not any(map(_is_explained, refusals))
 
 
@@ -164,7 +182,7 @@ def is_transient(error: BaseException) -> bool:
     marked: bool | None = getattr(error, _MARK, None)
     if marked is not None:
         return marked
-    return kind_of(error) == "transient" and not any(isinstance(link, EOFError) for link in _chain(error))
+    return kind_of(error) == "transient" and not any(isinstance(link, EOFError) for link in chain_of(error))
 
 
 def is_ending() -> bool:
@@ -186,7 +204,7 @@ def _is_network(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | TimeoutError | EOFError) or number in _TRANSIENT_ERRNOS
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain_of(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and those it was raised from, at most 8, as they may form a loop."""
     link: BaseException | None = error
     for _ in range(8):

@@ -8,18 +8,22 @@ tasks/running/retries.py says who retries what on the levels above.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, StoreError, text_of
 from tokenloom.storage.stores.remote_errors import (
+    chain_of,
     is_bucket_missing,
     is_ending,
     is_unexplained,
     kind_of,
+    misdirection_of,
     reason_of,
+    redacted,
     without_secrets,
 )
 from tokenloom.storage.stores.store import cut_short
@@ -39,7 +43,13 @@ _CREDENTIALS = {
         AZURE, "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
     ),
 }
+_ENDPOINTS = {
+    **dict.fromkeys(S3, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")),
+    **dict.fromkeys(GOOGLE, ("STORAGE_EMULATOR_HOST",)),
+}
 _logger = logging.getLogger("tokenloom")
+_answered: set[str] = set()  # the schemes of stores that have answered this process
+_said: dict[str, str] = {}  # what was logged last of the requests that fail, by their URL
 
 
 class TimeLimits(NamedTuple):
@@ -118,15 +128,22 @@ class RemoteCalls:
         for number in range(1, self.limits.tries + 1):
             seconds = min(self.limits.read_seconds + more_seconds, max(0.1, end - time.monotonic()))
             try:
-                return attempt(partial(run, system_of(self.url, self.limits.read_seconds), seconds))
+                result = attempt(partial(run, system_of(self.url, self.limits.read_seconds), seconds))
+                _answered.add(self.scheme)
+                _said.pop(place, None)
+                return result
             except (StoreError, FormatError, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001  (of any library; translated)
                 pause = FIRST_WAIT_SECONDS * 2 ** (number - 1)
                 is_last = number == self.limits.tries or time.monotonic() + pause >= end or is_ending()
-                if kind_of(error) != "transient" or is_last:
+                if (kind := kind_of(error)) != "transient":
+                    _answered.add(self.scheme)
+                if kind != "transient" or is_last:
                     raise self._translated(error, place, number, doing) from without_secrets(error)
-                _logger.warning("%s: %s; try %d of %d failed", place, reason_of(error), number, self.limits.tries)
+                if _said.get(place) != (reason := reason_of(misdirection_of(error) or error)):
+                    _logger.warning("%s: %s; try %d of %d failed", place, reason, number, self.limits.tries)
+                    _said[place] = reason
             _sleep(pause)
         raise AssertionError("the last try returns or raises")
 
@@ -141,6 +158,11 @@ class RemoteCalls:
             return FormatError(f"{place}: it is shorter than the range that was read: it was cut short; restore it")
         if kind == "forbidden":
             return self._forbidden(place, reason, doing, is_unexplained(error))
+        if kind == "transient" and (found := misdirection_of(error)):
+            return StoreError(
+                f"{place}: no store answers at its endpoint, in {number} tries ({reason_of(found)}); "
+                f"{self._credentials_first()}{_endpoint_advice(self.scheme)}, and run the same command again"
+            )
         if kind == "transient":
             return StoreError(
                 f"{place}: the store did not answer correctly in {number} tries ({reason}); "
@@ -169,6 +191,21 @@ class RemoteCalls:
         if self.scheme not in GOOGLE or not is_anonymous(system_of(self.url, self.limits.read_seconds)):
             return ""
         return f"no credentials were found, set {_CREDENTIALS[self.scheme]}; "
+
+
+def never_answered(error: BaseException) -> bool:
+    """Return whether an error is that of a store whose endpoint is likely wrong: it has not answered this process."""
+    place = next((text_of(link) for link in chain_of(error) if isinstance(link, StoreError)), "")
+    return bool(place) and misdirection_of(error) is not None and scheme_of(place) not in _answered
+
+
+def _endpoint_advice(scheme: str) -> str:
+    names = _ENDPOINTS.get(scheme)
+    if names is None:
+        return "check the URL and the network"
+    if name := next((name for name in names if os.environ.get(name)), None):
+        return f"{name} is {redacted(os.environ[name])}: correct it, or start the server there"
+    return f"check the network, and set {names[-1]} if the store is another one"
 
 
 def no_bucket(url: str) -> StoreError:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import fsspec
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores.remote_errors import is_ending, reason_of, without_secrets
+from tokenloom.storage.stores.remote_errors import StrangeAnswer, is_ending, reason_of, without_secrets
 from tokenloom.storage.stores.urls import AZURE, GOOGLE, S3, scheme_of
 
 _CONNECT_SECONDS = 10.0
@@ -116,8 +116,28 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
         raise StoreError(f"store {scheme}://: {reason_of(error)}") from without_secrets(error)
     if scheme in S3:
         system.retries = 1
+        system._call_s3 = partial(_call_s3, system._call_s3)
     _living[id(system)] = system
     return system
+
+
+async def _call_s3(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
+    """Send a request to S3; raises StrangeAnswer if a web page comes back, whose missing fields no library checks."""
+    try:
+        answer = await call(*args, **options)
+    except OSError as error:  # botocore makes one that is not XML an error of the server
+        _check_is_s3(getattr(error.__cause__, "response", None))
+        raise
+    _check_is_s3(answer)
+    return answer
+
+
+def _check_is_s3(answer: Any) -> None:
+    metadata = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    status, headers = metadata.get("HTTPStatusCode", 0), metadata.get("HTTPHeaders", {})
+    is_of_s3 = "etag" in headers or any(name.startswith("x-amz") for name in headers)
+    if (status == 200 or status >= 500) and not is_of_s3 and "html" in headers.get("content-type", ""):
+        raise StrangeAnswer(f"a web page from {headers.get('server', 'a server without a name')}, not an answer of S3")
 
 
 def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:

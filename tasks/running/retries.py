@@ -11,14 +11,16 @@
 An error belongs to one level. A WorkError is never transient, so no task retries what a repair must write again; and
 every other error ends the repairs, so they do not repeat a task's retries. Only tasks repeat what requests gave up,
 on purpose: a store that is unreachable for more than two minutes does not end a build, one that stays unreachable
-does after about eight. Inputs at URLs that are not those of object stores have no level below the task. All other
-errors, such as bad input, are raised at once.
+does after about eight. If nothing that looks like the store has answered this process before, its endpoint is likely
+wrong, and a task does not repeat the request's attempts. Inputs at URLs that are not those of object stores have no
+level below the task. All other errors, such as bad input, are raised at once.
 """
 
 from __future__ import annotations
 
 from tokenloom.errors import WorkerLost, WorkError
 from tokenloom.storage.stores.remote_errors import is_transient
+from tokenloom.storage.stores.remote_retries import never_answered
 
 RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
 MAX_REPAIRS = 2
@@ -30,4 +32,4 @@ def should_retry(error: BaseException, num_attempts: int) -> bool:
     if isinstance(error, WorkError):
         return False
     max_retries = _MAX_LOST_WORKERS if isinstance(error, WorkerLost) else len(RETRY_SECONDS)
-    return num_attempts <= max_retries and is_transient(error)
+    return num_attempts <= max_retries and is_transient(error) and not never_answered(error)

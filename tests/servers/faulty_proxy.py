@@ -21,7 +21,7 @@ class FaultyProxy:
     Faults: "ok", "503" or another status, "400 BadDigest" or another code of S3's, "cut" (half of the body, then the
     end of the connection), "drop" (no answer, and the store never sees it), "lost" (the store does it, and its answer
     is lost), "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "hold" (after `release`), "flip"
-    (one bit of the body).
+    (one bit of the body), "page" (`web_page` with status 200, which the store never sees).
     """
 
     def __init__(self, upstream: str) -> None:
@@ -33,6 +33,7 @@ class FaultyProxy:
         self.num_faults = 0
         self.release = threading.Event()  # ends "hold"
         self.refused = ""  # a method that is answered with 403
+        self.web_page = b""
         self.page = 0  # names in a page of a listing; 0 as the store likes
         self._listing, self._listing_always = "", "ok"
         self._rate, self._random, self.counting = 0.0, random.Random(0), threading.Lock()
@@ -116,6 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.proxy.bytes_up += len(data)
         if fault == "drop":
             self.close_connection = True
+            return
+        if fault == "page":
+            page = b"" if self.command == "HEAD" else self.server.proxy.web_page
+            self._send(200, {"Content-Type": "text/html"}, page)
             return
         if fault[:3].isdigit():
             said = f"<Error><Code>{fault[4:]}</Code><Message>as planned</Message></Error>" if fault[4:] else ""

@@ -11,6 +11,7 @@ from tests.builders.observing import messages_of_builds
 from tests.servers.busy_server import serving
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores import remote_retries
 from tokenloom.tasks.running import retries
 from tokenloom.tasks.running.retries import should_retry
 from tokenloom.tasks.running.workers import WorkerPool
@@ -95,6 +96,24 @@ def test_a_server_that_stays_busy_fails_the_build_with_its_reply(
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
     with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
         build(_spec(tmp_path, url, "store"))
+
+
+def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_retries, "_answered", set())  # of the servers of other tests
+    write_jsonl(tmp_path / "a.jsonl", ["a document"])
+    spec = make_spec("s3://none/store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
+    with (
+        messages_of_builds() as messages,
+        pytest.raises(StoreError, match=r"AWS_ENDPOINT_URL is http://127\.0\.0\.1:9:"),
+    ):
+        build(spec)
+    assert len(messages) == 1 and "try 1 of 5 failed" in messages[0]
 
 
 def test_a_damaged_work_file_is_repaired_and_not_retried() -> None:
