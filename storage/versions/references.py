@@ -11,13 +11,14 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import load_manifest
-from tokenloom.wording import first_of
+from tokenloom.wording import closest, counted, first_of
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
+_BEGINNING = re.compile(r"[0-9a-f]{4,15}\Z")  # of a version
 
 
 class Reference(NamedTuple):
-    """A dataset in a store, and a tag or version of it. Part of a version parses too, and names nothing."""
+    """A dataset in a store, and a tag or version of it, or the beginning of a version."""
 
     store: str
     dataset: str
@@ -95,7 +96,7 @@ def resolve(reference: Reference) -> tuple[Store, Manifest]:
     """
     store, version = find_version(reference)
     manifest = load_manifest(store, version)
-    if version == reference.name:  # a tag names no retired version
+    if version.startswith(reference.name):  # a tag names no retired version
         from tokenloom.storage.versions.retirement import warn_if_retired  # for those who name a version
 
         warn_if_retired(store, version)
@@ -105,8 +106,10 @@ def resolve(reference: Reference) -> tuple[Store, Manifest]:
 def find_version(reference: Reference) -> tuple[Store, str]:
     """Return the dataset's store and the version that `reference` names, which may be missing.
 
+    A name that is no tag is the beginning of a version, of at least 4 digits.
+
     Raises:
-        StoreError: the dataset or tag does not exist.
+        StoreError: the dataset or tag does not exist, or several versions begin so.
         FormatError: the tag's log is damaged.
     """
     store = dataset_store(reference.store, reference.dataset)
@@ -114,19 +117,27 @@ def find_version(reference: Reference) -> tuple[Store, str]:
         return store, reference.name
     from tokenloom.storage.versions.tags import newest  # a job that names a version reads no tag
 
-    entry = newest(store, reference.name)
-    if entry is None:
+    if entry := newest(store, reference.name):
+        return store, entry.version
+    return store, begun_version(store, reference)
+
+
+def begun_version(store: Store, reference: Reference) -> str:
+    """Return the version whose beginning a reference names in place of a tag; raise StoreError unless there is one."""
+    begun = [name for name in store.names("versions") if name.startswith(reference.name)]
+    if not begun or not _BEGINNING.match(reference.name):
         raise StoreError(why_missing(store, reference))
-    return store, entry.version
+    if len(begun) > 1:
+        raise StoreError(
+            f"{reference}: {counted(len(begun), 'version')} begin so: {first_of(begun)}; write more digits"
+        )
+    return begun[0]
 
 
 def why_missing(store: Store, reference: Reference) -> str:
     """Return a message: `reference` names no version, and what lists those that can be named instead."""
     if not store.exists(""):
-        return (
-            f"{reference}: no dataset {reference.dataset!r} in {reference.store}; `tokenloom ls {reference.store}` "
-            "lists its datasets"
-        )
+        return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{nearest_names(store)}"
     from tokenloom.storage.versions.tags import tag_log  # only the message reads other tags
 
     tags = [tag for tag in store.names("tags") if tag_log(store, tag).numbers()]
@@ -136,8 +147,25 @@ def why_missing(store: Store, reference: Reference) -> str:
     kind = "version" if VERSION_PATTERN.match(reference.name) else "tag"
     return (
         f"{reference}: no {kind} {reference.name!r}; tags: {', '.join(tags) or 'none'}; `tokenloom ls {store.root}` "
-        "lists the versions, of 16 hexadecimal digits each"
+        "lists the versions, of 16 hexadecimal digits each; a beginning of 4 or more that no other has is enough"
     )
+
+
+def nearest_names(missing: Store) -> str:
+    """Return the end of a message about a missing folder: the closest name beside it, or all; "" if none is known.
+
+    The names are those in the nearest folder above it that has any.
+    """
+    above, _, name = str(missing.root).rpartition("/")
+    try:
+        while above and not above.endswith(":/"):
+            if names := open_store(above).names(""):
+                close = closest(name, names)
+                return f"; did you mean {above}/{close}?" if close else f"; {above} has: {first_of(names)}"
+            above, _, name = above.rpartition("/")
+    except StoreError:  # this user may not list it
+        pass
+    return ""
 
 
 def datasets_in(store: Store) -> list[str]:

@@ -39,7 +39,7 @@ from tokenloom.storage.verification.version_checks import (
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
-from tokenloom.storage.versions.references import dataset_store, parse_reference, why_missing
+from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
 from tokenloom.storage.versions.retirement import refuse_deleted
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, max_hash_of
@@ -217,9 +217,7 @@ def open_version(reference: str) -> OpenedVersion:
             raise_unless_damage(store, error)
             version = None
         else:
-            if entry is None:
-                raise StoreError(why_missing(store, parsed))
-            version = entry.version
+            version = entry.version if entry else begun_version(store, parsed)
     manifest = _manifest(store, version, damages) if version else None
     inputs = None
     if manifest is not None:

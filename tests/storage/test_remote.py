@@ -116,7 +116,7 @@ def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
 
 
 def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Published, s3_proxy: FaultyProxy) -> None:
-    for name in ("latest", published.manifest.version):
+    for name in ("latest", published.manifest.version, published.manifest.version[:6]):
         store, manifest = resolve(Reference(published.url, "data", name))
         assert isinstance(store, RemoteStore)
         assert manifest == published.manifest
@@ -139,7 +139,7 @@ def test_commands_print_the_same_for_remote_and_local_stores(published: Publishe
 
 
 def test_missing_dataset_tag_and_version_are_named(published: Published, s3_proxy: FaultyProxy) -> None:
-    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {published.url}; `tokenloom ls {published.url}` lists"):
+    with pytest.raises(StoreError, match=f"no dataset 'gnus' in {published.url}; {published.url} has: data"):
         resolve(Reference(published.url, "gnus", "latest"))
     with pytest.raises(StoreError, match="no tag 'prod'; tags: latest"):
         resolve(Reference(published.url, "data", "prod"))

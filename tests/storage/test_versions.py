@@ -121,6 +121,18 @@ def test_tag_and_version_name_the_same_manifest(tmp_path: Path) -> None:
         assert manifest.version == version
 
 
+def test_a_beginning_of_four_digits_names_the_only_version_that_has_it(tmp_path: Path) -> None:
+    first, second = "abcd1234" + "0" * 8, "abcd5678" + "0" * 8
+    publish(tmp_path, "news", first, "latest")
+    publish(tmp_path, "news", second, "abcd12")
+    for name, version in [("abcd1", first), (first[:15], first), ("abcd5", second), ("abcd12", second)]:
+        assert resolve(parse_reference(f"{tmp_path}/news@{name}"))[1].version == version  # a tag wins
+    with pytest.raises(StoreError, match=f"news@abcd: 2 versions begin so: {first}, {second}; write more digits"):
+        resolve(parse_reference(f"{tmp_path}/news@abcd"))
+    with pytest.raises(StoreError, match="no tag 'abc'; tags: abcd12, latest"):
+        resolve(parse_reference(f"{tmp_path}/news@abc"))
+
+
 def test_a_version_is_visible_once_its_manifest_is(tmp_path: Path) -> None:
     store = local_store(str(tmp_path), "news")
     store.replace(version_path(A, "train/000000.tok"), b"")
@@ -140,10 +152,12 @@ def test_a_missing_dataset_tag_or_version_is_named_with_what_lists_the_others(tm
     publish(tmp_path / "team", "news", A)
     wanted = {
         "team": f"{tmp_path}/team is a store, not a dataset; write {tmp_path}/team/NAME; it has: news",
-        "gnus": f"no dataset 'gnus' in {tmp_path}; `tokenloom ls {tmp_path}` lists its datasets",
+        "newz": f"no dataset 'newz' in {tmp_path}; did you mean {tmp_path}/news?",
+        "books": f"no dataset 'books' in {tmp_path}; {tmp_path} has: data, news, team",
+        "teem/news": f"no dataset 'news' in {tmp_path}/teem; did you mean {tmp_path}/team?",
         "data": f"no tag 'latest'; tags: none; `tokenloom ls {tmp_path}/data` lists",
         "news@test": f"no tag 'test'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions, of 16 hex",
-        f"news@{A[:8]}": f"no tag '{A[:8]}'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions",
+        "news@abc": f"no tag 'abc'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions",
     }
     with pytest.raises(StoreError, match=f"no version {B}; `tokenloom ls`"):
         resolve(Reference(str(tmp_path), "news", B))

@@ -217,10 +217,8 @@ def test_a_slash_at_the_end_of_a_dataset_is_ignored(project: Project) -> None:
 
 def test_a_rollback_to_a_version_that_does_not_exist_is_refused(project: Project) -> None:
     version = project.build()
-    assert "no version" in project.refused(1, "rollback", project.dataset, "--to", version[::-1])
-    assert "lists the versions, of 16 hexadecimal digits" in project.refused(
-        1, "rollback", project.dataset, "--to", version[:6]
-    )
+    for name in (version[::-1], version[:6][::-1]):
+        assert "lists the versions" in project.refused(1, "rollback", project.dataset, "--to", name)
 
 
 # ---- log and ls

@@ -12,7 +12,7 @@ from tokenloom.errors import StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_dataset
-from tokenloom.storage.versions.references import dataset_store
+from tokenloom.storage.versions.references import dataset_store, nearest_names
 from tokenloom.tasks.retention.policy import Policy
 from tokenloom.tasks.retention.usage import DatasetUsage, measure
 from tokenloom.wording import counted, shown_bytes
@@ -66,7 +66,7 @@ def _datasets(store: str, folder: Store) -> list[Store]:
     found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, folder.names("")))]
     found = [each for each in found if is_dataset(each)]
     if not found:
-        raise StoreError(f"{store}: no such store or dataset; a build creates it")
+        raise StoreError(f"{store}: no such store or dataset; a build creates it{nearest_names(folder)}")
     return found
 
 

@@ -18,7 +18,7 @@ from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
-from tokenloom.storage.versions.references import dataset_store
+from tokenloom.storage.versions.references import dataset_store, nearest_names
 from tokenloom.storage.versions.tags import TagEntry
 from tokenloom.wording import shortened, shown_bytes, shown_time
 
@@ -90,7 +90,7 @@ def run(store: str, out: Output) -> DatasetsResult | VersionsResult:
     folder = open_store(store)
     names = set(folder.names(""))
     if not names and not folder.exists(""):
-        raise StoreError(f"{store}: no such store or dataset; a build creates it")
+        raise StoreError(f"{store}: no such store or dataset; a build creates it{nearest_names(folder)}")
     if names & {"versions", "tags"}:
         return _list_versions(folder, out)
     return _list_datasets(folder, sorted(filter(NAME_PATTERN.match, names)), out)
