@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import subprocess
 import sys
@@ -67,6 +68,7 @@ def expected_batch(oracle: Oracle, samples: list[int], positions: list[int]) -> 
 # ---- the global sequence, and the contents of batches
 
 
+@pytest.mark.filterwarnings("ignore:a step of all ranks takes")  # more than an epoch has
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_ranks_together_read_the_global_sequence_for_any_world_size(reference: str, order: str, packing: str) -> None:
@@ -427,6 +429,7 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
         ({"rank": 2, "world_size": 2}, r"rank 2 of 2 \(arguments\)"),
         ({"rank": -1, "world_size": 2}, "rank must be at least 0, not -1"),
         ({"rank": 0, "world_size": 0}, "world_size must be at least 1, not 0"),
+        ({"device": "gpu"}, "torch has no device 'gpu': \"cuda\" or "),
         ({"rank": 0, "world_size": 1, "mesh": object()}, "pass mesh, or rank and world_size, not both"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -444,6 +447,28 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="device cuda: torch finds no CUDA device on this machine"):
             TokenLoader(data, 2, device="cuda")
+
+
+def test_a_step_of_more_samples_than_an_epoch_has_warns_that_it_repeats_some(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=16)
+    TokenLoader(data, len(data))
+    TokenLoader(data, len(data) + 1, num_epochs=1, drop_last=False)  # padded
+    message = f"takes {2 * len(data)} samples, and there are {len(data)}: it repeats"
+    with pytest.warns(UserWarning, match=message) as caught:
+        TokenLoader(data, len(data), rank=0, world_size=2)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_an_argument_of_torchs_dataloader_is_refused_with_what_takes_its_place(reference: str) -> None:
+    data, ours = TokenDataset(reference, seq_len=16), inspect.signature(TokenLoader).parameters
+    of_torch = inspect.signature(torch.utils.data.DataLoader).parameters.keys() - ours - {"dataset"}
+    assert {"num_workers", "shuffle", "pin_memory"} <= of_torch
+    for name in of_torch:
+        for loader in (TokenLoader, EvaluationPass):
+            with pytest.raises(TypeError, match=f"{name} is an argument of torch's DataLoader, not of this loader: "):
+                loader(data, 2, **{name: None})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sead'"):
+        TokenLoader(data, 2, sead=1)  # type: ignore[call-arg]
 
 
 def test_integers_of_numpy_are_accepted_and_the_state_stays_json(reference: str) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import SupportsIndex
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, SupportsIndex, TypeVar
+
+_Self = TypeVar("_Self")
+_Parameters = ParamSpec("_Parameters")
 
 
 def checked_int(name: str, value: SupportsIndex, minimum: int = 0, end: int = 2**63) -> int:
@@ -30,3 +34,30 @@ def checked_choice(name: str, value: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return str(value)
+
+
+_WORKERS = "threads make batches ahead: prefetch is how many, and io_threads read files"
+_ORDER = 'order="block", "full" or "sequential", and seed, decide which sample comes when'
+_PINNED = 'device="cuda" copies each batch from pinned memory'
+#: What takes the place of arguments of torch's DataLoader.
+_INSTEAD = (
+    dict.fromkeys(["num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context"], _WORKERS)
+    | dict.fromkeys(["timeout", "worker_init_fn"], _WORKERS)
+    | dict.fromkeys(["shuffle", "sampler", "batch_sampler", "generator", "in_order"], _ORDER)
+    | dict.fromkeys(["pin_memory", "pin_memory_device"], _PINNED)
+    | {"collate_fn": "samples have one length; `fields` of the dataset adds to a batch"}
+)
+
+
+def refuses_dataloader_arguments(
+    init: Callable[Concatenate[_Self, _Parameters], None],
+) -> Callable[Concatenate[_Self, _Parameters], None]:
+    """Return an `__init__` whose TypeError for an argument of torch's DataLoader says what takes its place."""
+
+    @wraps(init)
+    def checked(self: _Self, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
+        for name in kwargs.keys() & _INSTEAD.keys():
+            raise TypeError(f"{name} is an argument of torch's DataLoader, not of this loader: {_INSTEAD[name]}")
+        init(self, *args, **kwargs)
+
+    return checked

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
@@ -14,7 +15,7 @@ import numpy as np
 
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.agreement import compare_ranks
-from tokenloom.reader.arguments import checked_int
+from tokenloom.reader.arguments import checked_int, refuses_dataloader_arguments
 from tokenloom.reader.dataset import DatasetOptions
 from tokenloom.reader.feeding.host_feed import HostFeed, torch_device
 from tokenloom.reader.feeding.prefetch import Prefetcher
@@ -29,7 +30,7 @@ from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams import OrderOptions, RankOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
-from tokenloom.wording import shown_bytes
+from tokenloom.wording import counted, shown_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,7 @@ class TokenLoader:
         ValueError: an argument is out of range, or there are no samples.
     """
 
+    @refuses_dataloader_arguments
     def __init__(
         self,
         source: SampleSource,
@@ -126,6 +128,13 @@ class TokenLoader:
         self.device = torch_device(device)
         self.ranks = find_ranks(rank, world_size, mesh, dims)
         self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
+        num_samples = self.stream.num_samples
+        if num_samples is not None and self.steps.samples > num_samples != self.steps.end:
+            warnings.warn(
+                f"a step of all ranks takes {counted(self.steps.samples, 'sample')}, and there are {num_samples:,}: it "
+                "repeats some of them; use a smaller batch_size",
+                stacklevel=3,
+            )
         self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
         self.prefetch = default if prefetch is None else checked_int("prefetch", prefetch)

@@ -48,7 +48,7 @@ class ArrayPool(Generic[Number]):
 def torch_device(device: str | int | torch.device | None) -> torch.device | None:
     """Return the device of torch that a name means, or None for "numpy": arrays, which need no torch.
 
-    Raises ValueError if the machine has no such device, ModuleNotFoundError if torch is not installed.
+    Raises ValueError if torch or the machine has no such device, ModuleNotFoundError if torch is not installed.
     """
     if device == "numpy":
         return None
@@ -57,7 +57,12 @@ def torch_device(device: str | int | torch.device | None) -> torch.device | None
     except ModuleNotFoundError as error:
         message = 'tensors need torch: pip install torch, or pass device="numpy" for batches of numpy arrays'
         raise ModuleNotFoundError(message, name="torch") from error
-    found = torch.device("cpu" if device is None else device)
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(
+            f'torch has no device {device!r}: "cuda" or "cuda:1" is a GPU, "mps" that of a Mac; "numpy" gives arrays'
+        ) from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
     return found
