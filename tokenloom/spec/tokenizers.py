@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.storage.formats.manifest import given_options
-from tokenloom.wording import did_you_mean, near_miss
+from tokenloom.wording import closest, did_you_mean, near_miss
 
 MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
 
@@ -76,6 +76,16 @@ def tiktoken_names() -> list[str]:
     return [*sorted(list_encoding_names()), *_NAMED_FILES]
 
 
+def _named_instead(name: str, allowed: Sequence[str]) -> str:
+    """Return the allowed names, preceded by the closest one, or by the encoding of the model with such a name."""
+    from tiktoken.model import MODEL_TO_ENCODING
+
+    model = closest(name, [*allowed, *MODEL_TO_ENCODING])
+    if model is None or model in allowed:
+        return did_you_mean(name, allowed)
+    return f"{model} has the encoding {MODEL_TO_ENCODING[model]}. Allowed: {', '.join(allowed)}"
+
+
 class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
@@ -119,7 +129,7 @@ class TiktokenTokenizer(_WithBackend):
         if self.encoder or self.pattern or self.special_tokens:
             raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
         if self.name not in (known := tiktoken_names()):
-            raise ValueError(f"tiktoken has no encoding {self.name!r}. {did_you_mean(self.name, known)}")
+            raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, known)}")
 
     def _check_files(self) -> None:
         if self.encoder is None and self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
@@ -215,7 +225,7 @@ def expand_short_name(value: Any) -> Any:
         raise ValueError(f"{value} is read from a file: write {{kind: tiktoken, name: {value}, ranks: {file}}}")
     if value not in _SHORT:
         raise ValueError(
-            f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for a model on the Hugging Face Hub, "
+            f"not the name of a tokenizer. {_named_instead(value, list(_SHORT))}; for a model on the Hugging Face Hub, "
             "write {kind: huggingface, name: org/model}"
         )
     return dict(_SHORT[value])
