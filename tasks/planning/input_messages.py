@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -13,8 +14,9 @@ from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import match
 from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
-from tokenloom.wording import counted
+from tokenloom.wording import counted, first_of
 
+_HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])", re.IGNORECASE)  # in a path
 _TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
 _MAX_LOOKED, _MAX_LOOKED_REMOTELY = 100, 12  # folders of a source; in a store, each look is three requests
 _NAMED_TABLES = 3
@@ -44,9 +46,26 @@ def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterat
 
 def input_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield what a person should know of input files before they are read, one line each."""
+    yield from _held_out_messages(inputs)
     yield from _header_messages(inputs)
     yield from table_messages(inputs)
     yield from _token_messages(inputs)
+
+
+def _held_out_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
+    """Yield a warning for each source with files named as data to evaluate on, unless the build has no others."""
+    named: dict[str, list[str]] = {}
+    for file in inputs:
+        if _HELD_OUT.search(file.path) and "split" not in file.options:
+            named.setdefault(file.source, []).append(file.path)
+    if sum(map(len, named.values())) == len(inputs):
+        return
+    for source, paths in named.items():
+        yield (
+            f"source {source}: {first_of(paths, 3)}: named as data to evaluate on, but splits are shares of all "
+            f'documents, so most of it goes to train; leave_out: ["{paths[0]}"] leaves it out, and a spec of its own '
+            "makes it a dataset"
+        )
 
 
 def _header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:

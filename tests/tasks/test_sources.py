@@ -23,10 +23,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import local_store, make_spec, write_parquet
+from tests.builders.datasets import local_store, make_spec, write_jsonl, write_parquet
 from tests.counts import count
 from tokenloom.errors import InputError
-from tokenloom.tasks.planning.input_messages import table_messages
+from tokenloom.tasks.planning.input_messages import input_messages, table_messages
 from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
 from tokenloom.tasks.sources import parquet as parquet_module
@@ -207,6 +207,24 @@ def test_a_table_is_named_since_rows_that_it_deleted_are_read(mark: str, name: s
         (table / mark).write_text("{}")
         (message,) = table_messages(inputs)
         assert f"{table} is a table of {name}: every file that matches is read" in message
+
+
+def test_files_named_as_data_to_evaluate_on_are_named_beside_others(tmp_path: Path) -> None:
+    for name in (
+        "train.jsonl",
+        "latest.jsonl",
+        "contest/valids.jsonl",
+        "wiki.Test.jsonl",
+        "dev/1.jsonl",
+        "a_val_0.jsonl",
+    ):
+        write_jsonl(tmp_path / name, [name])
+    for pattern, named in {"**/*": "a_val_0.jsonl, dev/1.jsonl, wiki.Test.jsonl", "wiki*": "", "*t*n*": ""}.items():
+        spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": f"{tmp_path}/{pattern}.jsonl"}])
+        messages = list(input_messages(find_inputs(spec, local_store(spec.store, spec.dataset))[0]))
+        assert [message.startswith(f"source jsonl-0: {named}: named as data to eval") for message in messages] == (
+            [True] if named else []
+        )
 
 
 def test_a_table_is_named_however_deep_its_partitions_and_so_are_several(tmp_path: Path) -> None:

@@ -121,6 +121,14 @@ def test_ids_around_documents_are_those_of_the_tokenizer(tmp_path: Path) -> None
     assert sorted(documents_of(spec)) == [[1, 1, 6, _EOT], [1, 5, _EOT], [1, 7, _EOT]]
 
 
+@pytest.mark.parametrize("suffix", ["", ".idx"])
+def test_a_prefix_names_the_same_version_as_its_bin(tmp_path: Path, suffix: str) -> None:
+    path = write_megatron(tmp_path / "in_text_document", [[[5, _EOT]]])
+    prefix = f"{path.with_suffix('')}{suffix}"
+    planned = [plan_directly(tokens_spec(tmp_path, each, 9), 1)[0] for each in (prefix, path)]
+    assert planned[0].version == planned[1].version
+
+
 def test_the_content_of_a_document_is_the_hash_of_its_ids(tmp_path: Path) -> None:
     path = write_megatron(tmp_path / "in", [[[5, 6, _EOT]]])
     spec = tokens_spec(tmp_path, path, 70_000)

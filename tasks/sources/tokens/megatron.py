@@ -14,8 +14,10 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from tokenloom.errors import InputError
+from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s
 from tokenloom.tasks.sources.base import REPAIR
+from tokenloom.tasks.sources.files.finding import FoundFile
 from tokenloom.tasks.sources.files.opening import input_bytes, open_input
 from tokenloom.tasks.sources.tokens.base import INDEX, Side, read_values
 from tokenloom.tasks.sources.tokens.indexed import IndexedFormat, Layout
@@ -54,6 +56,11 @@ class Format(IndexedFormat):
 
     name = "megatron"
     suffix = ".bin"
+
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """See TokenFormat.files; a path may be the prefix alone, as Megatron's own options are."""
+        is_prefix = not path.endswith((self.suffix, "*"))
+        return super().files(path.removesuffix(".idx") + self.suffix if is_prefix else path, leave_out)
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""
