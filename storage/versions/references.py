@@ -10,7 +10,7 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.versions.published import load_manifest
+from tokenloom.storage.versions.published import is_published, load_manifest
 from tokenloom.wording import closest, counted, first_of
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
@@ -124,8 +124,9 @@ def find_version(reference: Reference) -> tuple[Store, str]:
 
 def begun_version(store: Store, reference: Reference) -> str:
     """Return the version whose beginning a reference names in place of a tag; raise StoreError unless there is one."""
-    begun = [name for name in store.names("versions") if name.startswith(reference.name)]
-    if not begun or not _BEGINNING.match(reference.name):
+    names = store.names("versions") if _BEGINNING.match(reference.name) else []
+    begun = [name for name in names if name.startswith(reference.name) and is_published(store, name)]
+    if not begun:
         raise StoreError(why_missing(store, reference))
     if len(begun) > 1:
         raise StoreError(
