@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
@@ -30,7 +29,7 @@ from tokenloom.reader.shards.batch_format import Batch
 from tokenloom.reader.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams import OrderOptions, RankOptions, SampleSource, make_stream
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
-from tokenloom.wording import counted, shown_bytes
+from tokenloom.wording import shown_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -128,13 +127,7 @@ class TokenLoader:
         self.device = torch_device(device)
         self.ranks = find_ranks(rank, world_size, mesh, dims)
         self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
-        num_samples = self.stream.num_samples
-        if num_samples is not None and self.steps.samples > num_samples != self.steps.end:
-            warnings.warn(
-                f"a step of all ranks takes {counted(self.steps.samples, 'sample')}, and there are {num_samples:,}: it "
-                "repeats some of them; use a smaller batch_size",
-                stacklevel=3,
-            )
+        self.steps.warn_of_repeats(self.stream.num_samples)
         self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
         self.prefetch = default if prefetch is None else checked_int("prefetch", prefetch)

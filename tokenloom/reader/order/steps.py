@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,15 @@ class Steps:
                 f"{counted(max(0, self.end - position), 'sample')} are too few for a step of "
                 f"{counted(self.batch_size, 'sample')} on {counted(self.ranks.world_size, 'rank')}: "
                 "use a smaller batch_size, more epochs, or drop_last=False"
+            )
+
+    def warn_of_repeats(self, num_samples: int | None) -> None:
+        """Warn if a step takes more samples than an epoch has, from more than one epoch."""
+        if num_samples is not None and self.samples > num_samples != self.end:
+            warnings.warn(
+                f"a step of all ranks takes {counted(self.samples, 'sample')}, and there are {num_samples:,}: it "
+                "repeats some of them; use a smaller batch_size",
+                stacklevel=4,  # who makes the loader
             )
 
     def after(self, position: int, num_steps: int) -> int:
