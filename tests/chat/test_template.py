@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jinja2
 import pytest
 
 from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.limits import with_text
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation, SpecError
 
@@ -92,6 +94,54 @@ def test_a_template_that_is_not_valid_is_an_error_of_the_spec(template: str, pro
     with pytest.raises(SpecError, match="repair it, or give another") as caught:
         ChatTemplate(ChatDefinition(template))
     assert problem in str(caught.value)
+
+
+_NO_TEXT = [
+    "{{ messages[0].content.title }}",
+    "{{ messages[0].items }}",
+    "{{ [messages[0].content.title] }}",
+    "{{ {'a': [messages[0].get]} }}",
+    "{{ 'x' ~ messages[0].content.title }}",
+    "{{ messages[0].content.title | string }}",
+    "{{ messages[0].content.title | upper }}",
+    "{{ [messages[0].content.title] | join }}",
+    "{{ '%s' % messages[0].content.title }}",
+    "{{ '%s' | format(messages[0].content.title) }}",
+    "{{ '{}'.format(messages[0].content.title) }}",
+    "{{ raise_exception }}",
+    "{{ range }}{{ range(3) }}",
+    "{{ messages | map(attribute='role') }}",
+    "{{ messages[0].keys() }}",
+    "{{ namespace(a=1) }}",
+    "{{ cycler('a', 'b') }}",
+    "{% for one in messages %}{{ loop }}{% endfor %}",
+    "{% macro f() %}{% endmacro %}{{ f }}",
+]
+
+
+@pytest.mark.parametrize("template", _NO_TEXT)
+def test_a_template_that_writes_an_object_is_refused(template: str) -> None:
+    with pytest.raises(BadConversation, match=r"it writes an object of type \w+, which has no text"):
+        _render(template)
+    if ".title" in template:
+        with pytest.raises(BadConversation, match=r"has no text: write title\(\), with brackets"):
+            _render(template)
+    environment = jinja2.Environment(finalize=with_text)
+    if "{{ messages" in template and "|" not in template:
+        with pytest.raises(jinja2.TemplateError, match="it writes an object"):
+            environment.from_string(template).render(messages=_MESSAGES)
+
+
+def test_values_that_have_a_text_of_their_own_are_written_as_transformers_writes_them() -> None:
+    template = "{{ 1 }} {{ 1.5 }} {{ true }} {{ none }} {{ nothing }} {{ ['a', {'b': 1, 'c': none}] }} {{ (1, 'a') }}"
+    assert _render(template) == "1 1.5 True None  ['a', {'b': 1, 'c': None}] (1, 'a')"
+
+
+@pytest.mark.parametrize("pattern", ["%s", "%d %-s", "%Es", "%10s", "%%%s"])
+def test_a_date_that_depends_on_the_time_zone_is_refused(pattern: str) -> None:
+    with pytest.raises(BadConversation, match=r"strftime_now\('%s'\) depends on the time zone of the machine"):
+        _render(f"{{{{ strftime_now('{pattern}') }}}}", date="2026-11-25")
+    assert _render("{{ strftime_now('%%s %d %b %Y%Z') }}", date="2026-11-25") == "%s 25 Nov 2026"
 
 
 _LONG = "{% set t = 'a' * 15000000 %}"

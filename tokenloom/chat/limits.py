@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
-from jinja2 import TemplateError, pass_context
+from jinja2 import TemplateError, Undefined, pass_context
 from jinja2.runtime import Context
 
 MAX_ROUNDS = 200_000  # of loops and calls of macros, and a thousand more for each message
@@ -35,8 +35,26 @@ _SLOWLY = 256  # of work for a character or an item that these filters read
 _RESIZING = {"center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes"}
 
 
+_VALUES = (str, int, float, type(None), Undefined)
+
+
 class LimitError(TemplateError):
     """A template exceeds a limit."""
+
+
+def with_text(value: Any) -> Any:
+    """Return a value that a template writes: text, a number, a boolean, none, or lists and mappings of them.
+
+    Raises TemplateError for any other, whose text may be a place in memory, which differs from run to run.
+    """
+    if isinstance(value, _CONTAINERS):
+        for one in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+            with_text(one)
+    elif not isinstance(value, _VALUES):
+        name = getattr(value, "__name__", "")
+        hint = f": write {name}(), with brackets" if callable(value) and name.isidentifier() else ""
+        raise TemplateError(f"it writes an object of type {type(value).__name__}, which has no text{hint}")
+    return value
 
 
 class Budget:
@@ -142,9 +160,9 @@ class Budget:
 
 
 def _size(value: Any, limit: int) -> int:
-    """Return about how many characters a value has as text; it may stop above `limit`."""
+    """Return about how many characters a value has as text; it may stop above `limit`. See with_text."""
     if not isinstance(value, _CONTAINERS):
-        return len(value) if isinstance(value, str) else 1
+        return len(value) if isinstance(with_text(value), str) else 1
     total, pending = 0, [value]
     while pending and total <= limit:
         one = pending.pop()
@@ -156,6 +174,7 @@ def _size(value: Any, limit: int) -> int:
             elif isinstance(part, _CONTAINERS):
                 pending.append(part)
             else:
+                with_text(part)
                 total += 1
     return total
 
@@ -260,7 +279,7 @@ def counted_filter(budget: Budget, name: str, function: Callable[..., Any]) -> C
             budget.read(value)
         if name in _SLOW and len(args) > place and isinstance(args[place], (*_TEXTS, *_SIZED)):
             budget.take_work(_SLOWLY * len(args[place]))
-        if name in _WRITING and len(args) > place and isinstance(args[place], _CONTAINERS):
+        if name in _WRITING and len(args) > place:
             budget.check(_size(args[place], budget.items))
         return budget.made(function(*args, **kwargs))
 

@@ -7,6 +7,7 @@ random.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -47,6 +48,7 @@ from tokenloom.chat.limits import (
     comparing_test,
     counted_filter,
     held_filter,
+    with_text,
     without_context,
 )
 
@@ -73,6 +75,7 @@ _SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
 _PLAIN = frozenset([bool, int, str])  # types of values that the sandbox need not look at
 _MAX_FREE = 1000  # characters of a sum that take no time that matters
 _MAX_KNOWN = 10_000  # answers of the sandbox that are remembered
+_DIRECTIVE = re.compile(r"%[-_0^#+\d]*[EO]?(.)", re.DOTALL)  # of strftime, with what it takes of the C library
 _OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
 
 
@@ -102,7 +105,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         generation: Callable[[str, tuple[Any, ...]], str],
         date: str | None,
     ) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+        extensions = [Generation, jinja2.ext.loopcontrols]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, finalize=with_text, extensions=extensions)
         self.budget, self.written = budget, budget.text
         self._are_safe: dict[tuple[type, str], bool] = {}
         for name in _LEFT_OUT:
@@ -274,8 +278,7 @@ def to_json(
 
 def _raising(budget: Budget) -> Callable[[Any], str]:
     def raise_exception(message: Any) -> str:
-        budget.written(message)
-        raise TemplateError(str(message))
+        raise TemplateError(budget.text(message))
 
     return raise_exception
 
@@ -286,6 +289,8 @@ def _clock(date: str | None) -> Callable[[str], str]:
             raise DateError("it asks for the present day (strftime_now)")
         if len(pattern) > 1000 or WIDE_FIELD.search(pattern):
             raise LimitError("strftime_now has a width of five digits or more, or a thousand characters")
+        if any(match[1] == "s" for match in _DIRECTIVE.finditer(pattern)):
+            raise TemplateError("strftime_now('%s') depends on the time zone of the machine; remove %s")
         return datetime.fromisoformat(date).strftime(pattern)
 
     return strftime_now
