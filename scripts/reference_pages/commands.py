@@ -17,7 +17,8 @@ _HEAD = """\
 This page lists every command of `tokenloom`, its arguments and options, and what its exit codes mean.
 `tokenloom COMMAND --help` prints the same.
 
-Options can't be shortened. A command writes its result to stdout, and its messages and errors to stderr.
+Options can't be shortened. A command writes its result to stdout, and its messages and errors to stderr: on a terminal
+with the place, the rule and the next step of an error on lines of their own, elsewhere on one line.
 """
 _JSON = """\
 ## Options of every command

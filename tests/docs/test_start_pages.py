@@ -33,7 +33,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiktoken_cache", "one_thread")
-@pytest.mark.parametrize("pages", [["first-dataset", "first-training"], ["../guides/first-conversations"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "pages", [["first-dataset", "first-training"], ["../guides/first-conversations"]], ids=" ".join
+)
 def test_the_pages_can_be_followed(pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))

@@ -22,7 +22,12 @@ from tests.docs.sessions import run_program, run_session
 
 _ROOT = Path(__file__).parents[2]
 #: The pages on training, in the order in which their code runs.
-TRAINING_PAGES = ["docs/guides/training.md", "docs/start/resuming.md", "docs/guides/packing.md", "docs/guides/trainers.md"]
+TRAINING_PAGES = [
+    "docs/guides/training.md",
+    "docs/start/resuming.md",
+    "docs/guides/packing.md",
+    "docs/guides/trainers.md",
+]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
 

@@ -66,7 +66,9 @@ def test_a_page_has_the_same_headings_lists_and_tables_as_on_github(
         place = page.relative_to(pages)
         folder = place.parent if place.stem == "index" else place.with_suffix("")
         built = documents[(folder / "index.html").as_posix()]
-        (tmp_path / "page.html").write_text(f"<article>{reader.render(_FRONT_MATTER.sub('', page.read_text('utf-8')))}</article>", "utf-8")
+        (tmp_path / "page.html").write_text(
+            f"<article>{reader.render(_FRONT_MATTER.sub('', page.read_text('utf-8')))}</article>", "utf-8"
+        )
         github = Document(tmp_path / "page.html")
         counts = {tag: (github.tags[tag], built.tags[tag]) for tag in _COMPARED}
         if found := {tag: both for tag, both in counts.items() if both[0] != both[1]}:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeGuard
 
+from tokenloom.cli.error_lines import write_error
 from tokenloom.cli.exit_codes import FAILED, INTERRUPTED, TERMINATED
 from tokenloom.cli.output import json_text
 from tokenloom.cli.parser import UsageError
@@ -60,8 +61,13 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     elif isinstance(error, TokenloomError):
         code = error.exit_code
     elif not _is_of_system(error):
-        suffix = " (--debug shows where)"
-    sys.stderr.write(f"{prefix}{message}{suffix}\n")
+        suffix = "--debug shows where"
+    if sys.stderr.isatty() and not isinstance(error, KeyboardInterrupt):
+        usage = prefix.rpartition("\n")[0]
+        sys.stderr.write(f"{usage}\n" if usage else "")
+        write_error(message, suffix)
+    else:
+        sys.stderr.write(f"{prefix}{message}{suffix and f' ({suffix})'}\n")
     if as_json:
         value: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": code}
         if isinstance(error, GateFailed):
