@@ -107,6 +107,7 @@ STYLES = {
     "thinking": _THINKING,
     "channels": _CHANNELS,
 }
+STOPS = {"next": ("<|user|>", "<|observation|>")}  # of a spec, where a header of a message ends a turn
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 
 

@@ -395,7 +395,7 @@ def test_gates_of_conversations_pass_and_fail(tmp_path: Path) -> None:
     with pytest.raises(GateFailed) as error:
         build(spec)
     assert [(gate["name"], gate["passed"]) for gate in error.value.gates] == [(name, False) for name in failing]
-    assert "2 of 3 turns of the assistant end without one" in str(error.value)
+    assert "3 of 3 turns of the assistant end without one" in str(error.value)
     assert "2 of 2 conversations begin with two" in str(error.value)
     assert "found 1 of 3 conversations" in str(error.value)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders.chat_styles import NAMES, SPECIAL, STYLES, template, tokenizer_json
+from tests.builders.chat_styles import NAMES, SPECIAL, STOPS, STYLES, template, tokenizer_json
 from tests.counts import count, full_only
 from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
@@ -75,7 +75,10 @@ def small_tokenizer(kind: str = "plain") -> ReferenceTokenizer:
 @lru_cache
 def encoder_of(style: str, generation: bool = False, kind: str = "plain", in_content: str = "text") -> ChatEncoder:
     definition = ChatDefinition(
-        template(style, generation=generation), special_tokens=NAMES, special_tokens_in_content=in_content
+        template(style, generation=generation),
+        special_tokens=NAMES,
+        stop_tokens=STOPS.get(style, ()),
+        special_tokens_in_content=in_content,
     )
     return ChatEncoder(definition, small_tokenizer(kind))
 

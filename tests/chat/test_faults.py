@@ -105,7 +105,9 @@ class Maker:
 
     def make(self, template: str, conversation: dict[str, Any]) -> Made:
         """Return a conversation's ids and classes."""
-        encoder = ChatEncoder(ChatDefinition(template, special_tokens={"bos_token": "<bos>"}), self.tokenizer)
+        stops = ("<|user|>", "<|observation|>") if template == OBSERVING else ()
+        definition = ChatDefinition(template, special_tokens={"bos_token": "<bos>"}, stop_tokens=stops)
+        encoder = ChatEncoder(definition, self.tokenizer)
         encoded = encoder.encode([encoder.render(canonical(conversation))], _UINT32)
         assert encoded.tokens[-1] == self.tokenizer.eot_id
         assert encoded.classes[-1] == 0

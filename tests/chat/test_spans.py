@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.builders.chat_styles import NAMES, template
+from tests.builders.chat_styles import NAMES, STOPS, template
 from tests.chat.test_encoding import CONVERSATIONS, encoder_of, small_tokenizer
 from tests.counts import count
 from tokenloom.chat.conversation import canonical
@@ -74,8 +74,8 @@ def test_marks_alone_show_what_blocks_of_generation_say(conversation: tuple[str,
     mine, theirs = _learned_places(marked), _learned_places(said)
     assert mine <= theirs  # nothing else is learned
     written = [message.get(name, "a") for message in messages for name in ("content", "reasoning_content")]
-    # Tokens that are found in messages get no marks. A template without a generation prompt leaves white space out.
-    if style != "instruct" and all(one.strip() and not re.search("</?t", one) for one in written):
+    # Tokens that are found in messages get no marks.
+    if all(one.strip() and not re.search("</?t", one) for one in written):
         assert {place for place in theirs - mine if not said.text[place].isspace()} == set()
 
 
@@ -98,11 +98,70 @@ def _learned_places(rendered: Rendered) -> set[int]:
 )
 def test_each_style_of_template(style: str, learned: list[str], generation: bool) -> None:
     messages = [USER, ASSISTANT, {**USER, "content": "well"}, {**ASSISTANT, "content": "bye"}]
-    rendered = _render(template(style, generation=generation), messages)
+    rendered = _render(template(style, generation=generation), messages, stop_tokens=STOPS.get(style, ()))
     assert _learned(rendered) == learned
     assert _learned(rendered, "last") == learned[1:]
     assert rendered.num_turns == 2
     assert rendered.num_ended == sum(text.endswith(">") for text in learned)
+
+
+_NO_PROMPT = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+
+
+@pytest.mark.parametrize("before", [[], [USER], [USER, ASSISTANT, {"role": "tool", "content": "1"}]])
+@pytest.mark.parametrize("said", ["\n\n cat", "<think>\nOkay</think>\n\nHi", " <think>why", "", " \n"])
+def test_a_turn_without_a_generation_prompt_begins_after_its_header(said: str, before: list[dict[str, Any]]) -> None:
+    rendered = _render(_NO_PROMPT, [*before, ASSISTANT | {"content": said}, USER])
+    assert _learned(rendered)[-1] == f"{said}<|im_end|>"
+    assert rendered.num_ended == rendered.num_turns
+
+
+def test_a_prompt_that_differs_from_the_header_in_white_space_is_none() -> None:
+    text = "{% for m in messages %}{{ '\n' + m.role.upper() + ': ' + m.content + '</s>' }}{% endfor %}"
+    text += "{% if add_generation_prompt %}{{ '\n\nASSISTANT:' }}{% endif %}"
+    assert _learned(_render(text, [USER, ASSISTANT, USER, ASSISTANT | {"content": " a"}])) == ["hello</s>", " a</s>"]
+
+
+def test_all_of_a_call_is_learned_without_a_generation_prompt() -> None:
+    text = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}{% else %}"
+        "{% if m.tool_calls %}{{ '<|call|>[' }}{% for c in m.tool_calls %}{{ '{\"name\": \"' + c.function.name }}"
+        "{{ '\", \"arguments\": ' }}{{ c.function.arguments | tojson }}{{ '}' }}{% endfor %}{{ ']' }}"
+        "{% else %}{{ m.content }}{% endif %}{{ '</s>' }}{% endif %}{% endfor %}"
+    )
+    calling = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    expected = '<|call|>[{"name": "get", "arguments": {"n": 5}}]</s>'
+    assert _learned(_render(text, [USER, calling, USER, ASSISTANT])) == [expected, "hello</s>"]
+    assert _learned(_render(text.replace("</s>", ""), [USER, calling, USER, ASSISTANT])) == [expected[:-4], "hello"]
+
+
+def test_a_turn_ends_with_the_last_special_token_before_the_next_header() -> None:
+    text = (
+        "{% for m in messages %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}{{ '<|end|>response<|channel|>' "
+        "if m.role == 'assistant' }}{{ '<|eot|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    )
+    expected = "<|message|>hello<|end|>response<|channel|><|eot|>"
+    rendered = _render(text, [USER, ASSISTANT, USER, ASSISTANT | {"content": ""}])
+    assert _learned(rendered) == [expected, expected.replace("hello", "")]
+    assert rendered.num_ended == 2
+
+
+def test_a_turn_without_content_ends_after_its_reasoning() -> None:
+    messages = [USER, ASSISTANT | {"content": "", "reasoning_content": "why"}]
+    learned = "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>"
+    rendered = _render(template("channels", generation=False), messages)
+    assert (_learned(rendered), rendered.num_ended) == ([f"{learned}<|ret|>"], 1)
+    rendered = _render(template("channels", generation=False), [*messages, USER])
+    assert (_learned(rendered), rendered.num_ended) == ([f"{learned}<|end|>"], 1)
+
+
+@pytest.mark.parametrize("user", ["<|im_start|>user\n", "<|user|>"])
+def test_the_token_that_begins_the_next_header_ends_no_turn(user: str) -> None:
+    heads = f"{{'user': '{user}', 'assistant': '<|assistant|>'}}".replace("\n", "\\n")
+    text = f"{{% set heads = {heads} %}}{{% for m in messages %}}{{{{ heads[m.role] + m.content }}}}{{% endfor %}}"
+    rendered = _render(text, [USER, ASSISTANT, USER, ASSISTANT])
+    assert (_learned(rendered), rendered.num_turns, rendered.num_ended) == (["hello", "hello"], 2, 0)
 
 
 def test_a_block_of_generation_may_set_the_variable_of_its_loop() -> None:
@@ -166,8 +225,9 @@ def test_a_turn_whose_calls_the_template_leaves_out_ends_as_one_without_content(
     text += end + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     call = {"type": "function", "function": {"name": "f", "arguments": {}}}
     messages = [USER, ASSISTANT | {"content": "", "tool_calls": [call]}, {"role": "tool", "content": "1"}, ASSISTANT]
-    assert _learned(_render(text, messages)) == ["<|im_end|>", "hello<|im_end|>"]
-    assert _learned(_render(text, messages[:2])) == ["<|im_end|>"]
+    last = f"\n{end[4:11]}" if end else ""  # what is written where nothing follows is of the last turn
+    assert _learned(_render(text, messages)) == ["<|im_end|>", f"hello<|im_end|>{last}"]
+    assert _learned(_render(text, messages[:2])) == [f"<|im_end|>{last}"]
 
 
 @pytest.mark.parametrize("generation", [False, True])
@@ -192,7 +252,8 @@ def test_a_loop_of_tools_is_one_last_turn() -> None:
 
 def test_the_stop_tokens_of_the_spec_end_a_turn() -> None:
     text = "{% for m in messages %}{{ m.role }}: {{ m.content }} END\n{% endfor %}"
-    assert _learned(_render(text, [USER, ASSISTANT])) == ["hello"]
+    rendered = _render(text, [USER, ASSISTANT])
+    assert (_learned(rendered), rendered.num_ended) == (["hello END"], 0)
     rendered = _render(text, [USER, ASSISTANT], stop_tokens=("END",))
     assert _learned(rendered) == ["hello END"]
     assert rendered.num_ended == 1

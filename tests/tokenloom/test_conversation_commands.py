@@ -91,7 +91,7 @@ def test_plan_names_what_is_wrong_with_the_first_rows_of_each_source(
     for name in ("chats", "called"):
         first = f"first rows of source {name}: "
         assert [line.partition(";")[0].removeprefix(first) for line in warnings if line.startswith(first)] == [
-            f"20 of 20 turns of the assistant {ends}",
+            f"21 of 21 turns of the assistant {ends}",
             f"{leaves} of 1 of 20 conversations",
         ]
 

@@ -23,7 +23,7 @@ class ChatDefinition:
         arguments: the keyword arguments of the template.
         date: what `strftime_now` takes for the present day, YYYY-MM-DD; None if a template must not ask.
         special_tokens: the tokens that a template knows by name, such as {"bos_token": "<s>"}.
-        stop_tokens: tokens that end a turn of the assistant; empty for the first added token after it.
+        stop_tokens: tokens that end a turn of the assistant; empty for the last special token before the next message.
         special_tokens_in_content: what the spelling of a special token in a message becomes: "text", "token", or, with
             "fail", a bad row.
         rules: the rules of the release that renders; other rules may give other ids and classes.

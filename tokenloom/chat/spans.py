@@ -103,10 +103,6 @@ class _Painting:
         self._classes = bytearray(_CLASSES[TEMPLATE | MAY_LEARN] * len(text))
         self._stops: dict[int, Span | None] = {}  # of each turn
 
-    def has_calls(self, message: int) -> bool:
-        """Return whether a message calls functions."""
-        return bool(self._messages[message].get("tool_calls"))
-
     def is_of_turn(self, place: int) -> bool:
         """Return whether a character is of a turn."""
         return self._classes[place] & ROLE_BITS in OF_ASSISTANT
@@ -220,30 +216,25 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
     for run, next_run in pairwise([*runs, end_run, end_run]):
         empty = [one for one in range(before + 1, run.message) if one in silent and one in painting.assistants]
         if run.is_of_assistant or empty:
-            prompts = [match.span() for match in turns.prompt.finditer(painting.text, position, run.start)]
+            prompts = [match.end() for match in turns.prompt.finditer(painting.text, position, run.start)]
             if empty and prompts and len(prompts) != len(empty) + run.is_of_assistant:
                 raise unclear("it has empty messages of the assistant")
             if run.is_of_assistant:
-                start = prompts.pop()[1] if prompts else run.start
+                start = prompts.pop() if prompts else run.start
                 is_alone = silent.isdisjoint(range(run.message + 1, next_run.message))
                 if not is_alone and run.speaks_after_calls():
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
+                is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
-            for message, (_, start) in zip(empty, prompts, strict=False):
+            for message, start in zip(empty, prompts, strict=False):
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
         position, before = run.end, max(before, run.message)
 
 
 def _paint_turn(painting: _Painting, turns: Turns, run: _Run, start: int, limit: int, *, is_alone: bool) -> None:
-    """Paint a turn that begins at `start` and ends by `limit`, or where the next prompt is."""
-    following = turns.prompt.search(painting.text, run.end, limit)
-    limit = following.start() if following else limit
-    has_calls = painting.has_calls(run.message)
-    if run.places:
-        stop = turns.first_stop(painting.text, run.end, limit, has_calls=has_calls, is_alone=is_alone)
-    else:
-        stop = turns.empty_stop(painting.text, run.end, limit, has_calls=has_calls)
-    painting.paint_turn(start, stop[1] if stop else run.end, run.message, run.places, stop)
+    """Paint a turn that begins at `start` and ends by `limit`."""
+    end, stop = turns.end(painting.text, run.end, limit, is_alone=is_alone)
+    painting.paint_turn(start, end, run.message, run.places, stop)
 
 
 def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[Call]) -> None:

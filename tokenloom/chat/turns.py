@@ -1,10 +1,15 @@
-"""How a template writes the turns of an assistant: what comes before them, and which token ends one."""
+"""How a template writes the turns of an assistant: what comes before them, and what ends one.
+
+Short conversations show it, once for each template. What a template writes between two messages is the end of the one,
+as where nothing follows, and the header of the other.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -14,10 +19,22 @@ from tokenloom.chat.marks import Place, Span
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 
+Message = dict[str, Any]
+
 _ID = "call00000"  # nine letters and digits, as the templates of Mistral want it
-_USER, _REPLY = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-_OUTPUT = {"role": "tool", "content": "c", "tool_call_id": _ID}
-_ARGUMENTS: tuple[Any, ...] = ({}, "{}")  # some templates want JSON text
+_SYSTEM, _USER = {"role": "system", "content": "s"}, {"role": "user", "content": "a"}
+_REPLY, _SILENT = {"role": "assistant", "content": "b"}, {"role": "assistant", "content": ""}
+_THOUGHT = {"reasoning_content": "d"}
+_OUTPUT = {"role": "tool", "content": "c", "tool_call_id": _ID, "name": "f"}
+_ARGUMENTS: tuple[Any, ...] = ({"k": "v"}, '{"k": "v"}')  # some templates want JSON text
+_CALLS: list[Message] = [
+    {"tool_calls": [{"type": "function", "id": _ID, "function": {"name": "f", "arguments": given}}]}
+    for given in _ARGUMENTS
+]
+_CALLING: list[Message] = [{**one, **call} for call in _CALLS for one in (_SILENT, _REPLY, _SILENT | _THOUGHT)]
+_TURNS: list[Message] = [_REPLY, _REPLY | _THOUGHT, _SILENT | _THOUGHT, *_CALLING]
+_OUTPUTS: list[list[Message]] = [[_USER, _SILENT | call, _OUTPUT] for call in _CALLS]
+_BEFORE: list[list[Message]] = [[_SYSTEM], [_USER], [_SYSTEM, _USER], [_USER, _REPLY, _USER], *_OUTPUTS]
 
 
 @dataclass(frozen=True)
@@ -25,49 +42,44 @@ class Turns:
     """How a template and a tokenizer write the turns of an assistant.
 
     Attributes:
-        prompt: finds the generation prompt, which a turn follows, or as much of it as the template writes before one.
+        prompt: finds what a turn follows: the generation prompt, or as much of it as the template writes before one;
+            or else all that it always writes between another message and a turn.
+        headers: finds what begins a message.
+        endings: finds what follows the last text of a turn, from its first stop token to its last.
         listed: finds the stop tokens of the spec; None if they are those that the template writes.
-        usual_stop: the special token that ends a plain turn; "" if it is not known.
-        call_stop: the one that ends a turn with calls of functions; "" if it is not known.
-        special: finds special tokens, and those that end turns.
-        added: finds added tokens of any kind.
+        special: finds special tokens, and others that end turns.
     """
 
     prompt: re.Pattern[str]
+    headers: re.Pattern[str]
+    endings: re.Pattern[str]
     listed: re.Pattern[str] | None
-    usual_stop: str
-    call_stop: str
     special: re.Pattern[str]
-    added: re.Pattern[str]
 
-    def first_stop(self, text: str, start: int, end: int, *, has_calls: bool, is_alone: bool = True) -> Span | None:
-        """Return where the stop token of a turn is whose last piece ends at `start`; None if there is none by `end`.
+    def end(self, text: str, start: int, limit: int, *, is_alone: bool) -> tuple[int, Span | None]:
+        """Return where a turn ends, and its stop token; None if it has none.
 
-        It is the first special token, or a known stop token. The one that ends every plain turn may follow it
-        directly (`<|tool_call_end|><|im_end|>`): then it is that one. After calls of functions it is the one that ends
-        such turns, since the text after the last piece may have other special tokens. If the text also has messages
-        without pieces, because the turn is not alone in it, only a known stop token counts.
+        It ends with its last special token before the header of the next message, or else with its last text. If it
+        is not known where that header begins, it ends with the first special token.
+
+        Args:
+            text: of the conversation.
+            start: the end of the last piece of the turn.
+            limit: the start of the first piece after it, or the end of the text.
+            is_alone: whether no other turn begins before that: an ending may have the header of one in it.
         """
+        header, ending = (pattern.search(text, start, limit) for pattern in (self.headers, self.endings))
+        end = header.start() if header else limit
         if self.listed is not None:
-            match = self.listed.search(text, start, end)
-            return match and match.span()
-        if has_calls and self.call_stop and (place := text.find(self.call_stop, start, end)) >= 0:
-            return place, place + len(self.call_stop)
-        match = self.special.search(text, start, end)
-        following = match
-        while following is not None and following[0] != self.usual_stop:
-            following = self.added.match(text, following.end(), end)
-        match = following or (match if is_alone else None)
-        return match and match.span()
-
-    def empty_stop(self, text: str, start: int, end: int, *, has_calls: bool) -> Span | None:
-        """Return where the stop token of a turn without pieces is, in all that the template writes of it."""
-        stop = (self.call_stop if has_calls else "") or self.usual_stop  # of calls that the template leaves out
-        if self.listed is not None:
-            return self.first_stop(text, start, end, has_calls=has_calls)
-        if stop and (place := text.find(stop, start, end)) >= 0:
-            return place, place + len(stop)
-        return self.last_stop(text, start, end) if end == len(text) else None
+            stop = self.last_stop(text, start, end) if header else None
+            stop = stop or _span(self.listed.search(text, start, limit if is_alone or not header else header.end()))
+        elif ending and (ending.start() if is_alone else ending.end()) <= end:
+            stop = self.last_stop(text, *ending.span())
+        elif header or limit == len(text):
+            stop = self.last_stop(text, start, end)
+        else:
+            stop, end = _span(self.special.search(text, start, limit)), start
+        return (stop[1], stop) if stop else (start + len(text[start:end].rstrip()), None)
 
     def last_stop(self, text: str, start: int, end: int) -> Span | None:
         """Return where the last stop token in [start, end) is, the part of a turn after its last piece."""
@@ -82,67 +94,123 @@ def read_turns(
     special: re.Pattern[str],
     added: re.Pattern[str],
 ) -> Turns:
-    """Return how a template writes turns, from a few short conversations, which nearly every template renders."""
-    listed = any_of(definition.stop_tokens) if definition.stop_tokens else None
-    eos = definition.special_tokens.get("eos_token", "")
-    turns = Turns(any_of(_prompts(template, marker, added)), listed, eos, "", special, added)
-    with suppress(BadConversation):
-        turns = replace(turns, usual_stop=_stop(turns, _after(template, marker, 1, [_USER, _REPLY, _USER])))
-    for arguments in _ARGUMENTS:
-        call = {"type": "function", "id": _ID, "function": {"name": "f", "arguments": arguments}}
-        calling: list[dict[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": [call]}, _OUTPUT]
-        with suppress(BadConversation):
-            after = _after(template, marker, 1, [_USER, *calling])
-            turns = replace(turns, call_stop=turns.call_stop or _stop(turns, after))
-    known = [token for token in (turns.usual_stop, turns.call_stop) if token]
-    return replace(turns, special=re.compile("|".join([*map(re.escape, known), special.pattern])))
+    """Return how a template writes turns, from short conversations of which nearly every template renders some."""
+    probe = _Probe(template, marker, special, added)
+    prompts = probe.prompts()
+    headers = any_of([*prompts, *probe.headers()])
+    endings = probe.endings(headers)
+    stops = {re.escape(stop) for ending in endings for stop in [probe.tokens(ending)[-1][0]]}
+    return Turns(
+        prompt=any_of([*prompts, *probe.starts(any_of(prompts))]),
+        headers=headers,
+        endings=any_of(endings),
+        listed=any_of(definition.stop_tokens) if definition.stop_tokens else None,
+        special=re.compile("|".join([*sorted(stops), special.pattern])),
+    )
 
 
-def _prompts(template: ChatTemplate, marker: Marker, added: re.Pattern[str]) -> set[str]:
-    """Return the generation prompt, and what is the same of it before a last turn and before another; none if empty."""
-    prompts = list[str]()
-    with suppress(BadConversation):
-        plain, begun = (_after(template, marker, 0, [_USER], add_generation_prompt=add) for add in (False, True))
-        prompt = begun[_num_same(plain, begun, added) :]
-        prompts.append(prompt)
-        for messages in ([_USER, _REPLY], [_USER, _REPLY, _USER, _REPLY]):
-            before = _after(template, marker, 0, messages)[len(begun) - len(prompt) :]
-            prompts.append(prompt[: _num_same(prompt, before, added)])
-    return set(filter(None, prompts))
+class _Probe:
+    """What a template writes between the messages of short conversations.
 
-
-def _num_same(one: str, other: str, added: re.Pattern[str]) -> int:
-    """Return how many characters two texts begin with in common, without a part of an added token of either."""
-    num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-    matches = (match.span() for text in (one, other) for match in added.finditer(text))
-    return min((start for start, end in matches if start < num_same < end), default=num_same)
-
-
-def _after(template: ChatTemplate, marker: Marker, index: int, messages: list[dict[str, Any]], **options: bool) -> str:
-    """Return what a template writes after the last piece of a message, before the next piece; "" if it has none.
-
-    A template may write a piece several times, also with a later message, as the name of a function with its output.
-    How often it does so in the message is seen when that is the last one.
+    Args:
+        template: that writes them.
+        marker: of their strings.
+        special: finds special tokens.
+        added: finds added tokens of any kind.
     """
-    num_pieces = len(_written(template, marker, index, messages[: index + 1])[1])
-    text, own, others = _written(template, marker, index, messages, **options)
-    start = max((place.end for place in own[:num_pieces]), default=len(text))
-    end = min((place.start for place in [*own[num_pieces:], *others] if place.start >= start), default=None)
-    return text[start:end]
+
+    def __init__(
+        self, template: ChatTemplate, marker: Marker, special: re.Pattern[str], added: re.Pattern[str]
+    ) -> None:
+        self._template, self._marker, self._special, self._added = template, marker, special, added
+        self._known: dict[str, tuple[str, list[Place]] | None] = {}
+
+    def prompts(self) -> set[str]:
+        """Return the generation prompt, and what is the same of it before a last turn and before another."""
+        plain, begun = self._after([_USER], 0), self._after([_USER], 0, add_generation_prompt=True)
+        if plain is None or begun is None:
+            return set()
+        prompt = begun[len(self._same(plain, begun)) :]
+        afters = [self._after(messages, 0) for messages in ([_USER, _REPLY], [_USER, _REPLY, _USER, _REPLY])]
+        return _written([prompt, *(self._same(prompt, after[len(begun) - len(prompt) :]) for after in afters if after)])
+
+    def headers(self) -> set[str]:
+        """Return what begins messages that follow one which ends as it does where nothing follows."""
+        borders = self._borders([*_BEFORE, *([_USER, turn] for turn in _TURNS)])
+        return _written(after[len(last) :] for last, after in borders if after.startswith(last))
+
+    def endings(self, headers: re.Pattern[str]) -> set[str]:
+        """Return what follows the last texts of turns, from the first stop token to the last."""
+        endings = set[str]()
+        for last, after in self._borders([_USER, turn] for turn in _TURNS):
+            ends, found = [last, self._same(last, after)], list(headers.finditer(after))
+            if found and len(self.tokens(ends[1])) < len(self.tokens(last)):  # it ends in another way at the end
+                ends[1] = after[: found[-1].start()]
+            endings.update(end[tokens[0].start() : tokens[-1].end()] for end in ends if (tokens := self.tokens(end)))
+        return endings
+
+    def starts(self, prompt: re.Pattern[str]) -> set[str]:
+        """Return what always stands before a turn without a generation prompt, from the end of the message before."""
+        starts = list[str]()
+        for before in ([], *_BEFORE, [_USER, _REPLY]):
+            plain, *others = (self._after([*before, turn], len(before) - 1) for turn in _TURNS)
+            if plain and not prompt.search(plain):
+                starts += [plain, *(self._same(plain, other) for other in others if other)]
+        return _written(starts)
+
+    def tokens(self, text: str) -> list[re.Match[str]]:
+        """Return the special tokens of a text, or else its added tokens, of a tokenizer whose stop is not special."""
+        return list(self._special.finditer(text)) or list(self._added.finditer(text))
+
+    def _borders(self, conversations: Iterable[list[Message]]) -> Iterator[tuple[str, str]]:
+        """Return what is after the last message of conversations where nothing follows, and where something does."""
+        for messages in conversations:
+            last = self._after(messages, len(messages) - 1)
+            for message in (_USER, _OUTPUT, _REPLY, _SYSTEM):
+                after = self._after([*messages, message], len(messages) - 1)
+                if last is not None and after:
+                    yield last, after
+
+    def _same(self, one: str, other: str) -> str:
+        """Return what two texts begin with in common, without a part of an added token of either."""
+        num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+        matches = (match.span() for text in (one, other) for match in self._added.finditer(text))
+        return one[: min((start for start, end in matches if start < num_same < end), default=num_same)]
+
+    def _after(self, messages: list[Message], index: int, *, add_generation_prompt: bool = False) -> str | None:
+        """Return what is after the last piece of a message, before the next piece; None if it can't be rendered.
+
+        A template may write a piece several times, also with a later message, as the name of a function with its
+        output. How often it does so in the message is seen when that is the last one.
+        """
+        alone = self._rendered(messages[: index + 1]) if index >= 0 else ("", [])
+        rendered = self._rendered(messages, add_generation_prompt)
+        if alone is None or rendered is None:
+            return None
+        text, places = rendered
+        own = [place for place in places if place.piece.message == index]
+        num_pieces = sum(place.piece.message == index for place in alone[1])
+        start = max((place.end for place in own[:num_pieces]), default=len(text) if index >= 0 else 0)
+        later = (place.start for place in places if place not in own[:num_pieces] and place.start >= start)
+        return text[start : min(later, default=None)]
+
+    def _rendered(self, messages: list[Message], add_prompt: bool = False) -> tuple[str, list[Place]] | None:
+        """Return the text of a conversation and the pieces in it, but for blocks of generation."""
+        name = repr((messages, add_prompt))
+        if name not in self._known:
+            self._known[name] = None
+            with suppress(BadConversation):
+                marked = self._marker.mark({"messages": messages}, "")
+                written = self._template.render_marked(marked, add_generation_prompt=add_prompt)
+                text, places = marked.marks.read(written, marked.pieces)
+                self._known[name] = text, [place for place in places if not place.piece.is_block]
+        return self._known[name]
 
 
-def _written(
-    template: ChatTemplate, marker: Marker, index: int, messages: list[dict[str, Any]], **options: bool
-) -> tuple[str, list[Place], list[Place]]:
-    """Return the text of a conversation, the pieces of one message in it, and those of the others."""
-    marked = marker.mark({"messages": messages}, "")
-    text, places = marked.marks.read(template.render_marked(marked, **options), marked.pieces)
-    own = [place for place in places if place.piece.message == index and not place.piece.is_block]
-    return text, own, [place for place in places if place.piece.message != index and not place.piece.is_block]
+def _written(texts: Iterable[str]) -> set[str]:
+    """Return the texts that are not only white space."""
+    return {text for text in texts if text.strip()}
 
 
-def _stop(turns: Turns, after: str) -> str:
-    if stop := turns.first_stop(after, 0, len(after), has_calls=False):
-        return after[slice(*stop)]
-    match = turns.added.search(after)  # of a tokenizer whose stop token is not special
-    return match[0] if match else ""
+def _span(match: re.Match[str] | None) -> Span | None:
+    return match and match.span()

@@ -96,8 +96,8 @@ class ChatRules(SpecModel):
     stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(
         [],
         title="Stop tokens",
-        description="Tokens that end a turn of the assistant, such as `<|im_end|>`; empty: the first added token "
-        "after the turn",
+        description="Tokens that end a turn of the assistant, such as `<|im_end|>`; empty: the last special "
+        "token before the next message",
     )
     special_tokens_in_content: Literal["text", "fail", "token"] = Field(
         "text",
