@@ -33,7 +33,8 @@ def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 
     Args:
-        spec: What to build: sources, tokenizer, splits, store. Relative paths need TOKENLOOM_HOME.
+        spec: What to build: sources, tokenizer, splits, store. A relative path starts from TOKENLOOM_HOME, which
+            `tokenloom up` prints; where it is not set, only absolute paths and URLs are accepted.
 
     Returns:
         The JSON object of `tokenloom build --json`: reference, version, published, splits and more.

@@ -12,6 +12,7 @@ from prefect.utilities.schema_tools.validation import validate
 from tests.builders.datasets import make_spec
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.patterns import NAME_PATTERN, RULES
 
 _SCHEMA: dict[str, Any] = build_dataset.parameters.model_dump()
 _SPEC = _SCHEMA["definitions"]["BuildSpec"]
@@ -102,7 +103,7 @@ def test_each_name_in_the_list_is_a_tokenizer(name: str) -> None:
         ("tokenizer", {"kind": "tiktoken", "name": 5}, "is not valid under any"),
         ("tokenizer", {"kind": "huggingface", "name": "./model"}, "is not valid under any"),
         ("tokenizer", {"kind": "sentencepiece"}, "is not valid under any"),
-        ("dataset", "Bad Name", "does not match"),
+        ("dataset", "Bad Name", f'"{RULES[NAME_PATTERN]}" was expected'),
         ("store", "", "should be non-empty"),
         ("sources", [], "should be non-empty"),
         ("sources", [{"kind": "text"}], "is not valid under any"),
@@ -138,9 +139,17 @@ def test_a_run_accepts_a_spec_with_explicit_nulls(tokenizer: dict[str, Any]) -> 
         assert refused(spec.model_dump(mode="json"), is_of_form=False) == []
 
 
+def test_blocks_of_rare_options_are_folded_below_the_others() -> None:
+    fields = _SPEC["properties"]
+    order = sorted(fields, key=lambda name: fields[name].get("position", 0))
+    assert order[:6] == ["dataset", "store", "sources", "tokenizer", "splits", "limit"]
+    assert [name for name in order if "As usual" in str(fields[name])] == order[6:9] == ["documents", "chat", "checks"]
+    assert all("title" in fields[name] and "properties" not in tabs(name)["As usual"] for name in order[6:9])
+
+
 def test_the_part_of_conversations_may_be_left_as_it_is() -> None:
     spec = {"dataset": "news", "store": "store", "sources": [_SOURCE], "tokenizer": "byte"}
-    sent = spec | {name: _SPEC["properties"][name]["default"] for name in ("chat", "documents")}
+    sent = spec | {name: as_filled_in(tabs(name)["Change"]) for name in ("chat", "documents", "checks")}
     assert sent["chat"]["template"] == "tokenizer"
     assert refused(sent) == []
     assert BuildSpec.model_validate(sent).identity() == BuildSpec.model_validate(spec).identity()

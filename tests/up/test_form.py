@@ -15,7 +15,7 @@ from tests.servers.browser import Page
 from tests.servers.running import Up, command
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.server.deployments import deployment_pages
-from tokenloom.spec.base import NAME_PATTERN
+from tokenloom.spec.patterns import NAME_PATTERN, RULES
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 
@@ -80,8 +80,8 @@ def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]
     fill_form(page, "Bad Name")
     page.choose("byte", page.field("Tokenizer"))
     page.submit()
-    page.wait(NAME_PATTERN, lambda: NAME_PATTERN in page.field("Dataset").text)
-    assert "lower-case" in message_of_the_command_line(folder, "Bad Name")
+    page.wait("rule", lambda: RULES[NAME_PATTERN] in page.field("Dataset").text)
+    assert message_of_the_command_line(folder, "Bad Name") == f"must be {RULES[NAME_PATTERN]}"
 
 
 def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:

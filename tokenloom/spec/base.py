@@ -13,12 +13,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.form import show_in_form
+from tokenloom.spec.form import put_last, show_in_form
+from tokenloom.spec.patterns import NAME_PATTERN
 from tokenloom.spec.wildcards import check_ranges, escaped
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.stores.remote_errors import SECRET_URL
-
-NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -49,18 +48,22 @@ class SpecModel(BaseModel):
     """A part of a spec; unknown keys are errors, and values are not converted.
 
     `path_fields` names the fields that hold local paths or URLs. They are made absolute before a build and are not part
-    of its identity: the content of the files is. `pattern_fields` are those of them in which wildcards are patterns.
+    of its identity: the content of the files is. `pattern_fields` are those of them in which wildcards are patterns. In
+    the form, `folded_fields` and then `rare_fields` come last.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     path_fields: ClassVar[tuple[str, ...]] = ()
     pattern_fields: ClassVar[tuple[str, ...]] = ()
+    folded_fields: ClassVar[tuple[str, ...]] = ()
+    rare_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the schema that Prefect renders as a form."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         show_in_form(schema, handler)
+        put_last(schema, cls.folded_fields, cls.rare_fields)
         return schema
 
     def paths(self) -> Iterator[tuple[str, str]]:

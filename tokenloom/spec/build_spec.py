@@ -83,6 +83,8 @@ class Split(SpecModel):
 class BuildSpec(SpecModel):
     """Everything that defines a build."""
 
+    folded_fields = ("documents", "chat", "checks")
+    rare_fields = ("seed", "shard_tokens", "report", "runner", "packs", "credentials")
     dataset: Name = Field(
         title="Dataset", description="Name of the dataset: lower-case letters, digits, `.`, `_` and `-`"
     )

@@ -7,12 +7,16 @@ schema: as defaults of the model they would drop out of the identity, and versio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 
+from tokenloom.spec.patterns import RULES
+
 _LAST = 1000  # position of a field in the form; fields without a position sort as 0
+_AS_USUAL = {"type": "object", "title": "As usual"}  # a tab without fields, which submits nothing
 
 
 def as_any_of(schema: dict[str, Any]) -> None:
@@ -30,8 +34,29 @@ def show_in_form(schema: JsonSchemaValue, handler: GetJsonSchemaHandler) -> None
             field |= {"enum": [field["const"]], "position": _LAST}
             schema.setdefault("required", []).append(name)
         _remove_null(field, handler)
+        if pattern := field.pop("pattern", None):
+            # The server would quote the pattern; of a constant it says: 'lower-case letters or digits' was expected
+            field |= {"if": {"pattern": pattern}, "else": {"const": RULES[pattern]}}
         if "default" in field:
             field["default"] = _without_nulls(field["default"])
+
+
+def put_last(schema: dict[str, Any], folded: Sequence[str], rare: Sequence[str]) -> None:
+    """Move fields of an object to the end of the form.
+
+    Args:
+        schema: of the object; changed in place.
+        folded: blocks that open with a click: two tabs, the first without fields. It accepts everything, so `allOf`
+            checks what the second submits, and names the field that is wrong.
+        rare: fields below these.
+    """
+    for name in folded:
+        field = schema["properties"][name]
+        block = {"$ref": field.pop("$ref"), "title": "Change"}
+        del field["default"]
+        field |= {"title": name.capitalize(), "anyOf": [_AS_USUAL, block], "allOf": [block]}
+    for position, name in enumerate((*folded, *rare), start=1):
+        schema["properties"][name]["position"] = position
 
 
 def _remove_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> None:

@@ -17,10 +17,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
+from tokenloom.spec.patterns import MODEL_NAME_PATTERN
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.wording import closest, did_you_mean, near_miss
-
-MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
 
 ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
 

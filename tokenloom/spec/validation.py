@@ -9,9 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.base import NAME_PATTERN
+from tokenloom.spec import patterns
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.tokenizers import MODEL_NAME_PATTERN
 from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 from tokenloom.wording import did_you_mean, shortened
@@ -20,17 +19,6 @@ _OF_READER = dict.fromkeys(("seq_len", "packing", "labels"), "TokenDataset") | d
     ("batch_size", "num_epochs", "order", "lanes", "prefetch"), "TokenLoader"
 )
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
-_PATTERNS = {
-    NAME_PATTERN: "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'",
-    MODEL_NAME_PATTERN: "must be a name such as org/model, of letters, digits, '.', '_' and '-'; give a file as path",
-    r"^[a-z][a-z0-9_-]{0,31}$": "must be a lower-case letter, then at most 31 lower-case letters, digits, '_' or '-'",
-    r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "must name a function as package.module:function",
-    r'^[^"\r\n\x00]': "must be one character, not a double quote, a line end or NUL",
-    r"^[^\r\n\x00]*$": "must be one character, not a line end or NUL",
-    r"^[\w.-]+$": "must be letters, digits, '.', '_' or '-'",
-    "^[a-z][a-z0-9+.-]*$": "must be a lower-case letter, then lower-case letters, digits, '+', '.' or '-'",
-    "^[a-z0-9-]+$": "must be lower-case letters, digits or '-'",
-}
 # Messages of pydantic, and the rule that each of them states.
 _RULES = [
     (re.compile(message), rule)
@@ -94,14 +82,14 @@ def _message(item: Any, file: YamlFile) -> str:
 def pydantic_rule(item: Mapping[str, Any]) -> str:
     """Return the rule that a pydantic error states, in words."""
     if item["type"] == "string_pattern_mismatch":
-        return _PATTERNS[item["ctx"]["pattern"]]
+        return f"must be {patterns.RULES[item['ctx']['pattern']]}"
     return with_rules_in_words(str(item["msg"]))
 
 
 def with_rules_in_words(text: str) -> str:
     """Return a text that quotes pydantic errors, with their rules as pydantic_rule returns them."""
-    for pattern, rule in _PATTERNS.items():
-        text = text.replace(f"String should match pattern '{pattern}'", rule)
+    for pattern, rule in patterns.RULES.items():
+        text = text.replace(f"String should match pattern '{pattern}'", f"must be {rule}")
     for message, rule in _RULES:
         text = message.sub(rule, text)
     return text
