@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how it begins; it is never longer than LFS_BYTES
+LFS_BYTES = 1024
+NO_LFS_FILE = "a pointer of Git LFS, not the file itself: run `git lfs pull` where it was cloned"
 _WRITE_BYTES = 2**18  # for larger writes, a guest may have to get memory from its host: docs/project/decisions.md
 
 
@@ -136,15 +139,18 @@ def read_regular(path: Path | str) -> bytes:
 
 
 def descriptor_of_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Return a new descriptor of a regular file; raises OSError for anything else."""
+    """Return a new descriptor of a regular file; raises OSError for anything else, and for a pointer of Git LFS."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)  # does not wait for the writer of a pipe
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    status = os.fstat(descriptor)
+    problem = "" if stat.S_ISREG(status.st_mode) else "not a regular file"
+    if not problem and status.st_size < LFS_BYTES and os.pread(descriptor, len(LFS_POINTER), 0) == LFS_POINTER:
+        problem = NO_LFS_FILE
+    if not problem:
         return descriptor
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise OSError(errno.EINVAL, problem, str(path))
 
 
 def name_exclusively(source: Path, final: Path) -> None:

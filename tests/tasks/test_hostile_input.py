@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
@@ -15,8 +16,9 @@ import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
-from tokenloom.errors import CheckError, InputError
+from tokenloom.errors import CheckError, InputError, TokenloomError
 from tokenloom.tasks.encoding import tokenization
+from tokenloom.tasks.sources import FileRange, make_reader
 from tokenloom.tasks.sources.datasets_package import translate_package_errors
 
 
@@ -122,6 +124,52 @@ def test_one_bad_file_among_good_ones_is_the_one_named(tmp_path: Path) -> None:
     assert_refused(spec, str(bad))
     bad.write_bytes(whole)
     assert_builds(spec, TEXTS)
+
+
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2183982\n"
+_JSONL = {"kind": "jsonl", "path": "good.jsonl"}
+_CHAT = {"sources": [{**_JSONL, "messages": "text", "layout": "messages"}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("a.txt", {"sources": [{"kind": "text", "path": "a.txt"}]}),
+        ("a.txt.gz", {"sources": [{"kind": "text", "path": "a.txt.gz"}]}),
+        ("a.csv", {"sources": [{"kind": "csv", "path": "a.csv", "header": False, "text": 0}]}),
+        ("a.jsonl", {"sources": [{"kind": "jsonl", "path": "a.jsonl"}]}),
+        ("a.parquet", {"sources": [{"kind": "parquet", "path": "a.parquet"}]}),
+        ("a.arrow", {"sources": [{"kind": "arrow", "path": "a.arrow"}]}),
+        ("data/train.txt", {"sources": [{"kind": "huggingface", "name": "./data"}]}),
+        ("data/train.parquet", {"sources": [{"kind": "huggingface", "name": "./data"}]}),
+        ("a.bin", {"sources": [{"kind": "tokens", "format": "nanogpt", "path": "a.bin"}]}),
+        ("exclude.txt", {"documents": {"exclude": "exclude.txt"}}),
+        ("a.jinja", {"chat": {"template": "a.jinja"}, **_CHAT}),
+        ("tokenizer.json", {"tokenizer": {"kind": "huggingface", "path": "tokenizer.json", "eot": "<|endoftext|>"}}),
+        ("spm.model", {"tokenizer": {"kind": "sentencepiece", "path": "spm.model"}}),
+        ("a.tiktoken", {"tokenizer": {"kind": "tiktoken", "name": "llama3", "ranks": "a.tiktoken"}}),
+    ],
+)
+def test_a_pointer_of_git_lfs_is_refused_by_name(
+    name: str, fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "good.jsonl", TEXTS)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(_POINTER)
+    fields = json.loads(json.dumps(fields).replace("./data", str(tmp_path / "data")))
+    if name == "a.bin":
+        fields = {**fields, "tokenizer": {"kind": "ids", "vocab_size": 50_000, "eot_id": 0}}
+    spec = make_spec("store", **{"sources": [_JSONL], **fields})
+    with pytest.raises(TokenloomError, match=r"a pointer of Git LFS, .*`git lfs pull`") as caught:
+        build(spec)
+    assert name in str(caught.value)
+
+
+def test_a_pointer_of_git_lfs_in_a_store_is_refused_by_name() -> None:
+    fsspec.filesystem("memory").pipe("/pointers/a.txt", _POINTER)
+    with pytest.raises(InputError, match=r"memory://pointers/a.txt: a pointer of Git LFS"):
+        list(make_reader({"kind": "text", "max_bytes": 2**20}).read("memory://pointers/a.txt", FileRange(0, 1)))
 
 
 # Paths

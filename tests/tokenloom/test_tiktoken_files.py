@@ -238,7 +238,6 @@ _OTHER_FILES: dict[str, Callable[[], bytes]] = {
     "a .tiktoken file": lambda: b"IQ== 0\nIg== 1\n",
     "an encoder.json": lambda: b'{"!": 0, "#": 2}',
     "a tokenizer_config.json": lambda: b'{"tokenizer_class": "GPT2Tokenizer"}',
-    "a pointer of Git LFS": lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2183982\n",
 }
 _READERS = {
     "a tokenizer.json": {"kind": "huggingface", "path": "FILE"},
