@@ -202,7 +202,7 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
         if listing.source in remote:
             listed |= {file.url: file.fingerprint for file in listing.files()}
     for file in files:
-        if file.source not in remote:
+        if file.stamps or file.source not in remote:
             check_unchanged(file)
         elif listed.get(file.url) != file.fingerprint:
             raise _changed(file.url)

@@ -19,7 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import count
+from tests.servers.web_server import web_server
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import SourceReader, make_reader
@@ -443,6 +445,23 @@ def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         assert found[0].path == (path.name if path.is_file() else f"{path.name}/data-00000-of-00002.arrow")
         assert found[0].fingerprint == "etag:1"
         assert read_real(f"memory://sets/{path.name}", kind="arrow") == [row["text"] for row in rows]
+
+
+@pytest.mark.parametrize("has", ["length", "etag", "chunks", "gzip"])
+def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> None:
+    folder = tmp_path / "web"
+    texts = [f"document {i} " * 20_000 for i in range(30)]  # more than one block of fsspec
+    lines = write_jsonl(folder / "a.jsonl", texts).read_bytes()
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    pq.write_table(pa.table({"text": texts}), folder / "c.parquet")
+    sources = [{"kind": name.split(".")[1], "path": f"URL/{name}"} for name in ("a.jsonl", "b.jsonl.gz", "c.parquet")]
+    found = []
+    with web_server(folder, has) as url:
+        for root in (str(folder), url):
+            each = [source | {"path": source["path"].replace("URL", root)} for source in sources]
+            spec = make_spec(tmp_path / root[:4], each, documents={"deduplicate": False})
+            found.append(listed_files(spec, build(spec).version, ".tok"))
+    assert found[0] == found[1]
 
 
 def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tokenloom.spec.wildcards import first_wildcard, literal, passes_over, root_
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.storage.work.fingerprints import remote_fingerprint
+from tokenloom.tasks.sources.files.downloads import copied, needs_copy
 from tokenloom.tasks.sources.files.globs import folder_glob, local_glob, local_info, object_glob
 from tokenloom.tasks.sources.files.opening import (
     Info,
@@ -166,7 +167,10 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
     filesystem = filesystem_of(pattern)[0]
     url = _object_url(pattern, name) if is_object(pattern) else str(filesystem.unstrip_protocol(name))
     with translate_input_errors(url):
-        info = info or info_in(filesystem, name, url)
+        info = info if info and info["size"] is not None else info_in(filesystem, name, url)
+    if needs_copy(filesystem, url, info):
+        copy = copied(filesystem, name, url)
+        return FoundFile(path, copy, input_bytes(copy), None)
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 
 
