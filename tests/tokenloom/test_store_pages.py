@@ -62,7 +62,7 @@ def test_catalogue_and_report_are_shown_and_may_run_nothing(served: tuple[str, P
     pages = _get(f"{url}/index.html", f"{url}/news/reports/{_VERSION}.html", "http://127.0.0.1:4200/stores")
     assert [page.status_code for page in pages] == [200] * 3
     assert [page.text for page in pages[:2]] == ["catalogue", "report"]
-    assert f'<a href="{httpx.URL(url).path}/index.html">{root}</a>' in pages[2].text
+    assert f'<a href="{httpx.URL(url).path}/index.html"><code>{root}</code></a>' in pages[2].text
     for page in pages:
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert page.headers["content-security-policy"].startswith("sandbox; default-src 'none'")

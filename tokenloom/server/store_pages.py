@@ -8,16 +8,16 @@ scripts or request anything.
 
 from __future__ import annotations
 
-import html
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
-from tokenloom.console import printable_line
 from tokenloom.flows.runs.store_links import PREFIX, STORES, noted_stores
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.report.catalogue import INDEX
@@ -86,11 +86,28 @@ def _is_report(names: list[str]) -> bool:
 
 def _list(stores: dict[str, Path]) -> bytes:
     """Return a page that links the catalogues of the stores."""
-    found = [
-        f'<li><a href="{PREFIX}/{key}/{INDEX}">{html.escape(printable_line(str(root)))}</a></li>'
-        for key, root in stores.items()
-        if (root / INDEX).is_file()
-    ]
-    shown = "\n".join(found) or "<li>none yet: a build through this server adds its store</li>"
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-    return f"{head}<title>Stores</title><h1>Stores</h1><ul>\n{shown}\n</ul></html>\n".encode()
+    from tokenloom.tasks.report.parts import Page, Section, Table  # late: they bring Jinja
+
+    shown = {key: root for key, root in stores.items() if (root / INDEX).is_file()}
+    columns = ["store", "datasets", "names", "last change (UTC)"]
+    table = Table("Stores", columns, [_row(key, root) for key, root in shown.items()], columns[2:])
+    page = Page(
+        title="Stores: tokenloom up",
+        kind="up",
+        heading="Stores",
+        tiles=[("Stores", f"{len(shown):,}", "that runs of this server built into")],
+        notes=[] if shown else ["None yet: a build through this server adds its store."],
+        sections=[Section("catalogues", "Catalogues", "A store links to its catalogue.", tables=[table])]
+        if shown
+        else [],
+        footer="Only the catalogues and reports of these stores are served, and nothing here can be changed.",
+    )
+    return page.render(max_rows=len(shown)).encode()
+
+
+def _row(key: str, root: Path) -> list[str]:
+    from tokenloom.tasks.report.parts import linked, marked
+
+    names = [name for name in LocalStore(root).names("") if NAME_PATTERN.match(name) and name != INDEX]
+    changed = f"{datetime.fromtimestamp((root / INDEX).stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
+    return [linked(str(root), f"{PREFIX}/{key}/{INDEX}"), f"{len(names):,}", ", ".join(names), marked("date", changed)]
