@@ -14,7 +14,7 @@ _LABELS = {
     "read": "read files",
     "encode": "encode again",
     "write": "write text",
-    "server": "start Prefect",
+    "server": "start Prefect server",
 }
 #: what each timed step of a build makes, in their order
 STEPS = {

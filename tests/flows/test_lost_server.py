@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from httpx import Client, ConnectError
 
 from tests.builders.datasets import local_store, make_spec, write_parquet
 from tests.counts import full_only
-from tests.servers.prefect_servers import serving_flows
+from tests.servers.prefect_servers import serving_flows, use_migrated
 from tests.servers.running import wait_until
 from tokenloom.errors import TokenloomError
 from tokenloom.server.prefect_server import StartingServer, prepare_environment
@@ -63,6 +66,27 @@ def test_a_server_that_does_not_start_says_why_at_once(tmp_path: Path, monkeypat
     ):
         server.wait()
     other.acquire(timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("noted", "maker", "advice"),
+    [("99.1.0", "Prefect 99.1.0", "prefect==99.1.0"), ("3.0.0", "a newer Prefect", "--upgrade prefect")],
+)
+def test_a_database_of_a_newer_prefect_is_named_with_its_release(
+    noted: str, maker: str, advice: str, migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    use_migrated(migrated, home)
+    with closing(sqlite3.connect(home / "prefect.db")) as database:
+        database.execute("update alembic_version set version_num = 'of a newer one'")
+        database.commit()
+    (home / "tokenloom-prefect-release").write_text(noted)
+    monkeypatch.setenv("PREFECT_HOME", str(home))
+    with pytest.raises(TokenloomError) as raised:
+        StartingServer().wait()
+    message = str(raised.value)
+    assert f"its database in {home} was made by {maker}, and here is Prefect {version('prefect')};" in message
+    assert f"`pip install {advice}`" in message and f"`PREFECT_HOME={home} prefect server database reset" in message
 
 
 def test_prefect_is_imported_first_only_if_its_settings_may_name_a_server(

@@ -289,8 +289,10 @@ def test_commands_import_no_more_than_they_need(project: Path) -> None:
     assert read.isdisjoint({"prefect", "torch", "pydantic", "yaml"})
 
 
-@pytest.mark.parametrize("missing", ["pydantic", "yaml"])
-def test_missing_extra_is_one_line_that_says_what_to_install(project: Path, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "missing"), [("plan spec.yaml", "pydantic"), ("plan spec.yaml", "yaml"), ("up --folder up", "prefect")]
+)
+def test_missing_extra_is_one_line_that_says_what_to_install(project: Path, command: str, missing: str) -> None:
     (project / "blocked").mkdir()
     (project / "blocked" / "sitecustomize.py").write_text(
         "import sys\n"
@@ -300,7 +302,7 @@ def test_missing_extra_is_one_line_that_says_what_to_install(project: Path, miss
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Blocker())\n"
     )
-    done = _spawn(project, "plan", "spec.yaml", FIRST=str(project / "blocked"))
+    done = _spawn(project, *command.split(), FIRST=str(project / "blocked"))
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

@@ -185,6 +185,18 @@ def test_a_message_appears_above_the_bars(capfd: pytest.CaptureFixture[str]) -> 
     assert "s3://b/a: [retried] in 1 s" in capfd.readouterr().err
 
 
+def test_a_line_after_a_long_step_names_that_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with showing_progress():
+        progress.report(StepStarted("server", 0))
+        now[0] += 23
+        progress.report(StepStarted("plan", 0))
+    assert capsys.readouterr().err == "start Prefect server took 0:23\n"
+
+
 def test_a_message_can_not_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = "\x1b]0;owned\x07 a.jsonl\nforged \u202e"
     with LiveDisplay() as display:

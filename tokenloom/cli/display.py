@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from tokenloom.console import print_status
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter import Meter
+from tokenloom.tasks.running.meter_reading import step_label
+from tokenloom.wording import clock
 
 _PLAIN_SECONDS = 5.0
 
@@ -36,10 +38,12 @@ class _PlainLines:
 
     def take(self, event: progress.Event) -> None:
         """Take an event; any thread may call."""
-        self._meter.take(event)
+        ended = self._meter.take(event)
         with self._lock:  # lines of different threads must not mix
             if isinstance(event, progress.Message):
                 print_status(event.text)
             elif time.monotonic() - self._last >= _PLAIN_SECONDS:
                 self._last = time.monotonic()
-                print_status(self._meter.read().text())
+                # After a wait for one step, such as the start of a server, the next one must not seem to have taken it.
+                took = [f"{step_label(step.name)} took {clock(step.seconds)}" for step in ended]
+                print_status(took[0] if took else self._meter.read().text())

@@ -14,17 +14,22 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import HTTPError
 
 from filelock import FileLock
 
 from tokenloom.errors import TokenloomError, message_of, one_line
+from tokenloom.storage.stores.local_files import replace_file
 
 _START_SECONDS = 120
 _STOP_SECONDS = 15
 _SHOWN_CHARS = 400  # so much of the end of the server's log is shown
 _HOME = "PREFECT_HOME"
+_UNKNOWN_REVISION = "Can't locate revision"  # of a database, in the log of a Prefect that is older than it
+_RELEASE = "tokenloom-prefect-release"  # the file there that names the Prefect whose server last started
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NO_LOOPBACK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 #: settings of the server and its clients: no telemetry, and no second server
@@ -55,8 +60,11 @@ def prepare_environment() -> None:
     Prefect is imported.
 
     Raises:
+        ModuleNotFoundError: Prefect is not installed.
         TokenloomError: Prefect's clients can't use a proxy of the environment.
     """
+    if find_spec("prefect") is None:
+        raise ModuleNotFoundError("No module named 'prefect'", name="prefect")  # the command says what to install
     for name, value in PRIVATE.items():
         os.environ.setdefault(name, value)
     if "PREFECT_API_URL" not in os.environ and (password := os.environ.get("PREFECT_SERVER_API_AUTH_STRING")):
@@ -156,6 +164,8 @@ class StartingServer:
                 if _is_final(problem) or time.monotonic() > deadline:
                     raise self._not_started(f"{self.url}: {_reason(problem)}")
                 time.sleep(0.1)
+            with suppress(OSError):  # it only words a message
+                replace_file(_prefect_folder() / _RELEASE, version("prefect").encode())
         except BaseException:
             self.process.kill()
             self.process.wait()
@@ -167,13 +177,36 @@ class StartingServer:
 
     def _not_started(self, why: str) -> TokenloomError:
         self._log.seek(self._log_start)
-        end = one_line(self._log.read(2**20).decode(errors="replace"))[-_SHOWN_CHARS:]
+        log = self._log.read(2**20).decode(errors="replace")
+        if _UNKNOWN_REVISION in log:
+            return _newer_database()
+        end = one_line(log)[-_SHOWN_CHARS:]
         return TokenloomError(f"the Prefect server did not start: {why}" + (f"; its log ends: {end}" if end else ""))
+
+
+def _newer_database() -> TokenloomError:
+    """Return the error for a database that a newer Prefect has used, which names that release if it is known."""
+    from packaging.version import Version
+
+    folder, here, newer = _prefect_folder(), version("prefect"), ""
+    with suppress(OSError):
+        newer = (folder / _RELEASE).read_text(encoding="utf-8")
+    is_known = bool(newer) and Version(newer) > Version(here)
+    return TokenloomError(
+        f"the Prefect server did not start: its database in {folder} was made by "
+        f"{f'Prefect {newer}' if is_known else 'a newer Prefect'}, and here is Prefect {here}; run `pip install "
+        f"{f'prefect=={newer}' if is_known else '--upgrade prefect'}`, choose another folder (PREFECT_HOME, or `up "
+        f"--folder`), or delete the history of runs: `PREFECT_HOME={folder} prefect server database reset -y`"
+    )
 
 
 def _start_lock() -> FileLock:
     """Return the lock of a server's start: two that migrate one fresh database at once would both fail."""
-    return FileLock(Path(os.environ.get(_HOME) or os.path.expanduser("~/.prefect")) / "tokenloom-start.lock")
+    return FileLock(_prefect_folder() / "tokenloom-start.lock")
+
+
+def _prefect_folder() -> Path:
+    return Path(os.environ.get(_HOME) or os.path.expanduser("~/.prefect"))
 
 
 def start_server(port: int = 0, log: Path | None = None) -> tuple[subprocess.Popen[bytes], str]:
