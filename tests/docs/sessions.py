@@ -15,7 +15,11 @@ from pathlib import Path
 
 from tokenloom.cli.main import main
 
-_TIME = re.compile(r"\b(?:\d+ min )?[\d.]+ s\b")
+#: What differs from run to run: times, and names and sizes of versions, which follow from rules that may change.
+_VARIES = re.compile(
+    r"\b(?:\d+ min )?[\d.]+ s\b|\b[0-9a-f]{16}(?:[0-9a-f]{16})?\b"
+    r"|\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?|[\d,.]+ (?:bytes|[kM]B)\b"
+)
 
 
 def commands(session: str) -> Iterator[tuple[str, list[str]]]:
@@ -23,6 +27,11 @@ def commands(session: str) -> Iterator[tuple[str, list[str]]]:
     for part in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
         command, _, shown = re.sub(r"\\\n\s*", "", part).partition("\n")
         yield command, shown.splitlines()
+
+
+def constant(line: str) -> str:
+    """Return a line with names for what differs from run to run, and one blank for several."""
+    return re.sub(r"(?<=\S) +", " ", _VARIES.sub("VALUE", line)).rstrip()
 
 
 def run_here(command: str) -> tuple[int, str]:
@@ -66,8 +75,8 @@ def run_session(session: str, *, compares: bool = True, run: Callable[[str], tup
             continue
         assert code == 0, f"the command before {command!r} ended with {code}"
         code, printed = run(command)
-        lines = [_TIME.sub("TIME", line) for line in printed.replace(os.getcwd(), "/home/you").splitlines()]
-        missing = [line for line in shown if line != "..." and _TIME.sub("TIME", line) not in lines]
+        lines = [constant(line) for line in printed.replace(os.getcwd(), "/home/you").splitlines()]
+        missing = [line for line in shown if line != "..." and constant(line) not in lines]
         assert not (missing and compares), f"{command}: the page shows {missing}, the command printed {lines}"
     assert code == 0, f"the last command ended with {code}"
 
@@ -78,7 +87,10 @@ def _run_script(arguments: list[str]) -> str:
     given, sys.argv = sys.argv, arguments
     try:
         with contextlib.redirect_stdout(printed):
-            runpy.run_path(arguments[0], run_name="__main__")
+            if arguments[0] == "-m":
+                runpy.run_module(arguments[1], run_name="__main__")
+            else:
+                runpy.run_path(arguments[0], run_name="__main__")
     finally:
         sys.argv = given
     return printed.getvalue()

@@ -11,7 +11,7 @@ from scripts.reference_pages.markdown import anchor
 from tests.docs.reference import GENERATED, generated_pages
 
 _ROOT = Path(__file__).parents[2]
-_NAMES_OTHERS = ("docs/project/notebook/", "docs/guides/extending")  # old notes, and files that a reader creates
+_NAMES_OTHERS = "docs/guides/extending"  # files that a reader creates
 _PAGES = sorted({*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md"), *GENERATED})
 _FOLDERS = "benchmarks|docs|examples|flows|storage|tasks|tests|tokenloom"
 

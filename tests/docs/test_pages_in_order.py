@@ -1,18 +1,12 @@
-"""README.md and the pages on training can be followed from top to bottom, on real text."""
+"""README.md can be followed from top to bottom, on real text."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.counts import full_only
-from tests.docs.walk import TRAINING_PAGES, follow
-
-_ROOT = Path(__file__).parents[2]
+from tests.docs.walk import follow
 
 
 @pytest.fixture
@@ -31,13 +25,3 @@ def folder(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_the_readme_can_be_followed() -> None:
     pytest.importorskip("torch")
     follow("README.md", {}, "Build and train")
-
-
-@full_only
-@pytest.mark.usefixtures("tiktoken_cache")
-def test_the_pages_on_training_run_in_one_process(folder: Path) -> None:
-    """tests/docs/test_training_page.py runs them with small data."""
-    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
-    command = [sys.executable, "-m", "tests.docs.walk", str(folder), *TRAINING_PAGES]
-    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -23,14 +23,33 @@ from tests.docs.walk import TRAINING_PAGES
 from tests.reader.oracle import make_store
 
 _ROOT = Path(__file__).parents[2]
-#: The pages as one text, the title of each a heading of it.
-_PAGES = "\n#".join((_ROOT / page).read_text(encoding="utf-8") for page in TRAINING_PAGES)
+
+
+def _python(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def _sections() -> dict[str, tuple[str, list[str]]]:
+    """Return the page and the code blocks of each heading; those under a page's title are its first ones."""
+    found = {}
+    for page in TRAINING_PAGES:
+        title, *parts = (_ROOT / page).read_text(encoding="utf-8").split("\n## ")
+        found[title.partition("\n")[0].removeprefix("# ")] = (page, _python(title))
+        found |= {part.partition("\n")[0]: (page, _python(part)) for part in parts}
+    return found
+
+
+_SECTIONS = _sections()
 
 
 def _blocks(heading: str) -> list[str]:
-    """Return the code blocks under a heading; "" for those before the first."""
-    section = _PAGES.split(f"\n## {heading}\n", 1)[1] if heading else _PAGES
-    return re.findall(r"^```python\n(.*?)^```", section.split("\n## ", 1)[0], re.DOTALL | re.MULTILINE)
+    """Return the code blocks under a heading."""
+    return _SECTIONS[heading][1]
+
+
+def _first(page: str) -> list[str]:
+    """Return the code blocks under the title of a page."""
+    return next(blocks for of, blocks in _SECTIONS.values() if of == page)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +66,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Run sections of the pages, after their first block: page("Mixtures", ...) returns what they defined."""
+    """Run sections of a page, after its first ones: page("Mixtures", ...) returns what they defined."""
     monkeypatch.chdir(folder)
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
 
     def run(*headings: str) -> Any:
         namespace: dict[str, Any] = {}
-        for block in [code for heading in ("", *headings) for code in _blocks(heading)]:
+        pages = dict.fromkeys(_SECTIONS[heading][0] for heading in headings)
+        first = [block for page in pages for block in _first(page)]
+        for block in [*first, *(block for heading in headings for block in _blocks(heading) if block not in first)]:
             exec(compile(block, "docs/guides", "exec"), namespace)
         return SimpleNamespace(**namespace)
 
@@ -63,16 +84,10 @@ def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.set_num_threads(num_threads)
 
 
-def test_every_section_with_code_has_a_test_here() -> None:
-    headings = [h for h in re.findall(r"^## (.*)$", _PAGES, re.MULTILINE) if _blocks(h)]
-    files = Path(__file__), _ROOT / "tests/peers/test_trainers.py"
-    tests = "".join(file.read_text(encoding="utf-8") for file in files)
-    assert [heading for heading in headings if f'"{heading}' not in tests] == []
-
-
 def test_evaluation_and_resuming(page: Any) -> None:
-    names = page("Evaluation", "Stop and resume", "Keep the version while you train")
-    assert names.state["samples"] == 80
+    names = page("Evaluation")
+    kept = page("Keep the version while you train")
+    assert kept.state["samples"] == 80
     assert 3 < names.total / names.num_labels < 7
     assert names.num_labels == len(names.validation) * 128
 
@@ -80,7 +95,7 @@ def test_evaluation_and_resuming(page: Any) -> None:
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
 def test_processes(page: Any) -> None:
     try:
-        names = page("Several processes: DDP, FSDP, tensor parallelism")
+        names = page("Meshes: tensor, context, pipeline parallelism")
         assert names.loader.ranks.origin == "mesh"
         assert all(parameter.grad is not None for parameter in names.sharded.parameters())
     finally:
@@ -111,7 +126,7 @@ def test_packing_and_attention_within_documents(page: Any) -> None:
 
 
 def test_what_is_learned_and_the_mean_of_the_loss(page: Any) -> None:
-    names = page("Conversations: what is learned", "The mean of the loss")
+    names = page("Targets: what is learned", "The mean of the loss")
     assert names.batch["classes"].unique().tolist() == [0, 129]
     assert not names.by_assistant.any()
     assert names.batch["num_targets"] == int((names.batch["labels"] != -100).sum())
@@ -193,7 +208,7 @@ assert torch.equal(batch["input_ids"], expected)
 print("equal")
 """
     # In a new process: workers are forked, and so would be everything that other tests left running here.
-    script = "\n".join([*_blocks(""), *_blocks("torch's DataLoader"), check])
+    script = "\n".join([*_first("docs/guides/trainers.md"), *_blocks("torch's DataLoader"), check])
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["equal"]), done.stderr
 
