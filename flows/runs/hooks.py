@@ -21,6 +21,7 @@ from prefect.states import Completed, Crashed, Failed
 
 from tokenloom.flows.runs import log_filter
 from tokenloom.flows.runs.events import BUILDS, DATASET_LABEL, Ending, emit_failed, write_last_line
+from tokenloom.flows.runs.report import name_stopped_run
 from tokenloom.spec.validation import with_rules_in_words
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.publishing.outcome import crash_message, joined_problems, outcome
@@ -63,14 +64,17 @@ HOOKS: dict[str, Any] = {name: [run_ended] for name in ("on_failure", "on_cancel
 
 
 def _report(client: SyncPrefectClient, run: FlowRun, state: State[Any], ending: Ending, message: str) -> None:
-    """Write the reason as the last line of the log and, unless the run was cancelled, as the message of its state."""
+    """Write the reason as the last line of the log and, unless the run was cancelled, in its state and its name."""
     log_filter.ended.add(str(run.id))
     try:
         write_last_line(client, run, ending, message)
     except httpx.HTTPError:
         log_filter.ended.discard(str(run.id))
         raise
-    if ending != "cancelled" and message != state.message:
+    if ending == "cancelled":
+        return
+    name_stopped_run(client, run, f"{ending}: {message}")
+    if message != state.message:
         final: State[Any] = Crashed(message=message) if ending == "crashed" else Failed(message=message)
         client.set_flow_run_state(run.id, final, force=True)
 

@@ -23,7 +23,7 @@ def progress_page(title: str, reading: Reading, ended: str = "") -> str:
         rows.append(_row(mark, f"**{step_label(step.name)}**", f"**{reached}**", ", ".join(step.details)))
     if ended != "done":
         rows += [_row("", step_label(step), "", "") for step in reading.next_steps]
-    bar = f"`{_bar(_share(reading, ended) or 0.0)}`"
+    bar = bar_of(_share(reading, ended) or 0.0, _BAR_CHARS)
     table = ["| | step | | |", "|---|---|---:|---|", *rows]
     return "\n".join([f"## {title}", "", bar, "", summary_line(reading, ended), "", *table])
 
@@ -45,6 +45,7 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _bar(share: float) -> str:
-    filled = int(share * _BAR_CHARS)
-    return "█" * filled + "░" * (_BAR_CHARS - filled)
+def bar_of(share: float, num_chars: int) -> str:
+    """Return a bar of characters in Markdown for a share in [0, 1]."""
+    filled = int(share * num_chars)
+    return f"`{'█' * filled}{'░' * (num_chars - filled)}`"

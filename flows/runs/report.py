@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun
 from prefect.runtime import flow_run
 
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
+from tokenloom.flows.runs.progress_page import bar_of
 from tokenloom.flows.runs.store_links import page_url
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
@@ -22,22 +24,34 @@ from tokenloom.storage.versions.published import read_inputs, report_path
 from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
+from tokenloom.tasks.report.wording import megabytes
 from tokenloom.tasks.retention.collect import Collected, collection_line
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
-from tokenloom.wording import counted
+from tokenloom.wording import counted, shortened
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown
+_REASON_CHARS = 120
+_BAR_CHARS = 20
 _MAX_ROWS = 500  # the UI shows all rows of a table at once
 
 
 def name_run(dataset: str, version: str) -> None:
     """Name this flow run after the version; the name that it had follows in parentheses."""
-    name, given = f"{dataset} {version}", str(flow_run.get_name())
-    if given.startswith(name):  # an earlier attempt of this run has named it
-        return
+    name, given = f"{dataset} {version}", _without_reason(str(flow_run.get_name()))
+    named = given if given.startswith(name) else f"{name} ({given})"  # an earlier attempt of this run may have named it
     with get_client(sync_client=True) as client:
-        client.update_flow_run(UUID(flow_run.get_id()), name=f"{name} ({given})")
+        client.update_flow_run(UUID(flow_run.get_id()), name=named)
+
+
+def name_stopped_run(client: SyncPrefectClient, run: FlowRun, reason: str) -> None:
+    """Add why a run did not complete to its name, which is at the top of its page and in lists of runs."""
+    reason = shortened(printable_line(reason), _REASON_CHARS)
+    client.update_flow_run(run.id, name=f"{_without_reason(run.name)} {reason}")
+
+
+def _without_reason(name: str) -> str:
+    return re.split(" (?:failed|crashed): ", name)[0]
 
 
 def show_result(result: BuildResult) -> None:
@@ -111,10 +125,12 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
             *map(printable_line, reading_lines(result.reference).split("\n")),
             "```",
             *links,
-            "```text",
-            "\n    |\n".join(_diagram(manifest, inputs, seconds)),
-            "```",
-            f"The longest step was **{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
+            "",
+            f"{counted(len(inputs), 'file')}, {megabytes(sum(entry.bytes for entry in inputs))}, became "
+            f"{counted(len(manifest.shards), 'shard')}, {megabytes(manifest.shard_bytes)}. The longest step was "
+            f"**{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
+            "",
+            *_step_rows(seconds),
             "",
             "| split | documents | tokens | shards |",
             "|---|---:|---:|---:|",
@@ -137,23 +153,15 @@ def _gate_rows(gates: list[GateResult]) -> list[str]:
     return ["", "| check | expected | found |", "|---|---|---|", *rows] if rows else []
 
 
-def _diagram(manifest: Manifest, inputs: list[InputEntry], seconds: dict[str, float]) -> list[str]:
-    """Return the lines of a diagram: the input files, each step with its time, the shards."""
-    splits = manifest.splits.values()
-    return [
-        f"{counted(len(inputs), 'file')}, {_megabytes(sum(entry.bytes for entry in inputs))}",
-        *(
-            f"{step_label(step):<18} {seconds[step]:>9,.1f} s   {what}"
-            for step, what in STEPS.items()
-            if step in seconds
-        ),
-        f"{counted(sum(len(split.shards) for split in splits), 'shard')}, "
-        f"{_megabytes(sum(split.shards.num_bytes() for split in splits))}",
+def _step_rows(seconds: dict[str, float]) -> list[str]:
+    """Return the lines of a table: each step with its time and its share of the whole as a bar."""
+    whole = max(sum(seconds.values()), 1e-9)
+    rows = [
+        f"| {step_label(step)} | {seconds[step]:,.1f}\u00a0s | {bar_of(seconds[step] / whole, _BAR_CHARS)} |"
+        for step in STEPS
+        if step in seconds
     ]
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB"
+    return ["| step | time | share |", "|---|---:|---|", *rows]
 
 
 def show_gates(dataset: str, error: GateFailed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     assert run.state.is_failed()
     assert "min_documents: expected >= 1,000, found 50" in str(run.state.message)
     assert "\n" not in str(run.state.message)
+    assert re.match(r"checked \w{16} \([a-z-]+\) failed: /\S+: 1 of ", run.name)
     assert log_lines(run)[-1] == ("ERROR", f"failed: {run.state.message}")
     assert json.loads(artifact("checked-checks").data) == [
         {"check": "min_documents", "result": "failed", "expected": ">= 1,000", "found": "50"},
@@ -45,7 +47,9 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     relaxed = make_spec(tmp_path / "store", [source], dataset="checked", checks={"min_documents": 50})
     result = build_dataset(relaxed.with_workers(0))
     assert (result["published"], result["partitions_encoded"], len(emitted)) == (True, 0, 1)
-    assert "| min_documents | &gt;= 50 | 50 |" in artifact("checked-summary").data
+    summary = artifact("checked-summary").data
+    assert "| min_documents | &gt;= 50 | 50 |" in summary
+    assert re.search(r"^\| tokenize \| [\d.]+\xa0s \| `█*░*` \|$", summary, re.MULTILINE)
 
 
 def test_a_publication_by_hand_emits_the_event_of_a_build(
