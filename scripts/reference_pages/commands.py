@@ -29,6 +29,7 @@ _JSON = """\
 - `--debug`: Show the traceback of an error.
 - `--help`: Show the arguments and options of the command.
 - `tokenloom --version`: Print the version of tokenloom.
+- `tokenloom --print-completion SHELL`: Print the script that completes commands and options in bash, zsh or fish.
 """
 VARIABLES = {
     "TOKENLOOM_CACHE": "The folder of the cache on this machine: shards of remote stores, counts of samples, "

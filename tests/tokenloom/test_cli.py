@@ -539,3 +539,52 @@ def test_closed_or_full_stdout_causes_no_traceback(project: Path) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "tokenloom: the output can't be written: No space left on device\n"
+
+
+# ---- completion
+
+
+_IN_BASH = """
+eval "$1"
+COMP_WORDS=(tokenloom "${@:2}"); COMP_CWORD=$(($# - 1))
+"$(complete -p tokenloom | sed 's/.*-F \\([^ ]*\\).*/\\1/')" tokenloom "${@: -1}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The completion script of each shell."""
+    return {
+        shell: _run(tmp_path_factory.mktemp(shell), "--print-completion", shell).stdout
+        for shell in ("bash", "zsh", "fish")
+    }
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["inspe"], "inspect"),
+        (["build", "--work"], "--workers"),
+        (["export", "store/news", "mega"], "megatron"),
+        (["--print-completion", "fi"], "fish"),
+    ],
+)
+def test_a_shell_completes_commands_options_and_choices(
+    words: list[str], completed: str, shell: str, scripts: dict[str, str]
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    in_fish = f'{scripts["fish"]}\ncomplete -C "tokenloom {" ".join(words)}"'
+    command = ["bash", "-c", _IN_BASH, "-", scripts["bash"], *words] if shell == "bash" else ["fish", "-c", in_fish]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip("\n").split("\t")[0] == completed
+
+
+def test_zsh_reads_its_completion_script(scripts: dict[str, str], tmp_path: Path) -> None:
+    assert scripts["zsh"].startswith("#compdef tokenloom") and "--workers" in scripts["zsh"]
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    (tmp_path / "_tokenloom").write_text(scripts["zsh"])
+    subprocess.run(["zsh", "-n", tmp_path / "_tokenloom"], check=True)

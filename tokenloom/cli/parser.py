@@ -19,6 +19,7 @@ from tokenloom.wording import near_miss
 
 _EXAMPLE = "example: "
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_SHELLS = ("bash", "zsh", "fish")
 _TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()}
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
@@ -97,6 +98,16 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
+class _PrintCompletion(argparse.Action):
+    """Print the script that completes commands and options in a shell."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, option: Any = None) -> None:
+        from tokenloom.cli.completion import completion_script  # imports the modules of all commands
+
+        write_output(completion_script(parser, shell))
+        parser.exit()
+
+
 class _CommandParser(_Parser):
     """The parser of one command. It imports the command's module when it is used."""
 
@@ -116,6 +127,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     no_value: Any = {"nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     parser.add_argument("--version", action=_ShowVersion, help="show the version and exit", **no_value)
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=_SHELLS,
+        dest=argparse.SUPPRESS,
+        default=argparse.SUPPRESS,
+        help="print a script that completes commands and options in this shell, and exit",
+    )
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")

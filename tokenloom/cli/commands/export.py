@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_reference(parser)
     parser.add_argument(
-        "format", metavar="FORMAT", choices=FORMATS, help=f"the format of the files: {', '.join(FORMATS)}"
+        "format", metavar="FORMAT", choices=list(FORMATS), help=f"the format of the files: {', '.join(FORMATS)}"
     )
     parser.add_argument("destination", metavar="DESTINATION", help="a new folder: a local path or a URL")
     parser.add_argument(
