@@ -9,6 +9,9 @@ from typing import Any
 
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.tokenizers import ReferenceTokenizer, Tokenizer, load_tokenizer
 
 
@@ -45,6 +48,14 @@ def load_job_tokenizer(
 def preload_tokenizer(definition: Mapping[str, Any]) -> ReferenceTokenizer:
     """Load the tokenizer of jobs to come, see load_job_tokenizer; raises TokenizerError if it can't be loaded."""
     return _load(canonical_json(definition), None)
+
+
+def version_decoder(store: Store, manifest: Manifest) -> Tokenizer | None:
+    """Return the tokenizer of a version; None if this machine cannot load it."""
+    try:
+        return load_tokenizer(manifest.tokenizer_definition, read_tokenizer_files(store, manifest))
+    except TokenizerError:
+        return None
 
 
 @lru_cache(maxsize=2)

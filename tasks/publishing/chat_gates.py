@@ -47,12 +47,21 @@ def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
     return GateResult(name, "one beginning-of-text token at most", shown, chat.doubled_bos == 0)
 
 
-def chat_warnings(rows: str, chat: ChatCounts) -> Iterator[str]:
-    """Yield a line for each fault of conversations; `rows` says which they are, such as "source NAME"."""
+def chat_warnings(rows: str, chat: ChatCounts, stop_as_text: Callable[[], str]) -> Iterator[str]:
+    """Yield a line for each fault of conversations.
+
+    Args:
+        rows: which they are, such as "source NAME".
+        chat: what was counted of them.
+        stop_as_text: see tokenloom.chat.stops; called only if turns lack a stop token.
+    """
     if missing := chat.turns - chat.ended_turns:
+        step = "give chat.stop_tokens, or a template that writes one"
+        if stop := stop_as_text():
+            step = f"{stop}: give a tokenizer that has it, another chat.template, or this text as chat.stop_tokens"
         yield (
             f"{rows}: {missing:,} of {counted(chat.turns, 'turn')} of the assistant end without a stop token, so a "
-            "model does not learn to end them; give chat.stop_tokens, or a template that writes one"
+            f"model does not learn to end them; {step}"
         )
     if chat.doubled_bos:
         yield (

@@ -9,12 +9,15 @@ from itertools import chain
 from shlex import quote
 from typing import Any
 
+from tokenloom.chat.definition import version_chat
+from tokenloom.chat.stops import stop_as_text
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
 from tokenloom.storage.formats.statistics import add_sources
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
 from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
+from tokenloom.tasks.encoding.job_tokenizer import version_decoder
 from tokenloom.tasks.publishing.chat_gates import chat_warnings
 from tokenloom.tasks.publishing.class_figures import ClassFigures, class_figures
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
@@ -92,9 +95,19 @@ class VersionFacts:
         return [
             *empty_splits(empty, self.manifest.num_documents),
             *_empty_sources(self.build, spec.documents),
-            *chain(*(chat_warnings(f"source {name}", source.chat) for name, source in encoded.items() if source.chat)),
+            *chain(
+                *(
+                    chat_warnings(f"source {name}", source.chat, self._stop_as_text)
+                    for name, source in encoded.items()
+                    if source.chat
+                )
+            ),
             *_inferred(self.build),
         ]
+
+    def _stop_as_text(self) -> str:
+        chat, tokenizer = version_chat(self.store, self.manifest), version_decoder(self.store, self.manifest)
+        return stop_as_text(chat, tokenizer) if chat and tokenizer else ""
 
     @property
     def file_check(self) -> str:

@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.report.figures import ExampleDocument, FrequentToken, TokenSample
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers import Tokenizer
 
 _NUM_DOCUMENTS = 10
 _NUM_TOKENS = 30  # shown, of those in the sample
@@ -30,14 +28,6 @@ _NUM_PIECES = 8  # the sample is read from so many places
 _RUN = 4  # neighbours among the sampled documents
 _TEXT_CHARS = 480  # shown of a document
 _MAX_BINS = 2**24  # ids; a larger vocabulary is sorted instead of counted
-
-
-def version_decoder(store: Store, manifest: Manifest) -> Tokenizer | None:
-    """Return the tokenizer of a version; None if this machine cannot load it."""
-    try:
-        return load_tokenizer(manifest.tokenizer_definition, read_tokenizer_files(store, manifest))
-    except TokenizerError:
-        return None
 
 
 def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | None) -> TokenSample:

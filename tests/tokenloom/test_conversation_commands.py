@@ -96,6 +96,19 @@ def test_plan_names_what_is_wrong_with_the_first_rows_of_each_source(
         ]
 
 
+def test_a_stop_that_is_no_token_of_the_tokenizer_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "tokenizer={kind: byte}", "--set", "dataset=bytes"]
+    named = (
+        "; '<|im_end|>', which ends a turn in the template, is not a token of byte but 10 ordinary tokens "
+        "there: give a tokenizer that has it, another chat.template, or this text as chat.stop_tokens"
+    )
+    for command in (["plan"], ["build", "--direct", "--workers", "0"]):
+        warnings = _json(capsys, *command, str(project / "chat.yaml"), *options)["warnings"]
+        assert any(named in warning for warning in warnings)
+    learned = _json(capsys, "plan", str(project / "chat.yaml"), *options, "--set", "chat.stop_tokens=<|im_end|>")
+    assert not any("stop token" in line for line in learned["warnings"])
+
+
 def test_peek_prints_runs_and_the_normalized_form(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents = _json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
     texts = [document for document in documents if document["source"] == "texts"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_learn, add_spec
@@ -177,6 +178,7 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
     """Return which sources are copies of earlier ones, faults of their conversations, and which splits may be empty."""
+    from tokenloom.chat.stops import stop_as_text
     from tokenloom.tasks.planning.plan import partitions_by_source
     from tokenloom.tasks.publishing.chat_gates import chat_warnings
     from tokenloom.tasks.publishing.version_facts import empty_splits
@@ -189,7 +191,8 @@ def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRo
             warnings.append(f"source {source}: each file is a copy of one of another source: nothing of it is kept")
         seen |= names
     for rows in chats:
-        warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts)
+        first = partial(stop_as_text, planned.chat, rows.shown.tokenizer) if planned.chat and rows.shown else str
+        warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts, first)
     count = estimate.num_documents if estimate else 0
     shares = {name: share for name, share in planned.spec.split_shares() if 0 < share * count < _FEW_DOCUMENTS}
     return [*warnings, *empty_splits(shares, count, is_estimate=True)]
