@@ -50,7 +50,15 @@ _FORBIDDEN = {
     "google.RefreshError",
     "azure.ClientAuthenticationError",
 }
-_PERMANENT = {"botocore.SSLError", "botocore.InvalidProxiesConfigError", "aiohttp.ClientSSLError", "aiohttp.InvalidURL"}
+_PERMANENT = {
+    "botocore.SSLError",
+    "botocore.InvalidProxiesConfigError",
+    "aiohttp.ClientSSLError",
+    "aiohttp.InvalidURL",
+    "httpx.ConnectError",  # the Hugging Face Hub, on a machine without a network
+    "httpx2.ConnectError",
+    "huggingface_hub.OfflineModeIsEnabled",
+}
 _TRANSIENT = {
     "botocore.FlexibleChecksumError",
     "botocore.HTTPClientError",
@@ -60,6 +68,8 @@ _TRANSIENT = {
     "aiohttp.ClientPayloadError",
     "azure.ServiceRequestError",
     "azure.ServiceResponseError",
+    "httpx.TransportError",
+    "httpx2.TransportError",
     "urllib3.HTTPError",
     "requests.ConnectionError",
     "requests.Timeout",
@@ -148,6 +158,11 @@ def kind_of(error: BaseException) -> Kind:
 def misdirection_of(error: BaseException) -> BaseException | None:
     """Return the error that says that no store answers at its address, None if there is none among the causes."""
     return next((link for link in chain_of(error) if _names(link) & _MISDIRECTED), None)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether an error of a library of the network says that a later request will not succeed either."""
+    return any(_names(link) & _PERMANENT for link in chain_of(error))
 
 
 def is_bucket_missing(error: BaseException) -> bool:

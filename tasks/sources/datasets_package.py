@@ -16,7 +16,7 @@ from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources.files.compressed import too_large_window
-from tokenloom.tasks.sources.files.opening import input_bytes, is_local, translate_input_errors
+from tokenloom.tasks.sources.files.opening import HUB_STEP, input_bytes, is_local, translate_input_errors
 
 Configs = Mapping[str, Mapping[str, Any]]  # options by the name of a config
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
@@ -172,7 +172,7 @@ def current_commit(name: str, revision: str | None) -> HubCommit:
     except Exception as error:  # also of its HTTP library, whose errors have another base class
         raise InputError(
             f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
-            f"{_said(error)}; check name, revision, network and HF_TOKEN, or download it and give its folder"
+            f"{_said(error)}; check name, revision and HF_TOKEN; {HUB_STEP}"
         ) from error
     names = [file.rfilename for file in info.siblings or []]
     return HubCommit(str(info.sha), names, _configs(info.card_data))

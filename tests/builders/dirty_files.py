@@ -185,7 +185,7 @@ def _lines(reason: str, *cases: tuple[bytes, str]) -> list[DirtyFile]:
             pack(b'{"text": "first"}\n' + line + b'\n{"text": "last"}\n'),
             ["first", "last"],
             [(18, reason)],
-            "line at byte 18: " + message,
+            "line 2 at byte 18: " + message,
         )
         for line, message in cases
         for name, pack in (("a.jsonl", bytes), ("a.jsonl.gz", COMPRESS[".gz"]))
@@ -259,7 +259,7 @@ BAD_ROWS: Table = {
             b'{"text": "short"}\n{"text": "' + b"x" * 6_000_000 + b'"}\n',
             ["short"],
             [(18, "too_large")],
-            r"line at byte 18: more than 4,194,504 bytes.*documents\.max_bytes",
+            r"line 2 at byte 18: more than 4,194,504 bytes.*documents\.max_bytes",
             {"max_bytes": 100},
         )
     ],
@@ -271,7 +271,10 @@ def _csv(*cases: tuple[bytes, str], **options: Any) -> list[DirtyFile]:
 
 
 def _array(*cases: tuple[bytes, str]) -> list[DirtyFile]:
-    return [DirtyFile("a.json", data, message=rf"value \d of its JSON array: .*{message}") for data, message in cases]
+    return [
+        DirtyFile("a.json", data, message=rf"line \d+, value \d of its JSON array: .*{message}")
+        for data, message in cases
+    ]
 
 
 def _column(table: Any, message: str, **options: Any) -> DirtyFile:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, write_jsonl, write_parquet
+from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
 from tests.builders.dirty_files import BAD_ROWS, READ, REFUSED, DirtyFile, Table
 from tests.builders.refusals import assert_refused, spec_of
 from tests.counts import count
@@ -27,7 +27,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, make_reader
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "dirty-input.md"
+PAGE = ROOT / "docs" / "guides" / "rows.md"
 
 
 def texts_of(path: Path, kind: str = "jsonl", **options: Any) -> list[str | None]:
@@ -102,6 +102,17 @@ def test_its_rows_are_bad(what: str, tmp_path: Path) -> None:
         assert len(str(raised.value).encode()) < 1000  # a message that can't be encoded would hide the error
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "text"])
+def test_an_archive_is_refused(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a.zip", "a.jsonl.zip", "a.tar", "a.txt.tar.gz", "a.7z", "a.rar"):
+        (tmp_path / "a" / name).write_bytes(b"anything")
+    reader = make_reader({"kind": kind, "text": "text", "max_bytes": 100})
+    for path in [*map(str, (tmp_path / "a").iterdir()), f"{tmp_path}/a/*", f"zip://a.jsonl::{tmp_path}/a/a.zip"]:
+        with pytest.raises(InputError, match="the files in an archive are not read; extract it"):
+            reader.files(path)
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_it_is_refused(what: str, tmp_path: Path) -> None:
     for i, file in enumerate(REFUSED[what]):
@@ -155,9 +166,24 @@ def test_a_line_of_100_mb_is_read_right_with_a_few_times_its_size(large_line: Pa
     assert peak < 4.5 * LARGE
 
 
+@pytest.mark.parametrize(
+    ("data", "place", "options"),
+    [
+        (b'{"text": "a"}\n\n{"text": 5}\n', "line 3 at byte 15", {}),
+        ('{"text": "a"}\n{"text": 5}\n'.encode("utf-16"), "line 2 at byte 14 of its UTF-8", {"encoding": ["utf-16"]}),
+        (b'[\n{"text":\n"a"},\n{"text": 5}]', "line 4, value 1 of its JSON array", {}),
+    ],
+)
+def test_a_bad_row_of_json_names_its_line(data: bytes, place: str, options: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(data)
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl"), **options}])
+    with pytest.raises(BadRow, match=rf"a\.jsonl, {place}: 'text' is a number"):
+        build(spec)
+
+
 def test_a_line_of_100_mb_above_the_limit_costs_no_memory_and_is_named_or_skipped(large_line: Path) -> None:
     tracemalloc.start()
-    with pytest.raises(BadRow, match=r"line at byte 18: more than .*documents\.max_bytes") as raised:
+    with pytest.raises(BadRow, match=r"line 2 at byte 18: more than .*documents\.max_bytes") as raised:
         texts_of(large_line, max_bytes=1000)
     assert texts_of(large_line, max_bytes=1000, on_error="skip") == ["first", "last"]
     peak = tracemalloc.get_traced_memory()[1]
@@ -203,6 +229,6 @@ def test_a_column_that_changes_its_type_from_file_to_file_is_named(tmp_path: Pat
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     written(tmp_path / "b.jsonl", b'{"text": "two"}\n{"text": 3}\n')
     spec = spec_of(tmp_path / "*.jsonl", "jsonl")
-    assert_refused(spec, f"{tmp_path}/b.jsonl, line at byte 16", "'text' is a number, not text")
+    assert_refused(spec, f"{tmp_path}/b.jsonl, line 2 at byte 16", "'text' is a number, not text")
     skipping = spec_of(tmp_path / "*.jsonl", "jsonl", documents={"on_error": "skip"})
     assert build(skipping).rows["quarantined"] == 1

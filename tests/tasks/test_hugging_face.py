@@ -362,6 +362,19 @@ def test_a_hub_that_does_not_answer_is_reported() -> None:
         read("org/name", revision="v1")
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "*.jsonl"])
+def test_a_hub_url_without_a_network_is_named_with_the_next_step(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"hf://datasets/org/name/{name}"}])
+    with pytest.raises(InputError, match=r"^hf://datasets/org/name/.*HTTPS_PROXY and HF_HUB_OFFLINE.*hf download"):
+        build(spec)
+
+
 @pytest.mark.parametrize("shows_bars", [False, True])
 def test_the_settings_of_the_package_stay_as_they_were(
     shows_bars: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -132,7 +132,7 @@ def test_each_error_of_a_spec_is_one_line(tmp_path: Path, capsys: pytest.Capture
 def test_an_error_of_a_source_names_the_line_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["text"], key="body")
     spec = _spec(tmp_path, "jsonl", "a.jsonl", "name: second")
-    place = f"{spec}:5: source second: {tmp_path}/a.jsonl, line at byte 0: no key 'text'"
+    place = f"{spec}:5: source second: {tmp_path}/a.jsonl, line 1 at byte 0: no key 'text'"
     for command in (["plan"], ["build", "--direct", "--workers", "0"], ["build", "--direct", "--workers", "1"]):
         assert _refused(capsys, command[0], spec, *command[1:]).startswith(place)
     limited = _refused(capsys, "build", spec, "--direct", "--limit", "2", "--workers", "0")

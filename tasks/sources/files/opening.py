@@ -11,13 +11,17 @@ from typing import IO, Any
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
 from tokenloom.storage.stores.local_files import LFS_BYTES, LFS_POINTER, NO_LFS_FILE, open_regular
-from tokenloom.storage.stores.remote_errors import is_transient, kind_of, redacted, without_secrets
+from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import StoreFile
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.tasks.sources.files.shared_files import open_url
 
 Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least
+HUB_STEP = (
+    "check the network, HTTPS_PROXY and HF_HUB_OFFLINE; or fetch the files with `hf download` elsewhere, and give "
+    "their folder"
+)
 _opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
 
 
@@ -45,7 +49,8 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
         if is_object(pattern):  # RemoteCalls has its own file system; a second one would look for credentials again
             kind = fsspec.get_filesystem_class(pattern.partition("://")[0])
             return kind, str(kind._strip_protocol(pattern))
-        return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
+        with translate_input_errors(pattern):  # hf:// asks the hub here
+            return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
         reason = message_of(error)
         raise InputError(f"{pattern}: this kind of URL can't be read here: {reason}; copy the files") from error
@@ -136,12 +141,16 @@ def translate_input_errors(url: str, missing: str | None = None) -> Iterator[Non
         kind = kind_of(error)
         if isinstance(error, StoreError | FormatError):  # about an input file, and already complete
             raise InputError(str(error)) from error
-        if isinstance(error, TokenloomError) or (kind == "other" and not isinstance(error, OSError)):
+        if isinstance(error, TokenloomError) or (
+            kind == "other" and not isinstance(error, OSError) and not is_permanent(error)
+        ):
             raise
         if kind == "missing" and missing:
             raise InputError(f"{url}: {missing}") from error
         reason = redacted(getattr(error, "strerror", None) or message_of(error))
         next_step = "run the build again" if is_transient(error) else "check the file"
+        if url.startswith("hf://") and is_permanent(error):
+            next_step = HUB_STEP
         raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)
 
 

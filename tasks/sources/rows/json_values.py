@@ -44,8 +44,8 @@ def starts_array(file: IO[bytes]) -> bool:
     return start.startswith(b"[")
 
 
-def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[tuple[Any, int]]:
-    """Yield each value of a JSON array and its length in characters, with little more than one value in memory.
+def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[tuple[Any, int, int]]:
+    """Yield each value of a JSON array, its length in characters and its line, with little more than it in memory.
 
     Bytes that are not UTF-8 become lone surrogates (PEP 383).
 
@@ -78,19 +78,27 @@ class _Window:
         self._file, self._url, self._max_bytes = file, url, max_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._text, self._at, self._count = "", 0, 0
+        self._line, self._line_at = 1, 0  # the line of a position of the text
         self._is_end = False
 
-    def error(self, what: str) -> InputError:
-        return InputError(
-            f"{self._url}, value {self._count} of its JSON array: {what}; repair the file or leave it out"
-        )
+    def _line_of(self, at: int) -> int:
+        """Return the line of a position that is not before the last one that was asked for."""
+        self._line, self._line_at = self._line + self._text.count("\n", self._line_at, at), at
+        return self._line
+
+    def error(self, what: str, at: int | None = None) -> InputError:
+        """Return the error to raise for what is at a position of the text, by default the current one."""
+        line = self._line_of(self._at if at is None else at)
+        place = f"{self._url}, line {line}, value {self._count} of its JSON array"
+        return InputError(f"{place}: {what}; repair the file or leave it out")
 
     def _fill(self, num_bytes: int = _READ_BYTES) -> bool:
         """Read more of the file; return False at its end."""
         data = self._file.read(num_bytes)
         self._is_end = not data
+        self._line_of(self._at)
         self._text = self._text[self._at :] + self._decoder.decode(data, final=self._is_end)
-        self._at = 0
+        self._at = self._line_at = 0
         return not self._is_end
 
     def peek(self) -> str:
@@ -109,8 +117,8 @@ class _Window:
             raise self.error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))
         self._at += 1
 
-    def value(self) -> tuple[Any, int]:
-        """Return the next value and its length in characters."""
+    def value(self) -> tuple[Any, int, int]:
+        """Return the next value, its length in characters and its line."""
         self.peek()
         wanted = _READ_BYTES
         while True:
@@ -121,14 +129,14 @@ class _Window:
             except json.JSONDecodeError as error:
                 may_be_cut = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
                 if self._is_end or not may_be_cut:
-                    raise self.error(f"not valid JSON: {error.msg}") from error
+                    raise self.error(f"not valid JSON: {error.msg}", error.pos) from error
             except ValueError as error:  # an integer of more than 4,300 digits
                 raise self.error(f"not valid JSON: {message_of(error)}") from error
             else:
                 if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
-                    num_chars, self._at = end - self._at, end
+                    num_chars, line, self._at = end - self._at, self._line_of(self._at), end
                     self._count += 1
-                    return value, num_chars
+                    return value, num_chars, line
             if len(self._text) - self._at > self._max_bytes:
                 raise self.error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
             self._fill(wanted)
