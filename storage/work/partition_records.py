@@ -44,7 +44,7 @@ class PartitionRecord:
 
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
-    bytes of their text were encoded by the reference too. `text_bytes` are those of all its documents in UTF-8, 0 for
+    bytes of their text were encoded by the reference too. `text_bytes` are those that were encoded, in UTF-8, 0 for
     tokens. The check takes documents from `window`, which is None if there are none. `chat` counts what was rendered of
     conversations, None if there are none.
     """

@@ -38,11 +38,12 @@ class EncodedDocuments:
     """The ids of n documents in order, each followed by its end-of-text id.
 
     Shapes: tokens (sum of num_tokens,); num_tokens (n,) uint32; classes as tokens, uint8. `classes` and `counts` are
-    None for texts.
+    None for texts. `num_bytes` are those of the text that was encoded, in UTF-8: of conversations, as rendered.
     """
 
     tokens: NDArray[Any]
     num_tokens: NDArray[np.uint32]
+    num_bytes: int
     classes: NDArray[np.uint8] | None = None
     counts: ChatCounts | None = None
 
@@ -93,14 +94,14 @@ class _Texts:
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         encoded = self._tokenizer.encode(rows.texts, self._dtype)
-        return EncodedDocuments(encoded.tokens, encoded.num_tokens)
+        return EncodedDocuments(encoded.tokens, encoded.num_tokens, len(text_bytes(rows.texts)[0]))
 
 
 class _Ids(_Texts):
     form = IDS
 
     def encode(self, rows: Rows) -> EncodedDocuments:
-        encoded = super().encode(rows)
+        encoded = replace(super().encode(rows), num_bytes=0)
         if rows.masks is None:
             return encoded
         return replace(encoded, classes=MASK_CLASSES[text_bytes(rows.masks)[0]])
@@ -172,7 +173,8 @@ class _Conversations:
     def encode(self, rows: Rows) -> EncodedDocuments:
         assert rows.rendered is not None
         encoded = self._chats.encode(rows.rendered, self._dtype)
-        return EncodedDocuments(encoded.tokens, encoded.num_tokens, encoded.classes, encoded.counts)
+        num_bytes = sum(len(one.text) if one.text.isascii() else len(one.text.encode()) for one in rows.rendered)
+        return EncodedDocuments(encoded.tokens, encoded.num_tokens, num_bytes, encoded.classes, encoded.counts)
 
 
 @lru_cache(maxsize=8)

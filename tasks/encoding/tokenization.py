@@ -18,14 +18,12 @@ from tokenloom.errors import InputError, naming_source
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
-from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
+from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder
 from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
-from tokenloom.tasks.rows.forms import IDS
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
 from tokenloom.tasks.rows.tally import PartitionTally
@@ -162,10 +160,10 @@ def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: Quaran
         tally.add(rows)
         quarantine.add(rows.bad)
         if len(rows.rows):
-            documents, num_bytes, counts = _encode(rows, job, encoder)
-            tally.add_encoded(0 if encoder.form is IDS else num_bytes, counts)
-            pending.add(documents, num_bytes, text_read)
-            del documents
+            documents, encoded = _encode(rows, job, encoder)
+            tally.add_encoded(encoded.num_bytes, encoded.counts)
+            pending.add(documents, len(text_bytes(rows.texts)[0]), text_read)
+            del documents, encoded
         del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
             spills.append(_spill(job, tokenizer, len(spills), pending.take()))
@@ -241,8 +239,8 @@ class _TextRead:
         progress.report(progress.Advanced(done=self._left))
 
 
-def _encode(rows: Rows, job: TokenizeJob, encoder: DocumentEncoder) -> tuple[SpillDocuments, int, ChatCounts | None]:
-    """Return the documents of a batch, the bytes of their texts, and what was counted of conversations."""
+def _encode(rows: Rows, job: TokenizeJob, encoder: DocumentEncoder) -> tuple[SpillDocuments, EncodedDocuments]:
+    """Return the documents of a batch, and what was encoded of them."""
     content = encoder.form.contents(rows.texts)
     rules = job.rules
     if rules.deduplicate:
@@ -257,7 +255,7 @@ def _encode(rows: Rows, job: TokenizeJob, encoder: DocumentEncoder) -> tuple[Spi
         id_bytes = np.diff(id_offsets).astype(np.uint32)
     place = (split, key, content, rows.rows)
     documents = SpillDocuments(*place, encoded.num_tokens, encoded.tokens, id_bytes, ids, encoded.classes)
-    return documents, len(text_bytes(rows.texts)[0]), encoded.counts
+    return documents, encoded
 
 
 def _spill(job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:

@@ -79,8 +79,9 @@ def test_a_build_of_conversations_has_a_mask_and_learns_the_turns_and_their_ends
     assert (chat["template"], chat["special_tokens_in_content"]) == (CHATML, "text")
     assert manifest["spec"]["sources"][0]["layout"] == "messages"
     assert all(MASK in entry.files for entry in load_manifest(local_store(spec.store, "data"), result.version).shards)
-    counts = build_record(local_store(spec.store, "data"), result.version).encoded["chats"].chat
-    assert counts == ChatCounts(conversations=2, turns=3, ended_turns=3)
+    encoded = build_record(local_store(spec.store, "data"), result.version).encoded["chats"]
+    assert encoded.chat == ChatCounts(conversations=2, turns=3, ended_turns=3)
+    assert encoded.bytes == sum(len(each["text"].encode()) for each in (first, second))  # not of the JSON of the rows
 
 
 def test_a_new_template_moves_nothing_between_splits_and_makes_another_version(tmp_path: Path) -> None:
