@@ -67,13 +67,16 @@ class ChatCounts:
 class EncodedCounts:
     """What was encoded of a source, before duplicates and excluded documents are dropped.
 
-    `bytes` are those of its texts in UTF-8; `chat` counts what was rendered, None for a source of texts.
+    `bytes` are those of its texts in UTF-8; `chat` counts what was rendered, None for a source of texts. `rows` were
+    read, and `filtered` of them left out by a filter or a rule; the others that are no documents are quarantined.
     """
 
     documents: int
     tokens: int
     bytes: int
     chat: ChatCounts | None = None
+    rows: int = 0
+    filtered: int = 0
 
 
 class DocumentCounter:
@@ -120,6 +123,8 @@ def add_encoded(parts: Sequence[EncodedCounts]) -> EncodedCounts | None:
         tokens=sum(part.tokens for part in parts),
         bytes=sum(part.bytes for part in parts),
         chat=add_chats(part.chat for part in parts),
+        rows=sum(part.rows for part in parts),
+        filtered=sum(part.filtered for part in parts),
     )
 
 

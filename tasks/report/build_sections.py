@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from tokenloom.storage.formats.statistics import SourceCounts
 from tokenloom.storage.formats.version_files import BuildRecord
 from tokenloom.tasks.publishing.gates import failed
-from tokenloom.tasks.report.charts import Bar
+from tokenloom.tasks.report.charts import Bar, bar_chart
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_sources, counts_of_splits, total_of
-from tokenloom.tasks.report.parts import Section, Table, bars_of
-from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of
+from tokenloom.tasks.report.parts import Chart, Section, Table, bars_of
+from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of, short
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.wording import counted
 
@@ -48,7 +48,7 @@ def difference_section(figures: VersionFigures) -> Section:
     if previous is None:
         gone = figures.replaced
         lead = f"The previous version, {gone}, is gone." if gone else "There is no previous version."
-        return Section("difference", title, lead)
+        return Section("difference", title, lead, _history(figures))
     splits, sources = counts_of_splits(previous.manifest), counts_of_sources(previous)
     before, now = total_of(splits.values()), figures.total
     tables = [_changes("Splits, compared", "split", figures.splits, splits)]
@@ -59,7 +59,14 @@ def difference_section(figures: VersionFigures) -> Section:
         f"{change(now.documents, before.documents)} documents and {change(now.tokens, before.tokens)} tokens since "
         f"{previous.version}.{missing} These are differences of totals; `tokenloom diff` lists the documents."
     )
-    return Section("difference", title, lead, tables=tables)
+    return Section("difference", title, lead, _history(figures), tables)
+
+
+def _history(figures: VersionFigures) -> list[Chart]:
+    """Return a chart of the tokens of the last versions; nothing for the first version."""
+    bars = [Bar(name, tokens, short(tokens)) for name, tokens in figures.history.items()]
+    title = f"Tokens of the last {len(bars)} versions"
+    return [Chart(title, "this one is the last", [bar_chart(bars, title)])] if len(bars) > 1 else []
 
 
 def _changes(caption: str, what: str, now: Mapping[str, SourceCounts], before: Mapping[str, SourceCounts]) -> Table:

@@ -7,17 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tokenloom.errors import StoreError
-from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest, read_manifest
 from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs
+from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer, version_decoder
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents
 from tokenloom.tokenizers import Tokenizer
+
+_MAX_HISTORY = 20  # versions whose tokens are compared
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
     if tokenizer is None:
         notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
     current = tags.tagged_versions(store).get(manifest.version, [])
-    replaced = _replaced(store, manifest.version, current)
+    history = _history(store, manifest.version, current)
+    replaced = history[-1].previous if history else None
     return VersionFigures(
         facts=facts,
         inputs=inputs,
@@ -72,6 +75,7 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
         sample=frequent_tokens(store, manifest, tokenizer),
         documents=sampled_documents(store, manifest, inputs, tokenizer),
         previous=_previous(store, replaced),
+        history=_tokens_of(store, history),
         notes=notes,
     )
 
@@ -89,14 +93,27 @@ def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
     )
 
 
-def _replaced(store: Store, version: str, current: Sequence[str]) -> str | None:
-    """Return the version that a tag named before a build, or else a person, published this one."""
+def _history(store: Store, version: str, current: Sequence[str]) -> list[tags.TagEntry]:
+    """Return the moves of a tag up to the one by which a build, or else a person, published this version."""
     for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
-        moves = [entry for entry in tags.tag_log(store, tag).read_all()[0] if entry.version == version]
+        entries = tags.tag_log(store, tag).read_all()[0]
+        moves = [index for index, entry in enumerate(entries) if entry.version == version]
         if moves:
-            by_build = [entry for entry in moves if entry.reason == tags.BUILD_REASON]
-            return (by_build[-1] if by_build else moves[0]).previous
-    return None
+            by_build = [index for index in moves if entries[index].reason == tags.BUILD_REASON]
+            return entries[: (by_build[-1] if by_build else moves[0]) + 1]
+    return []
+
+
+def _tokens_of(store: Store, history: Sequence[tags.TagEntry]) -> dict[str, int]:
+    """Return the tokens of the last versions that a tag named and that are there, by day and name, the oldest first."""
+    last = {entry.version: entry.at[:10] for entry in reversed(history)}
+    names = list(last)[:_MAX_HISTORY][::-1]
+    found = {}
+    for name, data in zip(names, store.read_all([version_path(name, MANIFEST) for name in names]), strict=True):
+        with suppress(FormatError):
+            if data is not None:
+                found[f"{last[name]} {name[:8]}"] = read_manifest(data, name).num_tokens
+    return found
 
 
 def _previous(store: Store, version: str | None) -> VersionFacts | None:

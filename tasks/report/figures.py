@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +22,7 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.tasks.publishing.version_facts import VersionFacts
 
 _INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines
+_MIN_DOCUMENTS = 10  # of a split whose shares are compared
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
@@ -74,8 +74,9 @@ class VersionFigures:
     """All that the report of a version shows.
 
     `tags` name the version now. `replaced` is the version that its tag named before, None if there was none, and
-    `previous` its facts, None if it is gone. `statistics` are by split, empty if they are unknown. `notes` say
-    what could not be found out, and why.
+    `previous` its facts, None if it is gone. `history` are the tokens of the last versions that the tag named, this one
+    last, by name. `statistics` are by split, empty if they are unknown. `notes` say what could not be found out, and
+    why.
     """
 
     facts: VersionFacts
@@ -86,6 +87,7 @@ class VersionFigures:
     sample: TokenSample
     documents: list[ExampleDocument]
     previous: VersionFacts | None
+    history: dict[str, int]
     notes: list[str]
 
     @property
@@ -173,19 +175,27 @@ def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTIL
     return found
 
 
-def length_density(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Return (start, end, height) for each bin from the first to the last that is not empty.
+def by_doubling(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
+    """Return (start, end, count) for each doubling of the length, from the first to the last that is not empty.
 
-    `start` and `end` are logarithms to base 2 of lengths. Heights are documents per doubling of the length, so that
-    bins of different widths compare, and the area of a bar is its documents.
+    `start` and `end` are logarithms to base 2: the lengths in [2**start, 2**end) are `count` documents, or tokens.
     """
-    filled = np.flatnonzero(np.asarray(lengths))
-    if not len(filled):
-        return []
-    edges = bin_edges(len(lengths))
-    bars = []
-    for index in range(int(filled[0]), int(filled[-1]) + 1):
-        start, end = math.log2(max(1, int(edges[index]))), math.log2(int(edges[index + 1]))
-        if end > start:
-            bars.append((start, end, lengths[index] / (end - start)))
-    return bars
+    counts = np.zeros(64)
+    starts = np.log2(np.maximum(1, bin_edges(len(lengths))[:-1])).astype(np.int64)
+    np.add.at(counts, starts, np.asarray(lengths, dtype=np.float64))
+    filled = np.flatnonzero(counts)
+    return [(float(k), k + 1.0, float(counts[k])) for k in range(filled[0], filled[-1] + 1)] if len(filled) else []
+
+
+def unlike_shares(splits: Mapping[str, SourceCounts]) -> dict[str, tuple[float, float]]:
+    """Return the splits whose share of the tokens is more than twice or less than half of that of the documents.
+
+    Returns (share of the documents, share of the tokens) of each; a split of fewer than 10 documents says nothing.
+    """
+    total = total_of(splits.values())
+    shares = {
+        name: (counts.documents / total.documents, counts.tokens / total.tokens)
+        for name, counts in splits.items()
+        if counts.documents >= _MIN_DOCUMENTS
+    }
+    return {name: pair for name, pair in shares.items() if max(pair) > 2 * min(pair)}

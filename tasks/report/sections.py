@@ -12,9 +12,10 @@ from tokenloom.tasks.report.charts import HISTOGRAM_WIDTHS, Bar, Mark, histogram
 from tokenloom.tasks.report.figures import (
     QUANTILES,
     VersionFigures,
-    length_density,
+    by_doubling,
     length_quantiles,
     tokens_by_length,
+    unlike_shares,
 )
 from tokenloom.tasks.report.parts import Chart, Section, Table, bars_of
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
@@ -47,20 +48,16 @@ def bytes_per_token(counts: EncodedCounts | None) -> float | None:
 def _sources(figures: VersionFigures) -> Section:
     sources, encoded = figures.sources, figures.encoded
     rates = {name: rate for name in sources if (rate := bytes_per_token(encoded.get(name))) is not None}
-    charts = _share_charts("by source", sources)
-    if rates:
-        bars = [Bar(name, rate, f"{rate:.2f}") for name, rate in rates.items()]
-        charts.append(bars_of("Bytes per token", "by source, as encoded", bars))
     lead = "" if rates else "Bytes per token are unknown: build.json can't be used, or no text was encoded."
-    return Section("sources", "Sources", lead, charts, [_table_of_sources(figures, rates)])
+    charts, table = _share_charts("by source", sources), _table_of_sources(figures, rates)
+    return Section("sources", "Sources", lead, charts, [table])
 
 
 def _table_of_sources(figures: VersionFigures, rates: Mapping[str, float]) -> Table:
     columns = ["source", "files", "documents", "tokens", "of tokens", "tokens per document", "bytes per token"]
-    columns.append("duplicates and excluded" if figures.facts.manifest.rows.excluded else "duplicates")
     splits = list(figures.splits)[:_MAX_SPLITS] if len(figures.splits) > 1 else []
     columns += [f"in {split}" for split in splits]
-    files, encoded = Counter(entry.source for entry in figures.inputs), figures.encoded
+    files = Counter(entry.source for entry in figures.inputs)
     total = figures.total
     rows = [
         [
@@ -71,7 +68,6 @@ def _table_of_sources(figures: VersionFigures, rates: Mapping[str, float]) -> Ta
             percent_of(counts.tokens, total.tokens),
             f"{counts.tokens / counts.documents:,.1f}" if counts.documents else "-",
             f"{rates[name]:.2f}" if name in rates else "-",
-            f"{encoded[name].documents - counts.documents:,}" if name in encoded else "-",
             *(f"{_of_source(figures, split, name):,}" for split in splits),
         ]
         for name, counts in figures.sources.items()
@@ -106,6 +102,7 @@ def _splits(figures: VersionFigures) -> Section:
             name,
             f"{split.documents:,}",
             f"{split.tokens:,}",
+            percent_of(split.documents, total.documents),
             percent_of(split.tokens, total.tokens),
             f"{split.duplicates:,}",
             f"{len(split.shards):,}",
@@ -113,8 +110,17 @@ def _splits(figures: VersionFigures) -> Section:
         ]
         for name, split in splits.items()
     ]
-    columns = ["split", "documents", "tokens", "of tokens", "duplicates dropped", "shards", "size"]
-    return Section("splits", "Splits", "", _share_charts("by split", figures.splits), [Table("Splits", columns, rows)])
+    columns = ["split", "documents", "tokens", "of documents", "of tokens", "duplicates dropped", "shards", "size"]
+    unlike = unlike_shares(figures.splits)
+    lead = "".join(
+        f"{name} has {percent_of(documents, 1)} of the documents, but {percent_of(tokens, 1)} of the tokens: its "
+        f"documents are unusually {'long' if tokens > documents else 'short'}, so figures on it say less of the rest. "
+        for name, (documents, tokens) in unlike.items()
+    )
+    if unlike:
+        lead += "Another `seed` or a larger share makes it more alike."
+    table = Table("Splits", columns, rows, bad_rows=[list(splits).index(name) for name in unlike])
+    return Section("splits", "Splits", lead, _share_charts("by split", figures.splits), [table])
 
 
 def _lengths(figures: VersionFigures) -> Iterator[Section]:
@@ -123,8 +129,8 @@ def _lengths(figures: VersionFigures) -> Iterator[Section]:
         return
     total, tokens = figures.total, tokens_by_length(lengths)
     charts = [
-        _histogram("Documents by length", "per doubling of the length", lengths),
-        _histogram("Tokens by the length of their document", "per doubling of the length", tokens),
+        _histogram("Documents by length", "in each doubling of the length", lengths),
+        _histogram("Tokens by the length of their document", "in each doubling of the length", tokens),
     ]
     columns = ["tokens", *map(_quantile_name, QUANTILES), "mean"]
     rows = [
@@ -142,7 +148,7 @@ def _histogram(title: str, unit: str, counts: Sequence[float]) -> Chart:
     """Return a chart of documents or tokens by bin of the length, with its median and two quantiles."""
     values = [(share, max(1.0, value)) for share, value in zip(_MARKED, length_quantiles(counts, _MARKED), strict=True)]
     marks = [Mark(math.log2(value), f"{_quantile_name(share)} {_length(value)}") for share, value in values]
-    bars = length_density(counts)
+    bars = by_doubling(counts)
     drawings = [histogram(bars, marks, title, width) for width in HISTOGRAM_WIDTHS]
     return Chart(title, unit, drawings, "half")
 
@@ -201,11 +207,27 @@ def _rows(figures: VersionFigures) -> Section:
         [source, f"{sum(found.values()):,}", ", ".join(f"{count:,} {reason}" for reason, count in found.items())]
         for source, found in sorted(figures.facts.quarantined.items())
     ]
-    listed = [[name, f"{count:,}", percent_of(count, read)] for name, count in rows.items()]
-    tables = [Table("What became of the rows", ["rows", "number", "of rows read"], listed)]
+    fates = _fates(figures)
+    kept = [
+        Bar(name, found[-1] / found[0], percent_of(found[-1], found[0])) for name, found in fates.items() if found[0]
+    ]
+    charts.append(bars_of("Documents kept", "by source, share of its rows", kept, 1.0))
+    columns = ["source", "rows read", "filtered", "quarantined", "duplicates or excluded", "documents kept"]
+    listed = [[name, *(f"{count:,}" for count in found)] for name, found in fates.items()]
+    tables = [Table("From rows read to documents kept", columns, listed)]
     if reasons:
         tables.append(Table("Quarantined rows", ["source", "rows", "reasons"], reasons, ["reasons"]))
     return Section("rows", "Rows", lead, charts, tables)
+
+
+def _fates(figures: VersionFigures) -> dict[str, tuple[int, ...]]:
+    """Return rows read, filtered, quarantined, dropped and kept, of each source if build.json says it, and of all."""
+    rows, fates = figures.facts.manifest.rows, {}
+    for name, counts in figures.sources.items():
+        if figures.statistics and (found := figures.encoded.get(name)) and found.rows:
+            quarantined, dropped = found.rows - found.filtered - found.documents, found.documents - counts.documents
+            fates[name] = (found.rows, found.filtered, quarantined, dropped, counts.documents)
+    return fates | {"all": (rows.read, rows.filtered, rows.quarantined, rows.duplicates + rows.excluded, rows.kept)}
 
 
 def _tokens(figures: VersionFigures) -> Iterator[Section]:

@@ -85,6 +85,8 @@ def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
         tokens=sum(sum(spill.tokens) for spill in spills),
         bytes=sum(record.text_bytes for record in records),
         chat=add_chats(record.chat for record in records),
+        rows=sum(record.read for record in records),
+        filtered=sum(record.filtered for record in records),
     )
 
 

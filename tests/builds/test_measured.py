@@ -53,6 +53,6 @@ def test_what_was_encoded_counts_the_text_of_all_documents(tmp_path: Path) -> No
     ]
     spec = make_spec(tmp_path / "store", sources)
     assert build_record(local_store(spec.store, "data"), build(spec).version).encoded == {
-        "z": EncodedCounts(documents=3, tokens=18, bytes=15),
-        "a": EncodedCounts(documents=2, tokens=11, bytes=9),
+        "z": EncodedCounts(documents=3, tokens=18, bytes=15, rows=3),
+        "a": EncodedCounts(documents=2, tokens=11, bytes=9, rows=3, filtered=1),
     }

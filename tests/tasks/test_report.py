@@ -49,9 +49,10 @@ from tokenloom.tasks.report.figures import (
     FrequentToken,
     TokenSample,
     VersionFigures,
-    length_density,
+    by_doubling,
     length_quantiles,
     tokens_by_length,
+    unlike_shares,
 )
 from tokenloom.tasks.report.page import make_report, render_page
 from tokenloom.tasks.report.samples import choose_rows, token_pieces
@@ -59,6 +60,7 @@ from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
 from tokenloom.tasks.running.workers import WorkerPool
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_FATES = "From rows read to documents kept"
 _XHTML = "{http://www.w3.org/1999/xhtml}"
 
 
@@ -134,8 +136,16 @@ def test_the_page_has_every_source_split_and_fate_of_rows(tmp_path: Path) -> Non
     assert [row[:3] for row in tables["Splits"][1:]] == [
         [name, f"{counts.documents:,}", f"{counts.tokens:,}"] for name, counts in figures.splits.items()
     ]
-    rows = {row[0]: row[1] for row in tables["What became of the rows"][1:]}
-    assert rows == {name: f"{count:,}" for name, count in manifest.row_counts.items()}
+    fates = {row[0]: [int(count.replace(",", "")) for count in row[1:]] for row in tables[_FATES][1:]}
+    rows = manifest.rows
+    assert fates.pop("all") == [rows.read, rows.filtered, rows.quarantined, rows.duplicates + rows.excluded, rows.kept]
+    assert fates.keys() == figures.sources.keys()
+    assert all(read == sum(rest) for read, *rest in fates.values())
+    assert sum(read for read, *_ in fates.values()) == rows.read and rows.duplicates
+    assert [link.get("href") for link in tree.find(f".//{_XHTML}nav")] == [
+        f"#{heading.get('id')}" for heading in tree.iter(f"{_XHTML}h2")
+    ]
+    assert len(list(tree.iter(f"{_XHTML}details"))) == 10
     text = _text(tree)
     assert f"{store.root}@{manifest.version}" in text
     assert "tagged latest" in text
@@ -188,6 +198,16 @@ def test_a_version_replaced_the_one_that_its_tag_named_when_it_was_published(tmp
     tags.move(store, "best", old.version, 0, "by hand")
     assert collect_figures(store, old).tags == ["best", "latest"]
     assert [collect_figures(store, each).replaced for each in (old, new)] == [None, old.version]
+    shown = {name.split()[1]: tokens for name, tokens in collect_figures(store, new).history.items()}
+    assert shown == {each.version[:8]: each.num_tokens for each in (old, new)}
+    assert "Tokens of the last 2 versions" in _text(_parsed(make_report(store, new)))
+    assert "Tokens of the last" not in _text(_parsed(make_report(store, old)))
+
+
+def test_a_split_of_unusually_long_documents_is_named() -> None:
+    splits = {"train": SourceCounts(9800, 98_000), "test": SourceCounts(100, 7300), "tiny": SourceCounts(2, 9000)}
+    assert list(unlike_shares(splits)) == ["test"]
+    assert unlike_shares(splits | {"test": SourceCounts(100, 1500)}) == {}
 
 
 def test_an_empty_split_and_a_single_document_have_a_page(tmp_path: Path) -> None:
@@ -202,7 +222,7 @@ def test_an_empty_split_and_a_single_document_have_a_page(tmp_path: Path) -> Non
 
 _HOSTILE = [
     "<script>alert(1)</script><img src=x onerror=alert(1)>",
-    "</p></article><style>* {display: none}</style><!-- ",
+    "</p></details><style>* {display: none}</style><!-- ",
     "\x00\x01\x1b[31m\x7f\x85 control",
     "\u202egnp.exe\u2066 \u200f right to left \ufffe\ufdd0",
     "{{ 7 * 7 }}{% raw %}${x} `tick` &amp;lt; ]]> '\"",
@@ -221,7 +241,8 @@ def test_hostile_texts_and_names_are_shown_and_do_nothing(tmp_path: Path) -> Non
     tree = _parsed(page)
     assert not _CONTROLS.search(page)
     tags = Counter(node.tag.rpartition("}")[2] for node in tree.iter() if isinstance(node.tag, str))
-    assert not {"script", "img", "iframe", "object", "embed", "form", "base", "a"} & tags.keys()
+    assert not {"script", "img", "iframe", "object", "embed", "form", "base"} & tags.keys()
+    assert all(str(link.get("href")).startswith("#") for link in tree.iter(f"{_XHTML}a"))
     assert tags["style"] == 1
     assert not [key for node in tree.iter() for key in node.attrib if str(key).startswith("on")]
     text = "".join(tree.itertext())
@@ -258,7 +279,7 @@ def test_the_same_store_gives_the_same_page_and_names_nothing_else_of_the_machin
     rest = page.decode().replace(f"{store.root}@{manifest.version}", "")
     assert str(tmp_path) not in rest
     assert "host-of-the-build" not in rest
-    assert not re.search(r"""(src|href)=["'](?!data:)""", rest)
+    assert not re.search(r"""(src|href)=["'](?!data:|#)""", rest)
 
 
 def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str = "s" * 52) -> VersionFigures:
@@ -315,6 +336,7 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         sample=TokenSample([FrequentToken(i, "&\x00" * 500, 9) for i in range(30)], 2**20, 8),
         documents=[document] * 10,
         previous=replace(facts, manifest=replace(manifest, version="1" * 16)),
+        history={f"2026-11-{day:02d} {'f' * 8}": 2**40 for day in range(1, 21)},
         notes=[],
     )
 
@@ -473,8 +495,8 @@ def test_the_report_of_a_remote_store_has_the_figures_of_a_local_one(tmp_path: P
     assert f'href="data/reports/{remote.version}.html"' in catalogue
     timed = "Steps"
     assert {**_tables(page), timed: []} == {**_tables(other), timed: []}
-    assert [_text(one) for one in page.iter(f"{_XHTML}article")] == [
-        _text(one) for one in other.iter(f"{_XHTML}article")
+    assert [_text(one) for one in page.iter(f"{_XHTML}details")] == [
+        _text(one) for one in other.iter(f"{_XHTML}details")
     ]
 
 
@@ -492,11 +514,10 @@ def test_quantiles_are_right_to_within_their_bin(lengths: list[int]) -> None:
 
 
 @given(LENGTHS)
-def test_the_area_of_a_histogram_is_its_documents(lengths: list[int]) -> None:
+def test_the_bars_of_a_histogram_count_the_documents_of_each_doubling(lengths: list[int]) -> None:
     counts = count_lengths(np.array(lengths, np.uint32))
-    bars = length_density(counts)
-    assert sum((end - start) * height for start, end, height in bars) == pytest.approx(len(lengths))
-    assert [end for _, end, _ in bars[:-1]] == [start for start, _, _ in bars[1:]]
+    exact = Counter(length.bit_length() - 1 for length in lengths)
+    assert by_doubling(counts) == [(k, k + 1, exact[k]) for k in range(min(exact), max(exact) + 1)]
     assert sum(tokens_by_length(counts)) == pytest.approx(sum(lengths), rel=1 / 8)
 
 
