@@ -1,11 +1,10 @@
-"""Dirty input: the table in docs/guides/rows.md, by the tables of tests/builders/dirty_files.py and tests."""
+"""Dirty input: what docs/guides/rows.md says of it, by the tables of tests/builders/dirty_files.py and tests."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-import re
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -19,15 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
-from tests.builders.dirty_files import BAD_ROWS, READ, REFUSED, DirtyFile, Table
+from tests.builders.dirty_files import BAD_ROWS, READ, REFUSED, DirtyFile
 from tests.builders.refusals import assert_refused, spec_of
 from tests.counts import count
 from tests.tasks import test_sources
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.sources import Rows, make_reader
-
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "rows.md"
 
 
 def texts_of(path: Path, kind: str = "jsonl", **options: Any) -> list[str | None]:
@@ -47,37 +43,6 @@ def batches_of(file: DirtyFile, path: Path, **options: Any) -> Iterator[Rows]:
     reader = make_reader({"text": "text", "max_bytes": 2**28, "delimiter": ",", **file.source, **options})
     for part in reader.partitions(str(path)):
         yield from reader.read(str(path), part)
-
-
-# The table
-
-
-def _rows_of_the_table() -> list[list[str]]:
-    section = PAGE.read_text(encoding="utf-8").split("\n## Case by case\n", 1)[1].split("\n## ", 1)[0]
-    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in row] for row in rows[1:]]
-
-
-def test_every_test_that_the_page_names_exists() -> None:
-    rows = _rows_of_the_table()
-    assert len(rows) > 40
-    ids = {f"{test}[{key}]" for test, table in TABLES.items() for key in table}
-    for row in rows:
-        assert len(row) == 3, row
-        named = re.findall(r"`(tests/[\w/]+\.py)::((test_\w+)[^`]*)`", row[2])
-        assert named, row
-        for file, whole, name in named:
-            assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (file, name)
-            assert whole == name or whole in ids, whole
-
-
-def test_every_test_of_this_file_is_in_the_table() -> None:
-    named = {
-        name for row in _rows_of_the_table() for name in re.findall(r"test_dirty_input\.py::(test_[^`]+)`", row[2])
-    }
-    tests = set(re.findall(r"^def (test_\w+)\(", Path(__file__).read_text(encoding="utf-8"), re.MULTILINE))
-    others = {name for name in tests - TABLES.keys() if "_page_" not in name and "_table" not in name}
-    assert named == others | {f"{test}[{key}]" for test, table in TABLES.items() for key in table}
 
 
 @pytest.mark.parametrize("what", READ)
@@ -124,9 +89,6 @@ def test_it_is_refused(what: str, tmp_path: Path) -> None:
             assert not isinstance(raised.value, BadRow)
             assert str(path) in str(raised.value)
             str(raised.value).encode()  # can be printed
-
-
-TABLES: dict[str, Table] = {"test_it_is_read": READ, "test_its_rows_are_bad": BAD_ROWS, "test_it_is_refused": REFUSED}
 
 
 # Encodings
