@@ -13,7 +13,7 @@ from tests.docs.walk import blocks
 
 _ROOT = Path(__file__).parents[2]
 _OTHERS = {"extending"}  # its blocks are files of the package: tests/docs/test_extending_page.py
-_PATHS = sorted([*_ROOT.glob("docs/guides/*.md"), _ROOT / "docs/start/resuming.md"])
+_PATHS = sorted([*_ROOT.glob("docs/guides/*.md"), _ROOT / "docs/index.md", _ROOT / "docs/start/resuming.md"])
 _ALL = [path.relative_to(_ROOT).as_posix() for path in _PATHS if path.stem not in _OTHERS]
 _PAGES = [page for page in _ALL if {"python", "console"}.intersection(language for language, _ in blocks(page))]
 _WALK = """

@@ -87,6 +87,10 @@ _ANSWERS = {
     "how much disk": "questions/",
     "install": "start/install/",
     "chat template": "guides/conversations/",
+    "multi-GPU": "guides/multi-gpu/",
+    "slurm": "guides/multi-gpu/",
+    "jupyter": "guides/jupyter/",
+    "notebook": "guides/jupyter/",
     "nightly schedule": "guides/schedules/",
     "coming from megatron": "comparison/megatron/",
     "tokenloom gc": "reference/commands/",
@@ -193,7 +197,7 @@ def test_search_finds_the_page_that_answers_a_question(browser: Page, site_url: 
     missed = {}
     for question, page in _ANSWERS.items():
         pages = list(dict.fromkeys(found(browser, question)))
-        if page not in pages[:3]:
+        if page not in pages[:3] or any(other.startswith("project/") for other in pages if "security" not in other):
             missed[question] = pages
     assert missed == {}
     assert _console(browser) == []
