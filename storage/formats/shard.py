@@ -5,17 +5,22 @@ A shard is read as arrays over the mapped file, so opening one costs the same wh
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
+import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
@@ -28,6 +33,7 @@ ALIGNMENT = 4096  # tokens start at a multiple of it
 _FIXED = struct.Struct("<8sIIIIQQQQQ16s16s")
 _CHECKSUM_BYTES = 16
 _MAX_HEADER_BYTES = 2**24
+_READ_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,56 @@ def read_header(store: Store, path: str) -> ShardHeader:
         FormatError: the header is damaged or contradicts itself, or is of a newer format.
         StoreError: the file cannot be read.
     """
-    data = store.read_range(path, 0, ALIGNMENT)
+    return _header(partial(store.read_range, path), store.place(path))
+
+
+def _header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
+    data = read(0, ALIGNMENT)
     header_bytes = int.from_bytes(data[12:16], "little")
     if ALIGNMENT < header_bytes <= _MAX_HEADER_BYTES and data.startswith(MAGIC):
-        data += store.read_range(path, ALIGNMENT, header_bytes)
-    return unpack_header(memoryview(data), store.place(path))
+        data += read(ALIGNMENT, header_bytes)
+    return unpack_header(memoryview(data), place)
+
+
+def checked_header(path: str | Path, verify: str = "open") -> ShardHeader:
+    """Return the header of a local shard after the checks of `Shard`, without a map of the file; errors as Shard."""
+    with open_regular(Path(path)) as file:
+        header = _header(lambda start, end: os.pread(file.fileno(), end - start, start), str(path))
+        _check_length(header, os.fstat(file.fileno()).st_size, path)
+        if verify == "full":
+            file.seek(header.tokens_start)
+            hasher, left = xxhash.xxh3_128(), header.offsets_start - header.tokens_start
+            while left and (data := file.read(min(left, _READ_BYTES))):
+                hasher.update(data)
+                left -= len(data)
+            _check_tokens(header, hasher.digest(), path)
+            checked_offsets(file.read(), header, str(path))
+    return header
+
+
+def map_file(file: IO[bytes], path: str | Path) -> memoryview:
+    """Return the bytes of an open file, mapped into memory; raises StoreError if its file system can't do that."""
+    try:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        raise StoreError(
+            f'{path}: its file system can\'t map files into memory; read it with TokenDataset(..., access="pread"), or '
+            "copy the store to another file system"
+        ) from error
+
+
+def _check_length(header: ShardHeader, num_bytes: int, path: str | Path) -> None:
+    if header.file_bytes != num_bytes:
+        raise FormatError(
+            f"{path}: {num_bytes:,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"
+        )
+
+
+def _check_tokens(header: ShardHeader, checksum: bytes, path: str | Path) -> None:
+    if checksum != header.tokens_checksum:
+        raise FormatError(f"{path}: the checksum of its tokens does not match; the file is damaged")
 
 
 def _fits(header: ShardHeader) -> bool:
@@ -178,14 +229,11 @@ class Shard:
             file.read(1)  # else a fault in the map of a cold file would read megabytes around the header
             try:
                 # Arrays over the map stay valid while they are alive: it is never closed explicitly.
-                self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                self._map = map_file(file, self.path)
             except ValueError as error:
                 raise FormatError(f"{path}: the file is empty: it was cut short; restore it") from error
         self.header = header = unpack_header(self._map, str(path))
-        if header.file_bytes != len(self._map):
-            raise FormatError(
-                f"{path}: {len(self._map):,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"
-            )
+        _check_length(header, len(self._map), path)
         #: (num_tokens,) of `header.dtype`, read-only
         self.tokens: AnyArray = np.frombuffer(self._map, header.dtype, header.num_tokens, header.tokens_start)
         #: (num_documents + 1,) uint64, read-only: document i is tokens[offsets[i]:offsets[i + 1]]
@@ -193,8 +241,7 @@ class Shard:
             self._map, np.dtype("<u8"), header.num_documents + 1, header.offsets_start
         )
         if verify == "full":
-            if xxhash.xxh3_128_digest(self._map[header.tokens_start : header.offsets_start]) != header.tokens_checksum:
-                raise FormatError(f"{path}: the checksum of its tokens does not match; the file is damaged")
+            _check_tokens(header, xxhash.xxh3_128_digest(self._map[header.tokens_start : header.offsets_start]), path)
             self.verify_offsets()
 
     def verify_offsets(self) -> None:

@@ -20,7 +20,7 @@ from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import content_digits, equal_part, hash_of_ids
 from tokenloom.storage.formats.mask_writer import MaskWriter
-from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.formats.shard import checked_header
 from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
@@ -218,11 +218,14 @@ class _ShardResult:
             path: the shard, a local file.
             mask: its mask, open.
         """
-        tokens = open_shard(path).tokens
-        for i, document in enumerate(self._checked):
-            start, count = document.start, document.num_tokens
-            classes = np.frombuffer(os.pread(mask.fileno(), count, start), np.uint8) if mask else None
-            self._checked[i] = replace(document, ids_hash=hash_of_ids(tokens[start : start + count], classes))
+        header = checked_header(path)
+        width = header.dtype.itemsize
+        with local_files.open_regular(path) as file:
+            for i, document in enumerate(self._checked):
+                start, count = document.start, document.num_tokens
+                classes = np.frombuffer(os.pread(mask.fileno(), count, start), np.uint8) if mask else None
+                data = os.pread(file.fileno(), count * width, header.tokens_start + start * width)
+                self._checked[i] = replace(document, ids_hash=hash_of_ids(np.frombuffer(data, header.dtype), classes))
 
     def record(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.builders.synthetic_store import EOT, write_store
 from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, shard_paths
@@ -336,6 +338,26 @@ def test_full_verification_names_a_damaged_token(access: str, store: Damaged) ->
     for place in (header.tokens_start, header.offsets_start - 1):
         assert_is_named(store, lambda data, at=place: flipped(data, at), verify="full", access=access)  # type: ignore[misc]
     assert_is_named(store, lambda data: flipped(data, header.offsets_start), verify="full", access=access)
+
+
+@pytest.mark.parametrize("verify", ["open", "full"])
+def test_without_maps_of_memory_the_error_names_pread_which_reads_the_same(
+    verify: Literal["open", "full"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    path = write_jsonl(tmp_path / "a.jsonl", [f"document {i} " * 20 for i in range(100)])
+    monkeypatch.setattr("mmap.mmap", refuse)
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path)}])
+    reference = f"{spec.store}/data@{build(spec).version}"  # a build needs no map
+    with pytest.raises(StoreError, match=r'can\'t map files into memory; .*access="pread"'):
+        TokenDataset(reference, seq_len=_T)[0]
+    unmapped = TokenDataset(reference, seq_len=_T, access="pread", verify=verify)
+    rows = [unmapped[i]["input_ids"].tolist() for i in range(len(unmapped))]
+    monkeypatch.undo()
+    mapped = TokenDataset(reference, seq_len=_T)
+    assert rows == [mapped[i]["input_ids"].tolist() for i in range(len(mapped))]
 
 
 def test_a_damaged_token_is_not_found_without_full_verification(store: Damaged) -> None:

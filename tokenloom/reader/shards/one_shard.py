@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError
 from tokenloom.reader.shards.disk_reads import CachedBlocks
 from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile, TokenBytes
-from tokenloom.storage.formats.shard import Shard, checked_offsets, open_shard
+from tokenloom.storage.formats.shard import Shard, checked_header, checked_offsets, map_file, open_shard
 from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import packing_named, plan_shard
@@ -110,7 +109,7 @@ class OpenMask(OpenData):
                     f"{path}: not the mask that the manifest lists; it is damaged or cut short: restore it"
                 )
             if self._is_mapped and length:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                return map_file(file, path)
         return FileBytes(path, 0)
 
     def prepare(self) -> None:
@@ -142,10 +141,13 @@ class OpenShard(OpenData):
         super().__init__(path, verify, access, blocks)
 
     def _open_whole(self, path: Path, verify: str) -> TokenBytes:
-        shard = open_shard(path, verify)
-        self.header, self._offsets = shard.header, None
-        self._shard = shard if self._is_mapped else None
-        return shard.tokens.data.cast("B") if self._is_mapped else FileBytes(path, shard.header.tokens_start)
+        self._offsets = self._shard = None
+        if not self._is_mapped:
+            self.header = checked_header(path, verify)
+            return FileBytes(path, self.header.tokens_start)
+        self._shard = open_shard(path, verify)
+        self.header = self._shard.header
+        return self._shard.tokens.data.cast("B")
 
     @property
     def num_bytes(self) -> int:
