@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.definition import ChatDefinition
@@ -31,14 +32,18 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
     if not spec.has_conversations:
         return None
     from tokenloom.chat.template import ChatTemplate  # late: a plan of texts needs no Jinja
-    from tokenloom.spec.chat import OF_TOKENIZER
+    from tokenloom.spec.chat import OF_TOKENIZER, TEMPLATES
 
     rules, found = spec.chat, chat_files(definition)
-    template = found.template if rules.template == OF_TOKENIZER else _template_file(rules.template)
+    template = found.template
+    if rules.template in TEMPLATES:
+        template = (resources.files("tokenloom.chat") / "templates" / f"{rules.template}.jinja").read_text("utf-8")
+    elif rules.template != OF_TOKENIZER:
+        template = _template_file(rules.template)
     if template is None:
         raise SpecError(
             f"chat.template: {_named(definition)} comes without a chat template, which a {TEMPLATE_FILE} or "
-            f"{CONFIG} beside its file would hold; give chat.template: FILE, such as chatml.jinja"
+            f"{CONFIG} beside its file would hold; give chat.template: FILE, or one of ours: {', '.join(TEMPLATES)}"
         )
     given = {name: value for name, value in rules.arguments.items() if name in SPECIAL_TOKENS}
     tokens = {name: value for name, value in (found.special_tokens | given).items() if isinstance(value, str)}

@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 
 from tests.builders.chat_families import FAMILIES, tokenizer_json
 from tests.builders.made_conversations import made_conversations
+from tests.chat.test_named_templates import named_definition
 from tests.counts import SUMMARY, full_only
 from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
+from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tokenizers import load_tokenizer
@@ -247,3 +249,22 @@ def test_ids_and_masks_equal_those_of_transformers(
     )
     unexplained = {reason: indexes[:5] for reason, indexes in found.items() if not reason.endswith("]")}
     assert unexplained == {}
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("gemma", "gemma3"), ("llama3", "llama3"), ("phi3", "phi3")])
+def test_templates_of_ours_write_what_those_of_the_models_write(
+    name: str, theirs: str, wheel: zipfile.ZipFile, lines: list[str]
+) -> None:
+    written = wheel.read(f"trl/chat_templates/{theirs}.jinja").decode()
+    ours = ChatTemplate(named_definition(name))
+    other, num_equal = ChatTemplate(ChatDefinition(written, special_tokens=FAMILIES[name].names)), 0
+    for line in lines:
+        messages = json.loads(line)["messages"]
+        for prompts in (False, True):
+            try:
+                text = ours.render(messages, add_generation_prompt=prompts)
+            except BadConversation:
+                continue
+            assert text == other.render(messages, add_generation_prompt=prompts)
+            num_equal += 1
+    assert num_equal > 1000

@@ -13,6 +13,7 @@ from tokenloom.spec.layouts import LAYOUTS
 from tokenloom.storage.formats.canonical import canonical_json
 
 OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
+TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "zephyr")  # files of tokenloom/chat/templates
 
 
 def _known_layout(name: str) -> str:
@@ -81,8 +82,8 @@ class ChatRules(SpecModel):
     template: Location = Field(
         OF_TOKENIZER,
         title="Template",
-        description="File of a Jinja chat template, such as `chatml.jinja`; `tokenizer`: the one that comes with the "
-        "tokenizer",
+        description="File of a Jinja chat template, such as `mine.jinja`; `tokenizer`: the one that comes with the "
+        f"tokenizer; or one of ours: {', '.join(f'`{name}`' for name in TEMPLATES)}",
     )
     arguments: Annotated[dict[str, Any], AfterValidator(_json_values)] = Field(
         {}, title="Arguments", description="Variables of the template, such as `{enable_thinking: false}`"
@@ -107,5 +108,5 @@ class ChatRules(SpecModel):
     )
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, path) of the template, unless it is that of the tokenizer."""
-        yield from (item for item in super().paths() if item[1] != OF_TOKENIZER)
+        """Yield (field, path) of the template, unless it is that of the tokenizer or one of ours."""
+        yield from (item for item in super().paths() if item[1] not in (OF_TOKENIZER, *TEMPLATES))
