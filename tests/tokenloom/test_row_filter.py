@@ -324,7 +324,8 @@ def test_a_literal_takes_the_type_of_its_column(
     found = data.draw(st.lists(st.none() | values, max_size=8))
     wanted = data.draw(literals)
     texts = [value for value in found if isinstance(value, date)]
-    if texts and data.draw(st.booleans()):
+    is_stored: bool = data.draw(st.booleans())
+    if texts and is_stored:
         wanted = str(texts[0])
     others = data.draw(st.lists(literals, min_size=16, max_size=16)) if is_many and sign in ("==", "!=") else []
 
