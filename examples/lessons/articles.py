@@ -3,11 +3,10 @@
 # %% [markdown]
 # # The characters of long articles
 #
-# How does a model learn from a document that is longer than its context? You will cut documents into chunks and
-# segments, train a small model with and without a memory across segments, and read the same bytes in six ways.
+# How does a model learn from a document that is longer than its context? Cut documents into chunks and segments, train
+# a small model with and without a memory across segments, and read the same bytes in six ways.
 #
-# The articles are the Python sources of the standard library, because every machine with Python has them. A token is a
-# byte, so the tokenizer needs no vocabulary, and the model can be small enough for a processor.
+# The articles are the Python sources of the standard library. A token is a byte, so the tokenizer needs no vocabulary.
 
 # %%
 import json
@@ -73,9 +72,8 @@ print(f"mapped in {min(map_seconds) * 1e6:.0f} µs; document 2 begins:")
 print(bytes(tokens[offsets[2] : offsets[2] + 60]).decode(errors="replace"))
 
 # %% [markdown]
-# The maps took microseconds, whatever the size of the file, because they read nothing. They gave the file a range of
-# addresses. A page of 4 KiB is read when one of its addresses is used first, which is called a page fault. The system
-# counts them:
+# The maps took microseconds, whatever the size of the file, because they read nothing. A page of 4 KiB is read when one
+# of its addresses is used first: a page fault. The system counts them:
 
 # %%
 import resource
@@ -96,18 +94,14 @@ mapped[: 1 << 18].sum()
 print(f"first pass over 256 KiB: {first} page faults; second pass: {faults() - before}")
 
 # %% [markdown]
-# The first pass has fewer faults than the 64 pages that it touches: if the pages around are in memory already, the
-# system maps several at each fault.
-#
 # ## What a read costs
 #
-# Training reads rows in a random order. How much slower is that than reading a file from its beginning to its end? It
-# depends on where the bytes are. So the next cells read rows of a larger file twice: *cold*, after the system was asked
-# to forget the file (`posix_fadvise`), and *warm*, when all rows have just been read.
+# Training reads rows in a random order. How much slower is that than reading from beginning to end? The next cells read
+# rows of a larger file twice: *cold*, after the system was asked to forget the file (`posix_fadvise`), and *warm*, when
+# all rows have just been read.
 #
-# Cold means: not in the memory of this machine. If the disk is virtual, its host may still have the bytes in its own
-# memory; a real disk is slower then. To see that reads are cold at all, count the bytes that this process got from the
-# disk, which Linux shows in `/proc/self/io`.
+# The host of a virtual disk may still have the bytes in its memory. To see that reads are cold at all, count the bytes
+# that this process got from the disk (`/proc/self/io`).
 
 # %%
 import os
@@ -135,8 +129,7 @@ def from_disk():
 
 # %% [markdown]
 # Six ways to get the same number of rows into an array. `map` copies them out of a memory map. `pread` is one call of
-# the system for each row. `MADV_RANDOM` says that neighbours will not be needed. A map stays open
-# between the cold and the warm read, as it does in a training.
+# the system for each row. `MADV_RANDOM` says that neighbours will not be needed.
 
 # %%
 import mmap
@@ -257,9 +250,9 @@ axes.legend()
 lesson.save_chart(figure, "articles-2.svg", "Line: MB per second of random reads grows with the size of a read")
 
 # %% [markdown]
-# tokenloom draws three conclusions. A build shuffles the documents, so that training reads long runs in order
-# ([the order of samples](../../docs/concepts/order.md)). The loader reads ahead in blocks of 128 to 512 KiB on several
-# threads. And it copies rows out of a memory map once they are in memory.
+# So a build shuffles the documents, and training reads long runs in order ([the order of
+# samples](../../docs/concepts/order.md)); the loader reads ahead in blocks of 128 to 512 KiB on several threads, and
+# copies rows out of a memory map once they are in memory.
 #
 # ## Chunks of one document
 #
@@ -284,13 +277,11 @@ print("the same bytes as the map from scratch:", bool((tokens[offsets[row] :][:S
 # %% [markdown]
 # ## Segments of a chunk
 #
-# A recurrent model could learn from a whole chunk at once, but its gradient would go back through 4,096 steps: slow,
-# and only one update for all those tokens. Truncated backpropagation cuts the chunk into segments, makes an update for
-# each, and hands the state of the model on without its gradient. So the model may remember what it read thousands of
-# characters ago, although it never learned across more than one segment.
+# A recurrent model could learn from a whole chunk at once, but its gradient would go back through 4,096 steps, for one
+# update. Truncated backpropagation cuts the chunk into segments, makes an update for each, and hands the state on
+# without its gradient. So the model may remember what it read thousands of characters ago.
 #
-# Two models see the same batches. One carries its state from segment to segment; the other forgets at each border, as a
-# model would whose rows are short.
+# Two models see the same batches. One carries its state from segment to segment; the other forgets at each border.
 
 # %%
 import torch
@@ -381,8 +372,7 @@ lesson.save_chart(
 
 # %% [markdown]
 # The training curves are close: most of what one character says about the next is nearby. The first model loses when
-# its state is taken away. The other has never had a state at the start of a segment, and here it gains from one all the
-# same: what it learned in the middle of segments works at their start, too.
+# its state is taken away; the other gains from a state that it never had at the start of a segment.
 #
 # Where is the difference? Look at the mean loss by position in a segment, over all segments but the first of a chunk:
 
@@ -409,8 +399,7 @@ for name, (losses, _) in positions.items():
 
 # %% [markdown]
 # A model that forgets pays at the start of each segment, until it has read enough to know where it is. That is the
-# price of short rows, for a transformer too: the first tokens of a row have little context. Longer rows pay it less
-# often, and a carried state pays it once a chunk.
+# price of short rows, for a transformer too.
 #
 # ## Measured
 

@@ -3,12 +3,11 @@
 # %% [markdown]
 # # Conversations
 #
-# What does a model learn from a conversation if only the replies count, and what if everything counts? You will build
-# made conversations, see the role of every token, pack them, train both ways, and measure the loss with the right mean.
+# What does a model learn from a conversation if only the replies count, and what if everything counts? Build
+# conversations, see the role of every token, pack them, train both ways, and measure the loss with the right mean.
 #
-# There are three kinds of them. The assistant adds two numbers and reasons first, looks up a price with a tool, or
-# sorts fruit. Each message of the user begins with a random order number. No model can predict it, and much of what
-# real users write is as unpredictable.
+# There are three kinds. The assistant adds two numbers and reasons first, looks up a price with a tool, or sorts fruit.
+# Each message of the user begins with a random order number, which no model can predict.
 
 # %%
 import json
@@ -76,9 +75,9 @@ print(f"{len(rows):,} rows, {Path('chats.jsonl').stat().st_size:,} bytes")
 # %% [markdown]
 # ## Tokenizer and template
 #
-# A vocabulary of 400 ids is enough: BPE, trained on these rows. Digits are tokens of their own, which makes sums
-# easier. Three special tokens begin a turn, end a turn and end a document. Four more tokens, which are not special,
-# enclose reasoning and calls.
+# A vocabulary of 400 ids is enough: BPE, trained on these rows, with digits as tokens of their own. Three special
+# tokens begin a turn, end a turn and end a document. Four more tokens, which are not special, enclose reasoning and
+# calls.
 
 # %%
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -150,8 +149,8 @@ build = lesson.command("tokenloom build chats.yaml --direct")
 lesson.command("tokenloom peek store/chats --count 2")
 
 # %% [markdown]
-# The row of the narrator was left out and counted. Without `on_error: skip`, the build would have ended with an error.
-# The version lists such rows. `row` is the place of the line in the file, in bytes:
+# The row of the narrator was left out and counted, and the version lists such rows. `row` is the place of the line in
+# the file, in bytes:
 
 # %%
 version = next(Path("store/chats/versions").iterdir())
@@ -185,9 +184,9 @@ for learn in ("all", "assistant", "last", ["reasoning"], ["tool_call"]):
 #
 # ## Packing
 #
-# A conversation is shorter than a row of 384 tokens. One conversation a row, padded, would waste most of the
-# computation, and rows cut from consecutive tokens would begin in the middle of a turn. `best_fit` puts several whole
-# conversations in a row, and `overlong="drop"` leaves out a conversation that is longer than one:
+# One conversation a row, padded, would waste most of the computation, and rows cut from consecutive tokens would begin
+# in the middle of a turn. `best_fit` puts several whole conversations in a row, and `overlong="drop"` leaves out a
+# conversation that is longer than one:
 
 # %%
 lesson.command(f"tokenloom pack store/chats --seq-len {SEQ_LEN} --split train")
@@ -309,16 +308,14 @@ for learn, losses in curves.items():
 print(f"a guess among {bpe.get_vocab_size()} ids: {np.log(bpe.get_vocab_size()):.3f}")
 
 # %% [markdown]
-# Both models read the same batches in the same order. The one that learns only replies is better at them: its steps are
-# not spent on order numbers. Of prompts it knows less than a guess, because it never had to write one. Here the
-# difference is large, since the prompts are random and the steps few. Where prompts resemble replies, learning them can
-# help. A loss on all tokens shows neither, so measure replies and prompts apart.
+# The one that learns only replies is better at them: its steps are not spent on order numbers. Of prompts it knows less
+# than a guess. The difference is large here, since the prompts are random and the steps few. A loss on all tokens shows
+# neither, so measure replies and prompts apart.
 #
 # ## The mean of the loss
 #
-# Batches differ in their number of targets, `num_targets`. A mean of the batches' means gives a target more weight if
-# its batch has few of them. So it depends on the batch size, for the same model and the same conversations. The sum of
-# all losses divided by the number of all targets does not:
+# Batches differ in their number of targets, `num_targets`. A mean of the batches' means depends on the batch size, for
+# the same model and conversations. The sum of all losses divided by the number of all targets does not:
 
 
 # %%

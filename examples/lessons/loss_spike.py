@@ -3,11 +3,11 @@
 # %% [markdown]
 # # A loss spike
 #
-# Which documents made the loss jump at step N, and how do you train on without them? You will trace a spike to the rows
-# of files, find all other steps that read them, build a version without them, and train on from an earlier checkpoint.
+# Which documents made the loss jump at step N, and how do you train on without them? Trace a spike to the rows of
+# files, find all other steps that read them, build a version without them, and train on from an earlier checkpoint.
 #
-# The texts are the chapters of Python's manual that every Python carries, cut into pieces of about 2,000 characters, in
-# eight files. Two rows hold no text: there, a crawler has stored an image in base64.
+# The texts are chapters of Python's manual in pieces of about 2,000 characters, in eight files. Two rows hold no text:
+# there, a crawler has stored an image in base64.
 
 # %%
 import base64
@@ -150,9 +150,9 @@ OF_LOADER = f"--seq-len {SEQ_LEN} --batch-size {BATCH_SIZE} --seed {SEED}"
 lesson.command(f"tokenloom trace {old.reference} --step {worst} {OF_LOADER} --chars 60")
 
 # %% [markdown]
-# In a batch this small, you see at once which document it is. In a batch of a thousand documents, let the model find
-# it: load the checkpoint before the step, and take the mean loss of each document. `loader.batch_at` returns the batch
-# of any step, and `loader.trace` its documents as JSON. Label t is the byte t + 1 of a sample, hence the `- 1`.
+# In a batch this small, you see at once which document it is. In a batch of a thousand, load the checkpoint before the
+# step, and take the mean loss of each document. `loader.batch_at` returns the batch of any step, `loader.trace` its
+# documents. Label t is the byte t + 1 of a sample, hence the `- 1`.
 
 
 # %%
@@ -212,9 +212,8 @@ print("steps that read them:", sorted(bad_steps))
 print("spikes not explained:", sorted(set(spikes) - bad_steps))
 
 # %% [markdown]
-# A document lies in several samples here, and the order puts them into different steps. Some of these steps read only
-# the end of a document, and are not spikes: without `where`, you would not know of them. `position` says which
-# checkpoints have read it: those whose state has more `samples`.
+# A document lies in several samples here, and the order puts them into different steps; some read only its end, and are
+# not spikes. `position` says which checkpoints have read it: those whose state has more `samples`.
 #
 # ## A version without them
 #
@@ -276,9 +275,9 @@ except TokenloomError as error:
     print(error)
 
 # %% [markdown]
-# Without the two documents, other bytes make up a sample, and the samples have another order. "The rest of the epoch"
-# means nothing there, so the new version is read from its beginning. How much of it was read before the checkpoint?
-# `trace` says which bytes of which documents a step reads:
+# Without the two documents, the samples have another order. "The rest of the epoch" means nothing there, so the new
+# version is read from its beginning. How much of it was read before the checkpoint? `trace` says which bytes of which
+# documents a step reads:
 
 
 # %%
@@ -300,7 +299,7 @@ print(f"of the bytes in the next {NUM_STEPS - start} steps of the new version, {
 
 # %% [markdown]
 # The two shares are about the same, as the orders have nothing in common. If no text may be read twice, keep the old
-# version and pass over the steps until the epoch ends, then take the new one. Otherwise take it now.
+# version and pass over the steps until the epoch ends. Otherwise take the new one now.
 
 # %%
 on_new = Run.restored(checkpoints[start])
@@ -322,9 +321,8 @@ lesson.save_chart(
 )
 
 # %% [markdown]
-# The dotted lines are the steps that `where` listed. Both versions have the same validation split, because the split of
-# a document depends only on its text. So the three models can be compared. This small one forgets the noise within a
-# step or two, and ends about as well with it as without it; a long training that diverges does not.
+# The dotted lines are the steps that `where` listed. Both versions have the same validation split, so the three models
+# can be compared. This small one forgets the noise within a step or two; a long training that diverges does not.
 
 
 # %%

@@ -3,11 +3,11 @@
 # %% [markdown]
 # # Gigabytes of nested JSON
 #
-# How do many files of nested JSON become batches on several ranks, if they are larger than memory? You will build a
-# dataset from them, find out which step takes the time, feed four ranks, and continue on three with the same rows.
+# How do many files of nested JSON become batches on several ranks, if they are larger than memory? Build a dataset from
+# them, find the step that takes the time, feed four ranks, and continue on three with the same rows.
 #
-# The lesson makes its own data: a grammar of made-up words gives sentences, sentences give paragraphs, and each line of
-# a file is an object with the paragraphs deep inside. The file is written line by line, so even this takes no memory.
+# A grammar of made-up words gives sentences and paragraphs; each line of a file is an object with the paragraphs deep
+# inside.
 
 # %%
 import json
@@ -106,14 +106,13 @@ Path("pages.yaml").write_text(spec.replace("BACKEND", lesson.sized("auto", "refe
 planned = lesson.command("tokenloom plan pages.yaml")
 
 # %% [markdown]
-# The plan reads a sample and says what will happen. One line matters here: the library that defines this tokenizer is
-# slow, and a fast one exists that is not proven to give the same ids for this vocabulary. The build will prove it once;
-# the machine then remembers that.
+# One line of the plan matters here: the library that defines this tokenizer is slow, and a fast one is not proven to
+# give the same ids for this vocabulary. The build proves it once; the machine remembers that.
 #
 # ## Find the bottleneck
 #
-# Is the encoder the bottleneck? Guessing is not needed. Build the first files alone, each time with one thing changed,
-# and read the seconds of each step from `build.json`, which lies beside the manifest of every version.
+# Is the encoder the bottleneck? Build the first files alone, each time with one thing changed, and read the seconds of
+# each step from `build.json`, beside the manifest of every version.
 
 # %%
 few = f"pages/0[0-{lesson.sized(1, 0)}].jsonl"
@@ -154,14 +153,13 @@ axes.legend()
 lesson.save_chart(figure, "nested_json-1.svg", "Bars: seconds of each step, by encoder and number of workers")
 
 # %% [markdown]
-# With the reference library, the encoder is the bottleneck, and a second worker helps as much as a second core can. The
-# proof of the fast encoder is paid once for a vocabulary and a machine; the next build does not have it. After that the
-# encoder hardly counts, and what is left is the start of processes, reading JSON, sorting and writing.
+# With the reference library, the encoder is the bottleneck, and a second worker helps as much as a second core can.
+# With the fast encoder, proven once, what is left is the start of processes, reading JSON, sorting and writing.
 #
 # ## Build everything
 #
-# Now all files. `lesson.command` watches the memory of all processes of the build. A worker holds a piece of one file,
-# whatever the number of files is; the shuffle merges sorted pieces from the disk.
+# Now all files. `lesson.command` watches the memory of all processes. A worker holds a piece of one file; the shuffle
+# merges sorted pieces from the disk.
 
 # %%
 built = lesson.command("tokenloom build pages.yaml --direct", show=7)
@@ -195,9 +193,8 @@ peeked = lesson.command("tokenloom peek store/pages --count 1 --chars 150")
 # %% [markdown]
 # ## Batches on four ranks
 #
-# Each rank opens the dataset by itself: there is no server, and ranks do not communicate. Rank r of 4 takes the
-# positions r, r + 4, r + 8, ... of one global order. Here four processes read at the same time; `device="numpy"` needs
-# no torch.
+# Each rank opens the dataset by itself; ranks do not communicate. Rank r of 4 takes the positions r, r + 4, r + 8, ...
+# of one global order. Here four processes read at the same time.
 
 # %%
 import subprocess
@@ -235,8 +232,7 @@ lesson.show_table(
 )
 
 # %% [markdown]
-# Only the mapped files grow with the dataset, and they are not memory of the rank: mapped pages belong to the cache of
-# the system, all ranks share them, and the system takes them back when it needs room.
+# Only the mapped files grow with the dataset. Mapped pages belong to the cache of the system, which all ranks share.
 #
 # ## Prefetch
 #
@@ -291,10 +287,9 @@ lesson.show_table(
 print(feeds["both, the default"][1])
 
 # %% [markdown]
-# With neither, the step and the making of batches take turns: every eighth step waits for eight batches. Read-ahead
-# asks the disk for several rows at once. It begins with a longer wait, because it fetches whole blocks around the rows;
-# later rows find them in memory. The prefetch makes batches while the step computes, so a step waits only if batches
-# take longer than steps do. The statistics name the phase that limits the loader: look there before you add threads.
+# With neither, every eighth step waits for eight batches. Read-ahead asks the disk for whole blocks around several rows
+# at once; later rows find them in memory. The prefetch makes batches while the step computes. The statistics name the
+# phase that limits the loader.
 #
 # ## Resume on another number of ranks
 #
@@ -332,7 +327,7 @@ print(f"steps with the same rows on three ranks as on four: {sum(same)} of {len(
 
 # %% [markdown]
 # No row is lost and none comes twice, because the order was never a matter of ranks. Loaders that give each rank its
-# own files cannot do this: with another number of ranks, the files are divided differently in the middle of an epoch.
+# own files cannot do this.
 #
 # ## Measured
 
