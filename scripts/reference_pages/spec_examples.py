@@ -22,7 +22,7 @@ sources:
     filter: 'language == "en" and score >= 0.5'
     id: url                         # found again with `tokenloom trace`
   - {kind: csv, path: old/*.csv.gz, header: false, columns: [label, text]}
-  - {kind: text, path: "books/*.txt", separator: "<|endoftext|>", encoding: [utf-8, cp1252]}
+  - {kind: text, path: "books/*.txt", separator: "<|endoftext|>"}
   - {kind: jsonl, path: s3://bucket/chats/*.jsonl.zst, messages: messages}   # conversations
   - {kind: huggingface, name: org/name, config: default, split: train, revision: main, take: 100000}
 """,

@@ -31,7 +31,7 @@ REASONS = {
     "bad_filter": "a value that the filter can't compare",
     "fields": "a CSV row with more or fewer fields than the header or `columns`",
     "invalid_json": "invalid JSON, or JSON that is nested too deep",
-    "invalid_utf8": "bytes that are not UTF-8 or not in the source's `encoding`, or a lone surrogate",
+    "invalid_utf8": "bytes that are not UTF-8, or a lone surrogate",
     "missing_key": "not an object, or an object without the key of the text or the messages",
     "no_spans": "a conversation whose template does not show where the messages are",
     "not_conversation": "a value of the messages that is not a conversation of the source's layout",

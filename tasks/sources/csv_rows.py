@@ -59,7 +59,7 @@ class Reader(TextFileReader):
             return None
         try:
             with open_decompressed(url) as file:
-                if self.contradiction(url, file):
+                if self.is_utf16(url, file):
                     return None
                 text = self._text(url, file)
                 lines = self._dialect.parse(url, self._lines(url, text, _MAX_FIRST_LINE))
@@ -76,7 +76,7 @@ class Reader(TextFileReader):
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
         with open_decompressed(url) as file:
-            if bad := self.contradiction(url, file):
+            if bad := self.is_utf16(url, file):
                 yield RawRow(0, bad, 0)
                 return
             text = self._text(url, file)
@@ -95,7 +95,7 @@ class Reader(TextFileReader):
 
     def _text(self, url: str, file: IO[bytes]) -> io.TextIOWrapper:
         """Return a file as text; bytes that can't be decoded become lone surrogates (PEP 383)."""
-        return io.TextIOWrapper(self.as_utf8(url, file), "utf-8-sig", errors="surrogateescape", newline="")
+        return io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
 
     def _lines(self, url: str, text: io.TextIOWrapper, max_chars: int = _MAX_FIELD) -> Iterator[str]:
         while line := text.readline(max_chars):

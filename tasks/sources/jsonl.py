@@ -2,7 +2,7 @@
 
 `row` is the byte offset of the line in the decompressed file; in an array, the position of the object. A plain file of
 lines is cut into byte ranges, and a range owns the lines that start in it. Any other file is one partition, read as a
-stream; so is a file whose encoding has other newlines (rows/text_files.py).
+stream.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Reader(TextFileReader):
     def _is_array(self, url: str) -> bool:
         if url not in self._arrays:
             with open_decompressed(url) as file:
-                self._arrays[url] = starts_array(self.as_utf8(url, file))
+                self._arrays[url] = starts_array(file)
         return self._arrays[url]
 
     def is_cut(self, url: str) -> bool:
         """See TextFileReader.is_cut."""
-        return compression(url) is None and not self._is_array(url) and self.keeps_bytes(url)
+        return compression(url) is None and not self._is_array(url)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
         with open_decompressed(url) as file:
-            if bad := self.contradiction(url, file):
+            if bad := self.is_utf16(url, file):
                 yield RawRow(0, bad, 0)
                 return
             if self._is_array(url):
-                values = array_values(self.as_utf8(url, file), url, self._max_line_bytes)
+                values = array_values(file, url, self._max_line_bytes)
                 for row, (value, num_chars, _) in enumerate(values):
                     yield RawRow(row, value, num_chars)
                 return
@@ -81,11 +81,11 @@ class Reader(TextFileReader):
         """Return the number of the line of a row, from 1; None if it is too far into the file to count."""
         with open_decompressed(url) as file:
             if self._is_array(url):
-                values = array_values(self.as_utf8(url, file), url, self._max_line_bytes)
+                values = array_values(file, url, self._max_line_bytes)
                 return next((line for number, (_, _, line) in enumerate(values) if number == row), None)
             if row > (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
                 return None
-            stream, num_newlines, at = file if self.keeps_bytes(url) else self.as_utf8(url, file), 0, 0
+            stream, num_newlines, at = file if self.keeps_bytes(url) else file, 0, 0
             while data := stream.read(min(_READ_BYTES, row - at)):
                 num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
             return num_newlines + 1
@@ -94,7 +94,7 @@ class Reader(TextFileReader):
         """See RecordReader.place."""
         if self._is_array(url):
             return f"{url}, value {row} of its JSON array"
-        return f"{url}, line at byte {row}" + ("" if self.keeps_bytes(url) else " of its UTF-8")
+        return f"{url}, line at byte {row}"
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse; the values of an array are parsed already."""

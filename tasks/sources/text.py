@@ -44,13 +44,12 @@ class Reader(TextFileReader):
 
     def is_cut(self, url: str) -> bool:
         """See TextFileReader.is_cut."""
-        can_cut = bool(self._separator) and not self._overlaps_itself and compression(url) is None
-        return can_cut and self.searches_bytes(url, self._separator)
+        return bool(self._separator) and not self._overlaps_itself and compression(url) is None
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
         with open_decompressed(url) as file:
-            if bad := self.contradiction(url, file):
+            if bad := self.is_utf16(url, file):
                 yield RawRow(0, bad, 0)
             elif self._separator:
                 last = end if self.is_cut(url) else None
@@ -60,15 +59,13 @@ class Reader(TextFileReader):
                     elif text := raw.value.strip(b"\r\n"):
                         yield raw._replace(value=text)
             else:
-                data = self.as_utf8(url, file).read(self._max_bytes + 1)
+                data = file.read(self._max_bytes + 1)
                 is_large = len(data) > self._max_bytes
                 yield RawRow(0, self.too_large(url, 0, self._max_bytes) if is_large else data, len(data))
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
-        if not self._separator:
-            return url
-        return f"{url}, document at byte {row}" + ("" if self.searches_bytes(url, self._separator) else " of its UTF-8")
+        return f"{url}, document at byte {row}" if self._separator else url
 
     def parse(self, place: str, row: int, raw: Any) -> Any:
         """See RecordReader.parse."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,23 +20,6 @@ def _check_filter(value: str) -> str:
     return value
 
 
-def _canonical_encoding(name: str) -> str:
-    """Return the canonical name of a text encoding; raise ValueError if files can't be in it."""
-    refused = ValueError(f"{name!r} is not an encoding of text files; examples are utf-16, cp1252, gb18030")
-    try:
-        codec = codecs.lookup(name)
-        "a".encode(name)  # raises for codecs that are not text encodings, such as hex
-    except (LookupError, ValueError) as error:  # ValueError: the name is not valid for a module
-        raise refused from error
-    if codec.incrementaldecoder is None or codec.name in _DOMAIN_CODECS:
-        raise refused
-    return codec.name
-
-
-def _without_default(value: list[str]) -> list[str]:
-    return [] if value == ["utf-8"] else value
-
-
 def _position_as_name(value: Any) -> Any:
     """Return the position of a field, which a spec may write as a number, as the name that the reader uses."""
     if type(value) is int and value < 0:
@@ -45,26 +27,9 @@ def _position_as_name(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-_DOMAIN_CODECS = ("idna", "punycode")  # encodings of domain names
 _ColumnName = Annotated[str, Field(min_length=1)]
 _Field = Annotated[str, BeforeValidator(_position_as_name)]
 _Filter = Annotated[str, AfterValidator(_check_filter)]
-_Encodings = Annotated[
-    list[Annotated[str, AfterValidator(_canonical_encoding)]],
-    BeforeValidator(as_list),
-    AfterValidator(_without_default),
-]
-
-
-def _encoding_field() -> Any:
-    return Field(
-        [],
-        title="Encoding",
-        description="Encoding, as Python names it: `utf-16`, `cp1252`; of several, the first that decodes the file. "
-        "Empty: UTF-8",
-    )
-
-
 COLUMN_RULES = 2  # part of names, as FILTER_RULES: raise it if other tokens of rows of ids are read or learned
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
@@ -164,7 +129,6 @@ class JsonlSource(_ColumnSource):
 
     model_config = ConfigDict(title="JSON lines")
     kind: Literal["jsonl"] = kind_field("jsonl")
-    encoding: _Encodings = _encoding_field()
 
 
 class CsvSource(_ColumnSource):
@@ -197,7 +161,6 @@ class CsvSource(_ColumnSource):
     columns: list[str] = Field(
         [], title="Columns", description="Names of the fields, in order, for files without a header"
     )
-    encoding: _Encodings = _encoding_field()
 
     @model_validator(mode="after")
     def _marks(self) -> CsvSource:
@@ -274,7 +237,6 @@ class TextSource(_FileSource):
         title="Separator",
         description="Text that separates documents, such as `<|endoftext|>`; by default, a file is one document",
     )
-    encoding: _Encodings = _encoding_field()
 
 
 class HuggingFaceSource(_Source):
