@@ -97,8 +97,8 @@ def collect(pages: Path) -> None:
     shutil.copytree(ROOT / "docs", pages)
     for folder in NOT_ON_THE_SITE:
         shutil.rmtree(pages / folder)
-    for name, place in OF_THE_ROOT.items():
-        shutil.copyfile(ROOT / name, pages / place)
+    for name, page_of_root in OF_THE_ROOT.items():
+        shutil.copyfile(ROOT / name, pages / page_of_root)
     subprocess.run([sys.executable, ROOT / "scripts/reference.py", pages / "reference"], check=True)
     known = titles(pages)
     for page in pages.rglob("*.md"):

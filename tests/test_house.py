@@ -219,6 +219,7 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "examples.lesson_tools",
     "reader.shards.disk_reads",
     "server.deployments",
+    "server.prefect_server",
     "server.process_tree",
     "storage.stores.remote_kinds",
     "storage.stores.s3",

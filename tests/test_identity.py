@@ -282,7 +282,7 @@ def _spec(model: type[SpecModel], **defaults: Any) -> BuildSpec:
     if model is BuildSpec:
         required = {name: getattr(plain, name) for name in ("dataset", "store", "sources", "tokenizer")}
         return cast(BuildSpec, changed.model_construct(**required))
-    given: dict[str, Any] = {name: "a" for name in ("path", "name") if name in model.model_fields}
+    given: dict[str, Any] = {name: "a" for name in ("path", "name", "format") if name in model.model_fields}
     part = changed.model_construct(**given)
     if model in _SOURCES:
         return plain.model_copy(update={"sources": [part]})
@@ -379,7 +379,7 @@ _PINNED_KINDS = {
     "arrow": ("62858d565f1ad506", "814b61b5a9fb21d66599d3fa6290f4d0"),
     "arrayrecord": ("985a91e7c8d35876", "d41fb2d461e5ab61897995a633090c75"),
     "huggingface": ("6cab233c8a440ef9", "364c63907cac6f054630065b7abb3a3b"),
-    "tokens": ("025cf1cb93577e09", "34a8266945214c65cc9cfdd995bfdf29"),
+    "tokens": ("1371e6959414fa15", "b8253fb4ed7243457cc13dfc74e69859"),
 }
 
 

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import IO, Any
 
 from tokenloom.errors import BadRow, InputError, message_of
-from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.row_filter import comparisons_of, parse_filter
+from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.csv_dialect import Dialect
 from tokenloom.tasks.sources.files.compressed import open_decompressed

@@ -85,8 +85,8 @@ class Reader(TextFileReader):
                 return next((line for number, (_, _, line) in enumerate(values) if number == row), None)
             if row > (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
                 return None
-            stream, num_newlines, at = file if self.keeps_bytes(url) else file, 0, 0
-            while data := stream.read(min(_READ_BYTES, row - at)):
+            num_newlines = at = 0
+            while data := file.read(min(_READ_BYTES, row - at)):
                 num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
             return num_newlines + 1
 

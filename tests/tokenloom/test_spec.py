@@ -214,7 +214,7 @@ def test_decimal_shares_add_up_exactly() -> None:
 
 def test_allowed_keys_are_the_fields_of_the_models() -> None:
     assert field_names(()) == list(BuildSpec.model_fields)
-    assert field_names(("sources", 0, "text")) == ["path", "name", "leave_out", "kind", "separator", "encoding"]
+    assert field_names(("sources", 0, "text")) == ["path", "name", "leave_out", "kind", "separator"]
     assert field_names(("sources", 0, "huggingface"))[:2] == ["kind", "name"]
     assert field_names(("documents", "transform")) == ["function", "version"]
     assert "max_bytes" in field_names(("documents",))

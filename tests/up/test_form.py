@@ -15,7 +15,7 @@ from tests.servers.browser import Page
 from tests.servers.running import Up, command
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.server.deployments import deployment_pages
-from tokenloom.spec.patterns import NAME_PATTERN, RULES
+from tokenloom.spec.values import NAME_PATTERN, RULES
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from tokenloom.chat.calls import Message, bad, calls_of, in_order, kind_of, parsed, text_of, tools_of
 from tokenloom.errors import BadConversation
-from tokenloom.spec.layouts import LAYOUTS
+from tokenloom.spec.values import LAYOUTS
 
 #: keys of a row that is a conversation itself; the columns that are read of it
 ROW_KEYS = ("messages", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion")

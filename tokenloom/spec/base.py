@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.form import put_last, show_in_form
-from tokenloom.spec.patterns import NAME_PATTERN
+from tokenloom.spec.values import NAME_PATTERN
 from tokenloom.spec.wildcards import check_ranges, escaped
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.stores.remote_errors import SECRET_URL

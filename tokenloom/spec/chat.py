@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tokenloom.spec.base import Location, SpecModel, as_list
-from tokenloom.spec.layouts import LAYOUTS
+from tokenloom.spec.values import LAYOUTS
 from tokenloom.storage.formats.canonical import canonical_json
 
 OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 
-from tokenloom.spec.patterns import RULES
+from tokenloom.spec.values import RULES
 
 _LAST = 1000  # position of a field in the form; fields without a position sort as 0
 _AS_USUAL = {"type": "object", "title": "As usual"}  # a tab without fields, which submits nothing

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from tokenloom.spec.base import Glob, Location, Name, SpecModel, as_list, kind_field
 from tokenloom.spec.chat import Layout, layout_field, messages_field, tools_field
 from tokenloom.spec.form import as_any_of
-from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import FILTER_RULES, columns_of, parse_filter
+from tokenloom.spec.values import WHOLE_ROW
 
 
 def _check_filter(value: str) -> str:

@@ -17,7 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
-from tokenloom.spec.patterns import MODEL_NAME_PATTERN
+from tokenloom.spec.values import MODEL_NAME_PATTERN
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.wording import closest, did_you_mean, near_miss
 

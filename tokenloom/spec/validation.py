@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
-from tokenloom.spec import patterns
+from tokenloom.spec import values
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
 from tokenloom.spec.yaml_file import KeyPath, YamlFile, dotted
 from tokenloom.storage.stores.remote_errors import SECRET_URL
@@ -82,13 +82,13 @@ def _message(item: Any, file: YamlFile) -> str:
 def pydantic_rule(item: Mapping[str, Any]) -> str:
     """Return the rule that a pydantic error states, in words."""
     if item["type"] == "string_pattern_mismatch":
-        return f"must be {patterns.RULES[item['ctx']['pattern']]}"
+        return f"must be {values.RULES[item['ctx']['pattern']]}"
     return with_rules_in_words(str(item["msg"]))
 
 
 def with_rules_in_words(text: str) -> str:
     """Return a text that quotes pydantic errors, with their rules as pydantic_rule returns them."""
-    for pattern, rule in patterns.RULES.items():
+    for pattern, rule in values.RULES.items():
         text = text.replace(f"String should match pattern '{pattern}'", f"must be {rule}")
     for message, rule in _RULES:
         text = message.sub(rule, text)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tokenloom.chat.layouts import PAIR_KEYS, PAIRS, ROW_KEYS
 from tokenloom.errors import BadRow, InputError
-from tokenloom.spec.layouts import WHOLE_ROW
+from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.column_names import field_type, has_column, value_type
 from tokenloom.tasks.sources.rows.conversations import SYSTEM, Conversations

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow, message_of
-from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
+from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.conversations import ROLES, Conversations, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding

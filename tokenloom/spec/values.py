@@ -1,4 +1,4 @@
-"""The patterns of the texts in a spec, and the rule that each of them states, in words."""
+"""What texts of a spec may be: patterns with their rules in words, and names; without pydantic, for the workers."""
 
 from __future__ import annotations
 
@@ -16,3 +16,5 @@ RULES = {
     "^[a-z][a-z0-9+.-]*$": "a lower-case letter, then lower-case letters, digits, '+', '.' or '-'",
     "^[a-z0-9-]+$": "lower-case letters, digits or '-'",
 }
+LAYOUTS = ("messages", "sharegpt", "alpaca", "prompt_completion")  # chat/layouts.py reads them
+WHOLE_ROW = "."  # the `text` or `messages` of a source whose rows are texts or conversations themselves
