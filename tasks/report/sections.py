@@ -222,7 +222,8 @@ def _rows(figures: VersionFigures) -> Section:
 
 def _fates(figures: VersionFigures) -> dict[str, tuple[int, ...]]:
     """Return rows read, filtered, quarantined, dropped and kept, of each source if build.json says it, and of all."""
-    rows, fates = figures.facts.manifest.rows, {}
+    rows = figures.facts.manifest.rows
+    fates: dict[str, tuple[int, ...]] = {}
     for name, counts in figures.sources.items():
         if figures.statistics and (found := figures.encoded.get(name)) and found.rows:
             quarantined, dropped = found.rows - found.filtered - found.documents, found.documents - counts.documents
