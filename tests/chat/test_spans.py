@@ -282,7 +282,6 @@ def test_a_template_may_move_repeat_and_leave_out_what_others_say() -> None:
         "{% for m in messages %}{{ m.content.split('l')[0] }}{% endfor %}",
         "{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}{{ messages[1].content }}",
         "{{ messages[1].content }}<|eot|>{{ messages[0].content }}<|eot|>{{ messages[1].content }}",
-        "{% for m in messages %}{{ m.content | tojson(ensure_ascii=true) }}{% endfor %}",
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}",
     ],
 )

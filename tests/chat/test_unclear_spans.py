@@ -91,11 +91,23 @@ def test_a_call_before_what_is_taken_for_the_turn_is_refused(tokenizer: Tokenize
         _shown(tokenizer, _ASKED, _calling({"n": True}, {"n": "x"}), template=template)
 
 
-@pytest.mark.parametrize("output", ["", "x"])
-def test_an_output_inside_a_message_of_the_assistant_is_refused(tokenizer: Tokenizer, output: str) -> None:
-    messages = [_ASKED, _calling({"n": "x"}, content="done"), {"role": "tool", "content": output}]
-    with pytest.raises(BadConversation, match=r"inside a message of the assistant|in several places"):
+def test_a_content_after_the_output_of_its_call_is_learned_and_the_output_is_not(tokenizer: Tokenizer) -> None:
+    messages = [_ASKED, _calling({"n": "x"}, content="done"), {"role": "tool", "content": "out"}]
+    assert _shown(tokenizer, *messages) == "q<|bot|>[ask(x)<|im_end|>](out)[done<|im_end|>]"
+    messages[2] = {"role": "tool", "content": ""}
+    with pytest.raises(BadConversation, match="inside a message of the assistant"):
         _shown(tokenizer, *messages)
+    with pytest.raises(BadConversation, match="in several places"):
+        _shown(tokenizer, *messages[:2], _ASKED)
+
+
+def test_arguments_that_a_template_writes_as_python_or_ascii_are_clear(tokenizer: Tokenizer) -> None:
+    messages = [_ASKED, _calling({"n": ["é", {"m": 1}], "o": {"p": "\\ue001"}})]
+    assert _shown(tokenizer, *messages) == ("q<|bot|>[ask(['é', {'m': 1}]{'p': '\\\\ue001'})<|im_end|>]")
+    ascii_ = _TEMPLATE.replace("{{ value }}", "{{ value | tojson(ensure_ascii=true) }}")
+    assert _shown(tokenizer, *messages, template=ascii_) == (
+        'q<|bot|>[ask(["\\u00e9", {"m": 1}]{"p": "\\\\ue001"})<|im_end|>]'
+    )
 
 
 def test_what_follows_a_composed_letter_is_not_learned(tmp_path: Path) -> None:

@@ -142,11 +142,13 @@ class _Marking:
         marked: MarkedDict | MarkedList | MarkedInt | MarkedFloat
         if isinstance(value, dict):
             marked = MarkedDict({key: self._value(item) for key, item in value.items()})
+            marked.tokenloom_value = value
         elif isinstance(value, list):
             marked = MarkedList(map(self._value, value))
+            marked.tokenloom_value = value
         else:
             marked = MarkedInt(value) if isinstance(value, int) else MarkedFloat(value)
-            marked.tokenloom_closing = self._marks.closing
+        marked.tokenloom_closing = self._marks.closing
         marked.tokenloom_mark = mark
         return marked
 

@@ -19,6 +19,7 @@ Span = tuple[int, int]  # [start, end) in characters
 OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
 _IS_OF_ASSISTANT = [kind & ROLE_BITS in OF_ASSISTANT for kind in range(256)]
 NO_MESSAGE = -1
+_ESCAPED = re.compile(r"\\(?:u([0-9a-f]{4})|.)")  # in JSON
 
 
 @dataclass(slots=True)
@@ -99,8 +100,14 @@ class Marks:
         return self._opening + chr(self._first_piece + piece)
 
     def around_json(self, value: Any, text: str) -> str:
-        """Return JSON with marks around it if it is that of a value with a mark."""
+        """Return JSON with marks around it if it is that of a value with a mark, and with none that JSON escaped."""
+        text = _ESCAPED.sub(self._unescaped, text) if "\\u" in text else text
         return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MARKED) else text
+
+    def _unescaped(self, match: re.Match[str]) -> str:
+        """Return what an escape in JSON spells if it is one of the characters, else the escape."""
+        spelled = chr(int(match[1], 16)) if match[1] else ""
+        return spelled if self._pattern.match(spelled) else match[0]
 
     def read(self, text: str, pieces: Sequence[Piece]) -> tuple[str, list[Place]]:
         """Return a text without its marks, and where the pieces are in it, in the order of their starts.
@@ -142,15 +149,23 @@ def _cut() -> BadConversation:
 
 
 class MarkedDict(dict[str, Any]):
-    """An object whose JSON is a piece."""
+    """An object that is a piece where it is written, and whose JSON is one."""
 
-    tokenloom_mark = ""  # a template looks for attributes before keys
+    tokenloom_mark = tokenloom_closing = ""  # a template looks for attributes before keys
+    tokenloom_value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.tokenloom_mark}{self.tokenloom_value!r}{self.tokenloom_closing}"
 
 
 class MarkedList(list[Any]):
-    """An array whose JSON is a piece."""
+    """An array that is a piece where it is written, and whose JSON is one."""
 
-    tokenloom_mark = ""  # a template looks for attributes before keys
+    tokenloom_mark = tokenloom_closing = ""
+    tokenloom_value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.tokenloom_mark}{self.tokenloom_value!r}{self.tokenloom_closing}"
 
 
 class MarkedInt(int):

@@ -45,7 +45,8 @@ class ChatRenderer:
         marker = Marker(as_text, [*ordinary, *as_token])
         self._turns = read_turns(self._template, marker, definition, any_of(special), any_of([*special, *ordinary]))
         # A message may spell the generation prompt: its tokens get marks too.
-        outside = [token for token in [*ordinary, *as_token] if re.escape(token) not in self._turns.prompt.pattern]
+        starts = "".join(pattern.pattern for pattern in [self._turns.prompt, *self._turns.starts.values()])
+        outside = [token for token in [*ordinary, *as_token] if re.escape(token) not in starts]
         self._marker = Marker(as_text, outside)
 
     def render(self, text: str) -> Rendered:

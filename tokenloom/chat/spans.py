@@ -25,8 +25,10 @@ from tokenloom.storage.formats.classes import (
     ROLE_BITS,
     TEMPLATE,
     TOOL_CALL,
+    TOOL_OUTPUT,
 )
 
+_IN_TURN = {*OF_ASSISTANT, TOOL_OUTPUT}  # a template may write a content after the output of a call
 _MAY_LACK = (TEMPLATE, REASONING, TOOL_CALL)  # pieces of a message that is in a text all the same
 
 _CLASSES = [bytes([kind]) for kind in range(256)]
@@ -102,6 +104,10 @@ class _Painting:
         }
         self._classes = bytearray(_CLASSES[TEMPLATE | MAY_LEARN] * len(text))
         self._stops: dict[int, Span | None] = {}  # of each turn
+
+    def role(self, message: int) -> str:
+        """Return the role of a message, "" if there is none."""
+        return str(self._messages[message]["role"]) if message >= 0 else ""
 
     def is_of_turn(self, place: int) -> bool:
         """Return whether a character is of a turn."""
@@ -201,9 +207,11 @@ def _runs(places: Sequence[Place]) -> list[_Run]:
             runs.append(_Run(place.piece.message, place.is_of_assistant, [], place.start))
         runs[-1].places.append(place)
         runs[-1].end = max(runs[-1].end, place.end)
-    written = [run for run in runs if run.is_of_assistant]
-    indices = [place.index for run in written for place in run.places]
-    if len({run.message for run in written}) < len(written) or len(set(indices)) < len(indices):
+    written = [(number, run) for number, run in enumerate(runs) if run.is_of_assistant]
+    indices = [place.index for _, run in written for place in run.places]
+    first = {run.message: number for number, run in reversed(written)}
+    between = [place for number, run in written for one in runs[first[run.message] : number] for place in one.places]
+    if len(set(indices)) < len(indices) or not {place.piece.kind & ROLE_BITS for place in between} <= _IN_TURN:
         raise unclear("the template writes a message of the assistant in several places")
     return runs
 
@@ -216,19 +224,30 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
     for run, next_run in pairwise([*runs, end_run, end_run]):
         empty = [one for one in range(before + 1, run.message) if one in silent and one in painting.assistants]
         if run.is_of_assistant or empty:
-            prompts = [match.end() for match in turns.prompt.finditer(painting.text, position, run.start)]
-            if empty and prompts and len(prompts) != len(empty) + run.is_of_assistant:
-                raise unclear("it has empty messages of the assistant")
+            starts = _starts(painting, turns, run, empty, (position, run.start))
             if run.is_of_assistant:
-                start = prompts.pop() if prompts else run.start
                 is_alone = silent.isdisjoint(range(run.message + 1, next_run.message))
                 if not is_alone and run.speaks_after_calls():
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
                 is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
+                start = starts.pop(run.message, run.start)
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
-            for message, start in zip(empty, prompts, strict=False):
+            for message, start in starts.items():
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
         position, before = run.end, max(before, run.message)
+
+
+def _starts(painting: _Painting, turns: Turns, run: _Run, empty: list[int], gap: Span) -> dict[int, int]:
+    """Return where turns start in [start, end): messages of the assistant without pieces, and perhaps that of a run."""
+    text, messages = painting.text, [*empty, *([run.message] if run.is_of_assistant else [])]
+    headers = {one: turns.starts.get(painting.role(one - 1), turns.prompt) for one in messages}
+    written = {one: header.pattern for one, header in headers.items() if header.search(text, *gap)}
+    if not written:
+        return {}
+    ends = [match.end() for match in re.compile("|".join(dict.fromkeys(written.values()))).finditer(text, *gap)]
+    if empty and len(ends) != len(written):
+        raise unclear("it has empty messages of the assistant")
+    return dict(zip(reversed(written), reversed(ends), strict=False))
 
 
 def _paint_turn(painting: _Painting, turns: Turns, run: _Run, start: int, limit: int, *, is_alone: bool) -> None:

@@ -32,9 +32,11 @@ _CALLS: list[Message] = [
     for given in _ARGUMENTS
 ]
 _CALLING: list[Message] = [{**one, **call} for call in _CALLS for one in (_SILENT, _REPLY, _SILENT | _THOUGHT)]
+_TOOLS = [{"type": "function", "function": {"name": "f", "description": "e", "parameters": {"type": "object"}}}]
 _TURNS: list[Message] = [_REPLY, _REPLY | _THOUGHT, _SILENT | _THOUGHT, *_CALLING]
 _OUTPUTS: list[list[Message]] = [[_USER, _SILENT | call, _OUTPUT] for call in _CALLS]
-_BEFORE: list[list[Message]] = [[_SYSTEM], [_USER], [_SYSTEM, _USER], [_USER, _REPLY, _USER], *_OUTPUTS]
+#: What may stand before a turn.
+_BEFORE: list[list[Message]] = [[_SYSTEM], [_USER], [_SYSTEM, _USER], [_USER, _REPLY, _USER]]
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class Turns:
     """How a template and a tokenizer write the turns of an assistant.
 
     Attributes:
-        prompt: finds what a turn follows: the generation prompt, or as much of it as the template writes before one;
-            or else all that it always writes between another message and a turn.
+        prompt: finds the generation prompt, or as much of it as the template writes before a turn.
+        starts: by the role of the message before a turn, "" for none: finds the prompt, or else all that the template
+            always writes between the two.
         headers: finds what begins a message.
         endings: finds what follows the last text of a turn, from its first stop token to its last.
         listed: finds the stop tokens of the spec; None if they are those that the template writes.
@@ -51,6 +54,7 @@ class Turns:
     """
 
     prompt: re.Pattern[str]
+    starts: dict[str, re.Pattern[str]]
     headers: re.Pattern[str]
     endings: re.Pattern[str]
     listed: re.Pattern[str] | None
@@ -96,16 +100,19 @@ def read_turns(
 ) -> Turns:
     """Return how a template writes turns, from short conversations of which nearly every template renders some."""
     probe = _Probe(template, marker, special, added)
+    if stop := probe.plain_stop():
+        special = re.compile(f"{re.escape(stop)}|{special.pattern}")
+        probe = _Probe(template, marker, special, added)
     prompts = probe.prompts()
     headers = any_of([*prompts, *probe.headers()])
     endings = probe.endings(headers)
-    stops = {re.escape(stop) for ending in endings for stop in [probe.tokens(ending)[-1][0]]}
     return Turns(
-        prompt=any_of([*prompts, *probe.starts(any_of(prompts))]),
+        prompt=any_of(prompts),
+        starts={role: any_of([*prompts, *starts]) for role, starts in probe.starts(any_of(prompts)).items()},
         headers=headers,
         endings=any_of(endings),
         listed=any_of(definition.stop_tokens) if definition.stop_tokens else None,
-        special=re.compile("|".join([*sorted(stops), special.pattern])),
+        special=special,
     )
 
 
@@ -131,45 +138,66 @@ class _Probe:
         if plain is None or begun is None:
             return set()
         prompt = begun[len(self._same(plain, begun)) :]
-        afters = [self._after(messages, 0) for messages in ([_USER, _REPLY], [_USER, _REPLY, _USER, _REPLY])]
-        return _written([prompt, *(self._same(prompt, after[len(begun) - len(prompt) :]) for after in afters if after)])
+        rest = slice(len(begun) - len(prompt), None)
+        last, usual = (self._after(turns, 0) or "" for turns in ([_USER, _REPLY], [_USER, _REPLY, _USER, _REPLY]))
+        usual = self._same(prompt, usual[rest])
+        others = [self._after([_USER, turn], 0) or "" for turn in (_SILENT, *_TURNS)]
+        return _written(
+            [prompt, self._same(prompt, last[rest]), usual, *(self._same(usual, other[rest]) for other in others)]
+        )
 
     def headers(self) -> set[str]:
         """Return what begins messages that follow one which ends as it does where nothing follows."""
-        borders = self._borders([*_BEFORE, *([_USER, turn] for turn in _TURNS)])
-        return _written(after[len(last) :] for last, after in borders if after.startswith(last))
+        headers = set[str]()
+        for message in (_USER, _OUTPUT, _REPLY, _SYSTEM):
+            # What ends a turn may be written only where something follows: others show a header better.
+            for before in (_BEFORE, _OUTPUTS, [[_USER, turn] for turn in _TURNS]):
+                is_turn = before[0][-1]["role"] == "assistant"
+                found = _written(
+                    after[len(self._same(last, after)) :]
+                    for last, after in self._borders(before, [message])
+                    if after.startswith(last) or not is_turn
+                )
+                headers |= found
+                if found:
+                    break
+        return headers
 
     def endings(self, headers: re.Pattern[str]) -> set[str]:
         """Return what follows the last texts of turns, from the first stop token to the last."""
         endings = set[str]()
-        for last, after in self._borders([_USER, turn] for turn in _TURNS):
+        for last, after in self._borders([[_USER, turn] for turn in _TURNS], [_USER, _OUTPUT, _REPLY, _SYSTEM]):
             ends, found = [last, self._same(last, after)], list(headers.finditer(after))
-            if found and len(self.tokens(ends[1])) < len(self.tokens(last)):  # it ends in another way at the end
+            if found and len(self._tokens(ends[1])) < max(1, len(self._tokens(last))):  # it ends otherwise at the end
                 ends[1] = after[: found[-1].start()]
-            endings.update(end[tokens[0].start() : tokens[-1].end()] for end in ends if (tokens := self.tokens(end)))
+            endings.update(end[tokens[0].start() : tokens[-1].end()] for end in ends if (tokens := self._tokens(end)))
         return endings
 
-    def starts(self, prompt: re.Pattern[str]) -> set[str]:
-        """Return what always stands before a turn without a generation prompt, from the end of the message before."""
-        starts = list[str]()
-        for before in ([], *_BEFORE, [_USER, _REPLY]):
+    def starts(self, prompt: re.Pattern[str]) -> dict[str, set[str]]:
+        """Return what always stands before a turn without a generation prompt, by the role of the message before it."""
+        starts = dict[str, set[str]]()
+        for before in ([], *_BEFORE, *_OUTPUTS, [_USER, _REPLY]):
             plain, *others = (self._after([*before, turn], len(before) - 1) for turn in _TURNS)
             if plain and not prompt.search(plain):
-                starts += [plain, *(self._same(plain, other) for other in others if other)]
-        return _written(starts)
+                found = _written([plain, *(self._same(plain, other) for other in others if other)])
+                starts.setdefault(before[-1]["role"] if before else "", set()).update(found)
+        return starts
 
-    def tokens(self, text: str) -> list[re.Match[str]]:
-        """Return the special tokens of a text, or else its added tokens, of a tokenizer whose stop is not special."""
-        return list(self._special.finditer(text)) or list(self._added.finditer(text))
+    def plain_stop(self) -> str:
+        """Return the added token that ends a plain turn if no special token does; "" if there is none."""
+        last = self._after([_USER, _REPLY], 1) or ""
+        added = [] if self._special.search(last) else self._added.findall(last)
+        return added[-1] if added else ""
 
-    def _borders(self, conversations: Iterable[list[Message]]) -> Iterator[tuple[str, str]]:
+    def _borders(self, befores: list[list[Message]], nexts: list[Message]) -> Iterator[tuple[str, str]]:
         """Return what is after the last message of conversations where nothing follows, and where something does."""
-        for messages in conversations:
+        for messages in befores:
             last = self._after(messages, len(messages) - 1)
-            for message in (_USER, _OUTPUT, _REPLY, _SYSTEM):
-                after = self._after([*messages, message], len(messages) - 1)
-                if last is not None and after:
-                    yield last, after
+            afters = (self._after([*messages, message], len(messages) - 1) for message in nexts)
+            yield from ((last, after) for after in afters if last is not None and after)
+
+    def _tokens(self, text: str) -> list[re.Match[str]]:
+        return list(self._special.finditer(text))
 
     def _same(self, one: str, other: str) -> str:
         """Return what two texts begin with in common, without a part of an added token of either."""
@@ -199,11 +227,12 @@ class _Probe:
         name = repr((messages, add_prompt))
         if name not in self._known:
             self._known[name] = None
-            with suppress(BadConversation):
-                marked = self._marker.mark({"messages": messages}, "")
-                written = self._template.render_marked(marked, add_generation_prompt=add_prompt)
-                text, places = marked.marks.read(written, marked.pieces)
-                self._known[name] = text, [place for place in places if not place.piece.is_block]
+            for tools in ({"tools": _TOOLS}, {}):  # a few templates want some
+                with suppress(BadConversation):
+                    marked = self._marker.mark({"messages": messages} | tools, "")
+                    written = self._template.render_marked(marked, add_generation_prompt=add_prompt)
+                    text, places = marked.marks.read(written, marked.pieces)
+                    self._known[name] = text, [place for place in places if not place.piece.is_block]
         return self._known[name]
 
 
