@@ -105,6 +105,13 @@ class _Painting:
         self._classes = bytearray(_CLASSES[TEMPLATE | MAY_LEARN] * len(text))
         self._stops: dict[int, Span | None] = {}  # of each turn
 
+    def start_of(self, run: _Run) -> int:
+        """Return where a run starts of which no header is known, with the white space that its content begins with."""
+        content = self._messages[run.message].get("content", "")
+        space = content[: len(content) - len(content.lstrip())]
+        is_content = run.places[0].piece.kind & ROLE_BITS == ASSISTANT
+        return run.start - len(space) if is_content and self.text.endswith(space, 0, run.start) else run.start
+
     def role(self, message: int) -> str:
         """Return the role of a message, "" if there is none."""
         return str(self._messages[message]["role"]) if message >= 0 else ""
@@ -230,7 +237,7 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
                 if not is_alone and run.speaks_after_calls():
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
                 is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
-                start = starts.pop(run.message, run.start)
+                start = starts.pop(run.message, painting.start_of(run))
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
             for message, start in starts.items():
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
