@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,8 @@ def block(beginning: str) -> str:
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
     """A folder with the files of the pages."""
-    (tmp_path / "sqlite_rows.py").write_text(block('"""SQLite'))
-    (tmp_path / "character.py").write_text(block('"""Unicode'))
-    (tmp_path / "beginnings.py").write_text(block('"""The packing'))
+    for name in ("sqlite_rows", "character", "beginnings"):
+        shutil.copy(ROOT / f"tests/docs/extending/{name}.py", tmp_path)
     return tmp_path
 
 

@@ -1,0 +1,1 @@
+"""The modules that docs/guides/extending.md adds as examples; tests/docs/test_extending_page.py runs them."""
