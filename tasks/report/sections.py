@@ -118,7 +118,7 @@ def _splits(figures: VersionFigures) -> Section:
         for name, (documents, tokens) in unlike.items()
     )
     if unlike:
-        lead += "Another `seed` or a larger share makes it more alike."
+        lead += "A larger share in `splits` makes it more alike."
     table = Table("Splits", columns, rows, bad_rows=[list(splits).index(name) for name in unlike])
     return Section("splits", "Splits", lead, _share_charts("by split", figures.splits), [table])
 
