@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenloom.chat.layouts import recognized
 from tokenloom.errors import BadConversation, InputError, naming_source
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.running.memory import each_bounded
-from tokenloom.tasks.sources import Rows, make_reader
+from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
@@ -43,21 +43,28 @@ def _layout(files: Sequence[InputFile]) -> str:
     with naming_source(files[0].source), sharing_files():
         for file in files[:_MAX_FILES]:
             problem = problem or f"{file.url}: no conversation in its first rows; {_SET}"
-            for batch in _first_rows(file):
-                if values := [json.loads(text) for text in batch.texts.drop_null().to_pylist()[:_MAX_ROWS]]:
-                    return _recognized(values, file.url)
+            for batch in first_rows(file.url, file.options):
+                if len(batch.texts) > batch.texts.null_count:
+                    return recognized_layout(batch, file.url)
                 problem = str(batch.bad[0]) if batch.bad else problem
         raise InputError(problem)
 
 
-def _first_rows(file: InputFile) -> Iterator[Rows]:
-    """Yield the first rows of a file, whatever a filter keeps, as JSON of what they hold."""
-    reader = make_reader({**file.options, "filter": None, "on_error": "skip"})
-    for part in islice(reader.partitions(file.url), 1):
-        yield from islice(each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url), 2)
+def first_rows(url: str, options: Options) -> Iterator[Rows]:
+    """Yield the first rows of a file, whatever a filter keeps; of conversations without a layout, JSON of them."""
+    reader = make_reader({**options, "filter": None, "on_error": "skip"})
+    for part in islice(reader.partitions(url), 1):
+        yield from islice(each_bounded(reader.read(url, part), options["max_bytes"], url), 2)
 
 
-def _recognized(values: list[Any], url: str) -> str:
+def recognized_layout(rows: Rows, url: str) -> str:
+    """Return the layout of conversations; raise InputError if none or several fit their first rows.
+
+    Args:
+        rows: texts that are JSON of what the rows hold.
+        url: of their file, for messages.
+    """
+    values = [json.loads(text) for text in rows.texts.drop_null().to_pylist()[:_MAX_ROWS]]
     try:
         return recognized(values)
     except BadConversation as error:

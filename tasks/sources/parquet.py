@@ -80,8 +80,8 @@ class Reader(SourceReader):
 
     def schema(self, url: str) -> pa.Schema:
         """Return the columns of a file."""
-        with self._open(url) as file:
-            return file.schema_arrow
+        with open_input(url) as file:
+            return _parse(file, url).schema_arrow
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""

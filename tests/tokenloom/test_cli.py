@@ -110,7 +110,7 @@ def test_init_writes_a_spec_that_plan_reads_and_never_overwrites(tmp_path: Path)
     assert again.returncode == 2
     assert "news.yaml: the file exists" in again.stderr
     assert (tmp_path / "news.yaml").read_text() == written + "# mine\n"
-    assert _json(tmp_path, "init", "other.yaml") == {"path": "other.yaml"}
+    assert _json(tmp_path, "init", "other.yaml") == {"path": "other.yaml", "sources": []}
 
 
 def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) -> None:

@@ -29,7 +29,12 @@ GROUPS = {
         ),
     },
     "Build": {
-        "init": Command("write a commented starter spec", "init news.yaml"),
+        "init": Command(
+            "write a commented spec that reads given files",
+            "init data/*.parquet news.yaml",
+            more="It looks at names and first rows: kind, text, conversations and their layout, id. Without files, it "
+            "writes a starter spec.",
+        ),
         "plan": Command(
             "show what a build would read, make and reuse",
             "plan news.yaml",

@@ -22,7 +22,8 @@ from tokenloom.storage.stores.remote_errors import SECRET_URL
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-def _checked(value: str) -> str:
+def checked_location(value: str) -> str:
+    """Return a path or URL; raise ValueError if a spec can't have it."""
     if "\0" in value:
         raise ValueError("a path can't contain a NUL character; remove it")
     if SECRET_URL.search(value):
@@ -30,7 +31,7 @@ def _checked(value: str) -> str:
     return value
 
 
-Location = Annotated[str, Field(min_length=1), AfterValidator(_checked)]  # a local path or a URL
+Location = Annotated[str, Field(min_length=1), AfterValidator(checked_location)]  # a local path or a URL
 Glob = Annotated[Location, AfterValidator(check_ranges)]  # wildcards in it are a pattern
 
 

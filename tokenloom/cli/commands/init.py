@@ -1,14 +1,19 @@
-"""`tokenloom init`: write a commented starter spec."""
+"""`tokenloom init`: write a commented spec that reads given files."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
+from tokenloom.console import printable_line
 from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.spec.wildcards import escaped
 
 STARTER_SPEC = """\
 # What to build. `tokenloom plan FILE` shows what it would read; `tokenloom build FILE` builds and publishes it.
@@ -61,32 +66,93 @@ packs: []                           # {packing: best_fit, seq_len: 2048}: count 
 """
 
 
+_SPEC_ENDS = (".yaml", ".yml")
+_COMMENT_COLUMN = 36
+_CHAT = "chat: {template: chatml}                                  # or llama3, ...; tokenizer: the one of a model"
+
+
 @dataclass(frozen=True)
 class InitResult(Result):
-    """Where the spec was written."""
+    """Where the spec was written, and the sources in it; none in a starter spec."""
 
     path: str
+    sources: list[dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "path",
-        nargs="?",
-        default="tokenloom.yaml",
-        metavar="SPEC",
-        help="the file to write; it must not exist (default: tokenloom.yaml)",
+        "files",
+        nargs="*",
+        metavar="FILES",
+        help="files, folders and patterns to read; a name that ends in .yaml is the spec to write, which must not "
+        "exist (default: tokenloom.yaml)",
     )
 
 
-def run(path: str, out: Output) -> InitResult:
-    """Write a starter spec. An existing file is not changed."""
+def run(files: list[str], out: Output) -> InitResult:
+    """Write a spec that reads some files; without any, a starter spec. An existing spec is not changed."""
+    *others, path = [name for name in files if name.endswith(_SPEC_ENDS)] or ["tokenloom.yaml"]
+    if others:
+        raise SpecError(f"{others[0]} and {path}: two specs to write; name one")
+    if Path(path).exists():
+        raise SpecError(f"{path}: the file exists; choose another name")
+    inputs = [name for name in files if name != path]
+    text, sources = _spec_of(inputs, path, out) if inputs else (STARTER_SPEC, [])
     try:
         with Path(path).open("x", encoding="utf-8") as file:
-            file.write(STARTER_SPEC)
+            file.write(text)
     except FileExistsError as error:
         raise SpecError(f"{path}: the file exists; choose another name") from error
     except OSError as error:
         raise TokenloomError(f"{path}: can't be written: {error.strerror}") from error
-    out.line(f"wrote {path}: set its sources, then run `tokenloom plan {path}` and `tokenloom build {path}`")
-    return InitResult(path)
+    first = "" if inputs else "set its sources, then "
+    out.line(f"wrote {path}: {first}run `tokenloom plan {quote(path)}` and `tokenloom build {quote(path)}`")
+    return InitResult(path, sources)
+
+
+def _spec_of(inputs: list[str], path: str, out: Output) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text of a spec that reads some files, and its sources."""
+    from tokenloom.tasks.planning.proposal import propose
+
+    proposals, notes = propose(inputs)
+    sources = [one.source | {"path": _relative(one.source["path"], Path(path).absolute().parent)} for one in proposals]
+    lines = []
+    for one, source in zip(proposals, sources, strict=True):
+        lines.append(f"  - {_yaml(source)}" + (f"  # {printable_line(one.note)}" if one.note else ""))
+        out.line(f"{source['kind']} {source['path']}: {one.files}{_described(source)}{one.note and f' ({one.note})'}")
+    for note in notes:
+        out.line(note)
+    comments = [f"  # {printable_line(note)}" for note in notes]
+    before, _, rest = STARTER_SPEC.partition("sources:")
+    text = "\n".join([f"{_named(before, inputs, path)}sources:", *lines, *comments, rest[rest.index("\ntokenizer:") :]])
+    if any("messages" in source for source in sources):
+        text = re.sub("(?m)^# chat: .*$", _CHAT, text)
+    return text, sources
+
+
+def _named(before: str, inputs: list[str], path: str) -> str:
+    """Return the start of a spec with a name for the dataset: that of the spec, or of the first file or folder."""
+    named = Path(path).stem if Path(path).name != "tokenloom.yaml" else Path(inputs[0].split("*")[0]).absolute().name
+    name = re.sub("[^a-z0-9._-]+", "-", named.split(".")[0].lower()).lstrip("0123456789._-")[:64].rstrip("-")
+    return re.sub("dataset: news *", f"dataset: {name or 'data'}".ljust(_COMMENT_COLUMN - 1) + " ", before)
+
+
+def _relative(path: str, folder: Path) -> str:
+    """Return a path relative to the folder of the spec, if it is in it."""
+    start = f"{escaped(str(folder))}/"
+    return path.removeprefix(start) if "://" not in path else path
+
+
+def _yaml(source: dict[str, Any]) -> str:
+    import yaml
+
+    options = {"kind": source["kind"], "path": source["path"]} | source
+    return yaml.safe_dump(options, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9).strip()
+
+
+def _described(source: dict[str, Any]) -> str:
+    """Return what a source takes from a row: ", text body, id url"."""
+    return "".join(
+        f", {key} {source[key]!r}" for key in ("text", "messages", "layout", "id", "separator") if key in source
+    )
