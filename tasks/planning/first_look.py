@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from tokenloom.chat.layouts import PAIR_KEYS, PAIRS
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.documents import DocumentRules
-from tokenloom.spec.layouts import WHOLE_ROW
 from tokenloom.spec.sources import Source
+from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.planning.layouts import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import Rows
