@@ -65,7 +65,7 @@ class Machine(NamedTuple):
     def _ports(self) -> dict[str, str]:
         """Return the settings of the ports that containers need not choose."""
         return {
-            "PREFECT_SERVER_API_PORT": self.stands_for[":4200"][1:],
+            "UVICORN_PORT": self.stands_for[":4200"][1:],
             "PREFECT_WORKER_WEBSERVER_PORT": self.stands_for[":8080"][1:],
         }
 
@@ -134,6 +134,11 @@ def test_the_services_build_into_their_object_store(machine: Callable[[str], Mac
         direct = build(BuildSpec.model_validate(asked["spec"] | {"store": str(tmp_path / "direct")}))
         asked["spec"]["store"] = "s3://corpora/store"
         api = services.said(compose.services()["worker"]["environment"]["PREFECT_API_URL"])
+        answers = [
+            httpx.get(f"{api}/admin/version", headers={name: "http://evil.test"}, trust_env=False).status_code
+            for name in ("host", "origin")
+        ]
+        assert answers == [403, 403]
         with temporary_settings({PREFECT_API_URL: api}):
             run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=150, poll_interval=1)
         assert run.state.is_completed(), run.state

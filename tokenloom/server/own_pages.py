@@ -37,6 +37,13 @@ def for_own_pages(app: Any) -> Any:
     return serve
 
 
+def team_server() -> Any:
+    """Return Prefect's server without such requests: `uvicorn --factory tokenloom.server.own_pages:team_server`."""
+    from prefect.server.api.server import create_app  # late: it reads the settings
+
+    return for_own_pages(create_app())
+
+
 def _refusal(headers: Headers, names: frozenset[str]) -> str | None:
     hosts, origins = headers.getlist("host"), headers.getlist("origin")
     if len(hosts) != 1 or _name_in(hosts[0]) not in names:
