@@ -91,13 +91,13 @@ class Page:
         self.wait(f"{role} {text!r}", click)
 
     def follow(self, part: str, text: str = "") -> None:
-        """Click the first link of that text, or of any, to an address with that part, until its page is there."""
+        """Click the first link to an address with that part, and with that line if any, until its page is there."""
         links = (By.CSS_SELECTOR, f"a[href*='{part}']")
 
         def click() -> bool:
             if part not in self.driver.current_url:
                 for link in self.driver.find_elements(*links):
-                    if not text or link.text == text:
+                    if not text or text in link.text.splitlines():
                         link.click()
                         break
             return part in self.driver.current_url

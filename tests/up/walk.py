@@ -87,8 +87,7 @@ def look_at_the_run(page: Page) -> None:
     page.press("Artifacts", "tab")
     for name in ("inputs", "shards", "summary"):
         page.await_text(f"first-{name}")
-    page.follow("/artifacts/key/first-summary")
-    page.follow("/artifacts/artifact/")
+    page.follow("/artifacts/artifact/", "first-summary")
     page.await_text("The longest step was")
     page.screenshot("ui-summary")
 
