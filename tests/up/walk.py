@@ -46,6 +46,8 @@ def walk(page: Page, folder: Path, api: str) -> None:
     page.errors()  # those before this walk
     page.url = api.removesuffix("/api")
     with temporary_settings({PREFECT_API_URL: api}):
+        write_spec(folder, "filed")
+        build_the_file(page, folder)
         build_from_the_form(page, folder)
         look_at_the_run(page)
         write_spec(folder, "scheduled")
@@ -55,6 +57,22 @@ def walk(page: Page, folder: Path, api: str) -> None:
         edit_schedule(page, "specs/books.yaml")
         edit_shipped_schedule(page, "specs/scheduled.yaml")
         assert page.errors() == []
+
+
+def build_the_file(page: Page, folder: Path) -> None:
+    """Give the first form the path of a spec file, and wait until its run has published."""
+    page.open("/")
+    page.press("Deployments", "link")
+    page.follow("/deployments/deployment/", "build-a-spec-file")
+    page.press("Run")
+    page.press("Custom run", "menuitem")
+    page.fill("spec_file", "specs/filed.yaml")
+    page.screenshot("ui-form", 1000)
+    page.submit()
+    page.view_run()
+    page.press("Logs", "tab")
+    page.await_line("Completed")
+    assert len(published_versions(dataset_store(str(folder / "store"), "filed"))) == 1
 
 
 def build_from_the_form(page: Page, folder: Path) -> None:
@@ -72,7 +90,6 @@ def build_from_the_form(page: Page, folder: Path) -> None:
     page.fill("Path", "input/*.parquet", sources)
     page.choose("byte", page.field("Tokenizer"))
     page.type("name", "first try")
-    page.screenshot("ui-form", 1500, page.field("spec"))
     page.submit()
     page.view_run()
     page.press("Logs", "tab")
