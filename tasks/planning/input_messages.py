@@ -10,7 +10,6 @@ from tokenloom.errors import InputError, StoreError, naming_source
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.tasks.planning.inputs import HIDDEN, InputFile, LeftOut
-from tokenloom.tasks.sources.csv_rows import Reader as CsvReader
 from tokenloom.tasks.sources.files.finding import match
 from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
@@ -47,7 +46,6 @@ def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterat
 def input_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield what a person should know of input files before they are read, one line each."""
     yield from _held_out_messages(inputs)
-    yield from _header_messages(inputs)
     yield from table_messages(inputs)
     yield from _token_messages(inputs)
 
@@ -66,13 +64,6 @@ def _held_out_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
             f'documents, so most of it goes to train; leave_out: ["{paths[0]}"] leaves it out, and a spec of its own '
             "makes it a dataset"
         )
-
-
-def _header_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield a warning for each CSV source whose first file has a header that looks like a row of data."""
-    for file in _first_files(inputs, "csv"):
-        if warning := CsvReader(file.options).header_warning(file.url):
-            yield warning
 
 
 def _token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:

@@ -16,10 +16,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import InputError
 from tokenloom.tasks.sources.base import Options
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 _NULL = "\udfff"  # no text holds it: bytes that can't be decoded become U+DC80 to U+DCFF
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_EXCEL = re.compile(r"sep=([^\r\n])\r?\n?\Z")
 
 
 class Dialect:
@@ -42,20 +39,11 @@ class Dialect:
         self._quote = str(options.get("quote", '"'))
         self._escape: str | None = options.get("escape")
 
-    def parse(self, url: str, lines: Iterator[str]) -> Reader:
-        """Return the parser of a file's lines; raises InputError if Excel's first line contradicts the delimiter."""
-        first = next(lines, "")
-        delimiter = self.delimiter
-        if found := _EXCEL.match(first):
-            if delimiter not in (",", found[1]):
-                raise InputError(
-                    f"{url}: its first line, {first.strip()}, contradicts delimiter: {delimiter!r}; remove delimiter"
-                )
-            delimiter, first = found[1], "\n"  # a blank line is not a row
-        lines = chain([first], lines)
+    def parse(self, lines: Iterator[str]) -> Reader:
+        """Return the parser of a file's lines."""
         return csv.reader(
-            self._rewritten(lines, delimiter) if self._escape else lines,
-            delimiter=delimiter,
+            self._rewritten(lines, self.delimiter) if self._escape else lines,
+            delimiter=self.delimiter,
             quotechar=self._quote or None,
             quoting=csv.QUOTE_MINIMAL if self._quote else csv.QUOTE_NONE,
             escapechar=self._escape,

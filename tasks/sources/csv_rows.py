@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import IO, Any
 
@@ -24,10 +24,7 @@ from tokenloom.tasks.sources.rows.shown_names import column_error
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 from tokenloom.wording import counted
 
-_MAX_FIRST_LINE = 1_000_000  # characters of a line that is read only for a warning
 _MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each
-_MAX_ROWS = 100  # rows that are compared with the header
-_MAX_CHARS = 1_000_000  # characters of those rows
 _ADVICE = r'repair the file, set delimiter, or set escape: "\\" if a backslash stands before quotes in a field'
 
 
@@ -50,28 +47,6 @@ class Reader(TextFileReader):
         self._has_header = bool(options.get("header", True))
         self._columns: list[str] = options.get("columns") or []
 
-    def header_warning(self, url: str) -> str | None:
-        """Return a warning if the first row of a file names the columns but looks like data, else None.
-
-        Reads the start of the file. A file that can't be read gives no warning: the build reports it.
-        """
-        if not self._has_header:
-            return None
-        try:
-            with open_decompressed(url) as file:
-                if self.is_utf16(url, file):
-                    return None
-                text = self._text(url, file)
-                lines = self._dialect.parse(url, self._lines(url, text, _MAX_FIRST_LINE))
-                first, *rows = _first_rows(_without_blank_start(row for row in lines if row)) or [[]]
-                text.detach()
-        except InputError:
-            return None
-        is_data = first and _is_likely_data(first, rows)
-        return (
-            f"{url}: its first row is used as names of columns; if it is data, set header: false" if is_data else None
-        )
-
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
@@ -80,7 +55,7 @@ class Reader(TextFileReader):
                 yield RawRow(0, bad, 0)
                 return
             text = self._text(url, file)
-            lines = self._dialect.parse(url, self._lines(url, text))
+            lines = self._dialect.parse(self._lines(url, text))
             try:
                 names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
                 for number, row in enumerate(rows):
@@ -97,10 +72,10 @@ class Reader(TextFileReader):
         """Return a file as text; bytes that can't be decoded become lone surrogates (PEP 383)."""
         return io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
 
-    def _lines(self, url: str, text: io.TextIOWrapper, max_chars: int = _MAX_FIELD) -> Iterator[str]:
-        while line := text.readline(max_chars):
-            if len(line) == max_chars:
-                raise InputError(f"{url}: a line of {max_chars:,} characters or more; split it, or repair the file")
+    def _lines(self, url: str, text: io.TextIOWrapper) -> Iterator[str]:
+        while line := text.readline(_MAX_FIELD):
+            if len(line) == _MAX_FIELD:
+                raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or repair the file")
             yield line
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
@@ -143,35 +118,3 @@ def _without_blank_start(rows: Iterator[list[str]]) -> Iterator[list[str]]:
             yield row
             break
     yield from rows
-
-
-def _first_rows(rows: Iterator[list[str]]) -> list[list[str]]:
-    """Return about the first hundred rows, or those before a row that can't be read, which a later read reports."""
-    found: list[list[str]] = []
-    num_chars = 0
-    try:
-        for row in rows:
-            found.append(row)
-            num_chars += sum(map(len, row))
-            if len(found) == _MAX_ROWS or num_chars > _MAX_CHARS:
-                break
-    except (csv.Error, InputError):
-        return found
-    return found
-
-
-def _is_likely_data(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a header is probably a row of data.
-
-    It is if a cell is a number, all cells are texts of several words ("Review Text" alone may be a name), two cells are
-    equal, or a cell is also a value in its own column. Rows that repeat the header don't count: joined files have them.
-
-    Args:
-        names: the cells of the header.
-        rows: some of the rows after it.
-    """
-    cells = [name.strip() for name in names]
-    if len(set(names)) < len(names) or any(cell.isdecimal() for cell in cells) or all(" " in cell for cell in cells):
-        return True
-    pairs = (pair for row in rows if list(row) != list(names) for pair in zip(names, row, strict=False))
-    return any(name == value and name.strip() for name, value in pairs)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from tests.builders.datasets import build, make_spec, stored_documents
 from tests.builders.refusals import assert_refused
 from tests.tasks.test_sources import Row, read_file
-from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.running import progress
 
 NEWS = '3,Wall St. Bears,"Short-sellers, again"\n4,Oil prices,Soaring\n3,Two,Lines\n'
 
@@ -127,45 +125,6 @@ def test_a_missing_column_is_answered_with_what_may_be_wrong(data: str, name: st
         read(news(tmp_path, data).rename(tmp_path / name), header=True)
 
 
-WARNING = "its first row is used as names of columns; if it is data, set header: false"
-
-
-def warned(spec: BuildSpec) -> list[str]:
-    """Return the messages of a build."""
-    seen: list[progress.Event] = []
-    with progress.listening(seen.append):
-        build(spec)
-    return [event.text for event in seen if isinstance(event, progress.Message)]
-
-
-@pytest.mark.parametrize(
-    ("data", "text"), [(WORDS, "great"), ("0,title 0\n1,title 1\n", "title 0"), ("7,text\n8,a\n", "text")]
-)
-def test_a_build_warns_of_a_header_that_looks_like_data(data: str, text: str, tmp_path: Path) -> None:
-    path = news(tmp_path, data)
-    (tmp_path / "b.csv").write_text(data + "9,last\n", encoding="utf-8")
-    assert warned(spec_of(tmp_path / "*.csv", text=text)) == [f"{path}: {WARNING}"]  # one message for the source
-
-
-def test_a_build_does_not_warn_of_a_header_of_names(tmp_path: Path) -> None:
-    path = news(tmp_path, "label,text,\npos,great,\npos,terrible,\nlabel,text,\n")
-    assert warned(spec_of(path)) == []
-    assert warned(spec_of(path, header=False, text=1)) == []
-    path.write_text("Review Text,Rating\ngood,5\nbad,1\n", encoding="utf-8")
-    assert warned(spec_of(path, text="Review Text")) == []
-
-
-def test_a_plan_warns_of_a_header_that_looks_like_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    news(tmp_path, WORDS)
-    source = "{kind: csv, path: a.csv, text: great}"
-    (tmp_path / "spec.yaml").write_text(f"dataset: d\nstore: s\nsources: [{source}]\ntokenizer: {{kind: byte}}\n")
-    assert cli.main(["plan", "spec.yaml"]) == 0
-    assert f"a.csv: {WARNING}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("start", ["\n", "\r\n", "\n\r\n\n", "\ufeff\n", "  \n\n \t\n"])
 def test_blank_lines_before_the_header_are_skipped(start: str, tmp_path: Path) -> None:
     path = news(tmp_path, f"{start}text,n\none,1\n\ntwo,2\n")
@@ -224,11 +183,3 @@ def test_escaped_quotes_are_answered_with_the_option_that_reads_them(tmp_path: P
     assert_refused(spec, "',' expected after '\"'", 'set escape: "\\\\" if a backslash stands before quotes')
     with pytest.raises(ValueError, match="delimiter, quote and escape must differ"):
         spec_of(tmp_path / "a.csv", quote="'", escape="'")
-
-
-def test_the_first_line_of_excel_names_the_delimiter(tmp_path: Path) -> None:
-    path = news(tmp_path, "\ufeffsep=;\r\nid;text\r\n1;a,b\r\n")
-    assert read(path, header=True, text="text") == [(0, "a,b")]
-    assert read(path, header=True, text="text", delimiter=";") == [(0, "a,b")]
-    with pytest.raises(InputError, match=r"its first line, sep=;, contradicts delimiter: '\|'; remove delimiter"):
-        read(path, header=True, text="text", delimiter="|")
