@@ -9,7 +9,7 @@ from tokenloom.storage.formats.version_files import BuildRecord
 from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.charts import Bar, bar_chart
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_sources, counts_of_splits, total_of
-from tokenloom.tasks.report.parts import Chart, Section, Table, bars_of
+from tokenloom.tasks.report.parts import Chart, Section, Table
 from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of, short
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.wording import counted
@@ -105,7 +105,6 @@ def steps_section(figures: VersionFigures) -> Iterator[Section]:
     if slowest == "tokenize":
         lead += " More workers shorten it; `tokenloom tokenizer SPEC` shows what encodes, and how fast."
     order = sorted(seconds, key=lambda step: list(STEPS).index(step) if step in STEPS else len(STEPS))
-    bars = [Bar(step_label(step), seconds[step], _seconds(seconds[step])) for step in order]
     rows = [
         [
             step_label(step),
@@ -119,13 +118,9 @@ def steps_section(figures: VersionFigures) -> Iterator[Section]:
     ]
     columns = ["step", "what it does", "seconds", "of the time", "files", "rate"]
     tables = [Table("Steps", columns, rows, ["what it does"])]
-    yield Section("steps", "How it was built", lead, [bars_of("Time", "by step", bars)], tables)
+    yield Section("steps", "How it was built", lead, tables=tables)
 
 
 def _step_bytes(figures: VersionFigures) -> dict[str, int]:
     """Return the bytes that went through a step: of the inputs, of the shards."""
     return {"tokenize": sum(entry.bytes for entry in figures.inputs), "shuffle": figures.facts.manifest.shard_bytes}
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"

@@ -182,11 +182,8 @@ def _conversations(figures: VersionFigures) -> Iterator[Section]:
         )
     roles = [(role.replace("_", " "), count) for role, count in found.tokens.items()]
     bars = [Bar(role, count, f"{short(count)} ({percent_of(count, total)})") for role, count in roles]
-    rows = [[role, f"{count:,}", percent_of(count, total)] for role, count in roles]
     charts = [bars_of("Tokens by role", "share of all tokens", bars)]
-    yield Section(
-        "conversations", "Conversations", lead, charts, [Table("Roles", ["role", "tokens", "of tokens"], rows)]
-    )
+    yield Section("conversations", "Conversations", lead, charts)
 
 
 def _rows(figures: VersionFigures) -> Section:
