@@ -27,7 +27,6 @@ def export_dataset(
     destination: Annotated[str, Field(min_length=1)],
     splits: str = "",
     learn: str = "",
-    magic: int | None = None,
     seq_len: Annotated[int, Field(ge=1)] | None = None,
     credentials: str = "",
 ) -> ExportResult:
@@ -39,7 +38,6 @@ def export_dataset(
         destination: A new folder or URL; {version} in it becomes the version, so that a schedule makes a folder each.
         splits: Names, separated by spaces. Default: all that have documents.
         learn: Of conversations, what masks let a model learn: assistant, last, all, or roles separated by commas.
-        magic: Of llmc. Default: by the width of the ids.
         seq_len: Rows are samples of this many tokens, of mds, litdata, huggingface and parquet. Default: documents.
         credentials: Secret blocks by protocol, such as s3=prod-s3; spaces separate several.
 
@@ -47,7 +45,7 @@ def export_dataset(
         The JSON object of `tokenloom export --json`: files, bytes, documents, tokens, losses and more.
     """
     reference, destination = absolute_path("reference", reference), absolute_path("destination", destination)
-    options = ExportOptions(splits.split(), learn or None, magic, seq_len)
+    options = ExportOptions(splits.split(), learn or None, seq_len)
     chosen = credentials_in(credentials)
     with (
         using_credentials(chosen),

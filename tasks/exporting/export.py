@@ -168,8 +168,6 @@ def _facts(store: Store, manifest: Manifest, splits: list[str], options: ExportO
 def _check_options(facts: VersionFacts, name: str) -> None:
     """Raise SpecError if an option has no meaning for this version and format."""
     options = facts.options
-    if options.magic is not None and name != "llmc":
-        raise SpecError(f"--magic: only llmc has magic numbers, not {name}; leave it out")
     if options.seq_len is not None and not FORMATS[name].takes_samples:
         names = [other.name for other in FORMATS.values() if other.takes_samples]
         raise SpecError(f"--unit sample: {name} is a stream of tokens, which its trainer cuts; use {', '.join(names)}")

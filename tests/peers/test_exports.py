@@ -17,7 +17,6 @@ from tests.peers.environments import run_in
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2
 
 _SPLITS = ("train", "validation")
 _BLOCK = 7
@@ -179,21 +178,19 @@ json.dump({path: module.load_bin_shard(path).tolist() for path in sys.argv[1:]},
 
 
 def test_automodel_reads_the_files_of_llmc(version: Exportable, tmp_path: Path) -> None:
-    outs = [
-        _export(version, "llmc", tmp_path / str(magic), magic=magic)
-        for magic in ((AUTOMODEL,) if version.vocab_size > 2**16 else (GPT2, AUTOMODEL))
-    ]
-    files = json.loads(run_in("automodel", _AUTOMODEL, *(path for out in outs for path in sorted(out.glob("*.bin")))))
-    for out in outs:
-        for split, short in (("train", "train"), ("validation", "val")):
-            paths = sorted(map(str, out.glob(f"*_{short}_*.bin")))
-            assert len(paths) > 1
-            found = []
-            for ids in (np.array(files[path]) for path in paths):
-                places = np.flatnonzero(ids == EOT)
-                assert places[0] == 0
-                found += [[*document[1:], EOT] for document in cut(ids, [*places[1:], len(ids)])]
-            assert found == version.documents[split]
+    if version.vocab_size > 2**16:
+        pytest.skip("nemo-automodel does not read the number of llm.c's files of 32 bits")
+    out = _export(version, "llmc", tmp_path / "out")
+    files = json.loads(run_in("automodel", _AUTOMODEL, *sorted(out.glob("*.bin"))))
+    for split, short in (("train", "train"), ("validation", "val")):
+        paths = sorted(map(str, out.glob(f"*_{short}_*.bin")))
+        assert len(paths) > 1
+        found = []
+        for ids in (np.array(files[path]) for path in paths):
+            places = np.flatnonzero(ids == EOT)
+            assert places[0] == 0
+            found += [[*document[1:], EOT] for document in cut(ids, [*places[1:], len(ids)])]
+        assert found == version.documents[split]
 
 
 _DATASETS = """

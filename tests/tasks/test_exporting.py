@@ -29,7 +29,6 @@ from tokenloom.tasks.exporting import export as export_module
 from tokenloom.tasks.exporting.destination import SUMMARY
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.sources.tokens.llmc import GPT2, MAGICS
 
 _ROOT = Path(__file__).parents[2]
 _ALL = ExportOptions([])
@@ -146,23 +145,10 @@ def test_parts_are_balanced_and_cut_no_document(masked: Exportable, monkeypatch:
     assert sum(unit.documents.num_documents for unit in found.units) == len(masked.documents["validation"])
 
 
-@pytest.mark.parametrize("magic", MAGICS)
-def test_llmc_has_the_magic_number_that_is_asked_for(magic: int, version: Exportable, tmp_path: Path) -> None:
-    options = ExportOptions(["train"], magic=magic)
-    if magic == GPT2 and version.vocab_size > 2**16:
-        with pytest.raises(SpecError, match=r"ids below 65,536, and the tokenizer made has .* use --magic 20240801"):
-            export_directly(version.reference, "llmc", str(tmp_path / "out"), options, 0)
-        return
-    export_directly(version.reference, "llmc", str(tmp_path / "out"), options, 0)
-    assert np.fromfile(tmp_path / "out" / "data_train_000000.bin", np.int32, 1) == magic
-    assert READERS["llmc"](tmp_path / "out", "train", version.vocab_size)[0] == version.documents["train"]
-
-
 def test_what_does_not_fit_is_refused_with_what_to_use(tmp_path: Path) -> None:
     wide = Exportable(tmp_path / "wide", 150_000).reference
     for name, options, message in [
         ("nanogpt", _ALL, "nanogpt holds ids below 65,536.*; use llmc, olmo or megatron"),
-        ("megatron", ExportOptions([], magic=20240801), "--magic: only llmc has magic numbers"),
         ("megatron", ExportOptions([], learn="all"), "--learn: the version has no conversations"),
         (
             "olmo",

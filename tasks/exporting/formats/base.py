@@ -22,13 +22,12 @@ from tokenloom.wording import counted
 class ExportOptions:
     """What a user chooses; recorded in tokenloom-export.json.
 
-    `learn` is a policy of masks, see parse_policy; None is that of the reader. `magic` is of llmc alone; None lets
-    the width of the ids decide. `seq_len` is the length of samples; None for documents.
+    `learn` is a policy of masks, see parse_policy; None is that of the reader. `seq_len` is the length of samples; None
+    for documents.
     """
 
     splits: list[str]
     learn: str | None = None
-    magic: int | None = None
     seq_len: int | None = None
 
 

@@ -11,17 +11,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tokenloom.errors import SpecError
-from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray
 from tokenloom.tasks.exporting.formats.base import (
     ExportFormat,
     ExportUnit,
     VersionFacts,
-    check_ids,
     no_masks,
     numbered_parts,
 )
 from tokenloom.tasks.exporting.hashed_file import HashedFile
-from tokenloom.tasks.sources.tokens.llmc import AUTOMODEL, GPT2, HEADER_INTS, LLAMA3, VERSIONS, id_bytes
+from tokenloom.tasks.sources.tokens.llmc import GPT2, HEADER_INTS, LLAMA3, VERSIONS
 
 _PART_TOKENS = 100_000_000  # as modded-nanogpt's files
 _MAX_BYTES = 2**31 - 1  # llm.c seeks with an int
@@ -31,11 +30,6 @@ class Llmc(ExportFormat):
     """DATASET_SPLIT_000000.bin and so on; `validation` is called val."""
 
     name = "llmc"
-
-    def refuse(self, facts: VersionFacts) -> None:
-        """Raise SpecError if the ids do not fit into the type of the magic number."""
-        if _magic(facts) == GPT2:
-            check_ids(facts, 2**16, f"llmc with --magic {GPT2}", f"--magic {LLAMA3} or {AUTOMODEL}")
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return what is lost, and what llm.c requires of files."""
@@ -51,7 +45,7 @@ class Llmc(ExportFormat):
         for split, documents in facts.splits.items():
             short = "val" if split == "validation" else split
             for i, part in enumerate(numbered_parts(documents, 1, _PART_TOKENS)):
-                num_bytes = 4 * HEADER_INTS + part.num_tokens * _dtype(facts).itemsize
+                num_bytes = 4 * HEADER_INTS + part.num_tokens * _id_bytes(facts)
                 if num_bytes > _MAX_BYTES:
                     raise SpecError(f"llmc: a document of {split} makes a file of 2 GiB or more; use megatron")
                 units.append(ExportUnit(split, (f"{facts.dataset}_{short}_{i:06}.bin",), part))
@@ -60,13 +54,13 @@ class Llmc(ExportFormat):
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the header and the ids."""
         (file,) = files
-        dtype, magic = _dtype(facts), _magic(facts)
+        num_bytes = _id_bytes(facts)
+        magic = LLAMA3 if num_bytes == 4 else GPT2
         header = np.zeros(HEADER_INTS, "<i4")
         header[:3] = magic, VERSIONS[magic], unit.documents.num_tokens
-        header[3] = dtype.itemsize if magic == AUTOMODEL else 0
         file.write(header)
         for ids in _leading(unit, facts.tokenizer.eot_id):
-            file.write(ids.astype(dtype, copy=False))
+            file.write(ids.astype(TOKEN_DTYPES[num_bytes], copy=False))
 
 
 def _leading(unit: ExportUnit, eot_id: int) -> Iterator[AnyArray]:
@@ -78,9 +72,5 @@ def _leading(unit: ExportUnit, eot_id: int) -> Iterator[AnyArray]:
         last = int(piece.ids[-1])
 
 
-def _magic(facts: VersionFacts) -> int:
-    return facts.options.magic or (LLAMA3 if facts.token_bytes == 4 else GPT2)
-
-
-def _dtype(facts: VersionFacts) -> AnyDtype:
-    return TOKEN_DTYPES[id_bytes(_magic(facts), max(2, facts.token_bytes))]
+def _id_bytes(facts: VersionFacts) -> int:
+    return max(2, facts.token_bytes)

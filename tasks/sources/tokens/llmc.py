@@ -24,11 +24,6 @@ GPT2, LLAMA3, AUTOMODEL = MAGICS = (20240520, 20240801, 278895051)
 VERSIONS = {GPT2: 1, LLAMA3: 7, AUTOMODEL: 1}
 
 
-def id_bytes(magic: int, stated: int) -> int:
-    """Return the bytes of an id in a file with a magic number; only the headers of AUTOMODEL state them."""
-    return stated if magic == AUTOMODEL else 4 if magic == LLAMA3 else 2
-
-
 class Format(InferringFormat):
     """Files of three magic numbers; the header says the type of ids, and how many there are."""
 
@@ -57,7 +52,7 @@ def _dtype(url: str, magic: int, version: int, num_bytes: int) -> AnyDtype:
         raise InputError(
             f"{url}: it begins with {magic} version {version}, and files of llm.c with {known}; check the format"
         )
-    width = id_bytes(magic, num_bytes)
+    width = {GPT2: 2, LLAMA3: 4}.get(magic, num_bytes)
     if width not in (2, 4):
         raise InputError(f"{url}: its header says {width} bytes an id, not 2 or 4; {REPAIR}")
     return TOKEN_DTYPES[width]

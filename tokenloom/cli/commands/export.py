@@ -11,7 +11,6 @@ from tokenloom.cli.results import JsonResult
 from tokenloom.errors import SpecError
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.sources.tokens.llmc import MAGICS
 from tokenloom.wording import counted, shown_bytes
 
 
@@ -41,12 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of mds, litdata, huggingface and parquet: what a row holds (default: document)",
     )
     parser.add_argument("--seq-len", type=positive, metavar="T", help="with --unit sample: tokens in a sample")
-    parser.add_argument(
-        "--magic",
-        type=int,
-        choices=MAGICS,
-        help="of llmc: the number that its files begin with (default: by the width of the ids)",
-    )
     add_workers(parser)
 
 
@@ -58,7 +51,6 @@ def run(
     learn: str | None,
     unit: str,
     seq_len: int | None,
-    magic: int | None,
     workers: int | None,
     out: Output,
 ) -> JsonResult:
@@ -72,7 +64,6 @@ def run(
         learn: a policy of masks.
         unit: "document" or "sample".
         seq_len: the tokens of a sample; None for documents.
-        magic: the magic number of llmc.
         workers: processes; None for one per core.
         out: prints the result.
 
@@ -86,7 +77,7 @@ def run(
 
     if (unit == "sample") != (seq_len is not None):
         raise SpecError("--unit sample and --seq-len: give both or neither")
-    options = ExportOptions(split, learn, magic, seq_len)
+    options = ExportOptions(split, learn, seq_len)
     with showing_progress():
         found = export_directly(reference, format, destination, options, chosen_num_workers(workers))
     what = f"{counted(found['documents'], 'document')}, {counted(found['tokens'], 'token')}"
