@@ -20,4 +20,5 @@ def html_table(title: str, lines: Iterable[str]) -> str:
         f'<tr><th scope="row" style="{_LEFT}">{escape(name)}</th><td style="{_LEFT}">{escape(text.strip())}</td></tr>'
         for name, _, text in (line.partition(" ") for line in lines)
     )
-    return f'<table style="color:inherit"><caption style="{_LEFT}"><b>{escape(title)}</b></caption><tbody>{rows}</tbody></table>'
+    caption = f'<caption style="{_LEFT}"><b>{escape(title)}</b></caption>'
+    return f'<table style="color:inherit">{caption}<tbody>{rows}</tbody></table>'
