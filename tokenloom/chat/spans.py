@@ -214,11 +214,12 @@ def _runs(places: Sequence[Place]) -> list[_Run]:
             runs.append(_Run(place.piece.message, place.is_of_assistant, [], place.start))
         runs[-1].places.append(place)
         runs[-1].end = max(runs[-1].end, place.end)
-    written = [(number, run) for number, run in enumerate(runs) if run.is_of_assistant]
-    indices = [place.index for _, run in written for place in run.places]
-    first = {run.message: number for number, run in reversed(written)}
-    between = [place for number, run in written for one in runs[first[run.message] : number] for place in one.places]
-    if len(set(indices)) < len(indices) or not {place.piece.kind & ROLE_BITS for place in between} <= _IN_TURN:
+    written = [number for number, run in enumerate(runs) if run.is_of_assistant]
+    indices = [place.index for number in written for place in runs[number].places]
+    first = {runs[number].message: number for number in reversed(written)}
+    between = [one for number in written for one in runs[first[runs[number].message] : number]]
+    kinds = {place.piece.kind & ROLE_BITS for run in between for place in run.places}
+    if len(set(indices)) < len(indices) or not kinds <= _IN_TURN:
         raise unclear("the template writes a message of the assistant in several places")
     return runs
 
@@ -237,7 +238,7 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
                 if not is_alone and run.speaks_after_calls():
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
                 is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
-                start = starts.pop(run.message, painting.start_of(run))
+                start = starts.pop(run.message, run.start)
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
             for message, start in starts.items():
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
@@ -246,15 +247,20 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
 
 def _starts(painting: _Painting, turns: Turns, run: _Run, empty: list[int], gap: Span) -> dict[int, int]:
     """Return where turns start in [start, end): messages of the assistant without pieces, and perhaps that of a run."""
-    text, messages = painting.text, [*empty, *([run.message] if run.is_of_assistant else [])]
+    text = painting.text
+    if not empty:
+        header = turns.starts.get(painting.role(run.message - 1), turns.prompt)
+        found = [match.end() for match in header.finditer(text, *gap)]
+        return {run.message: found[-1] if found else painting.start_of(run)}
+    messages = [*empty, run.message] if run.is_of_assistant else empty
     headers = {one: turns.starts.get(painting.role(one - 1), turns.prompt) for one in messages}
     written = {one: header.pattern for one, header in headers.items() if header.search(text, *gap)}
     if not written:
         return {}
     ends = [match.end() for match in re.compile("|".join(dict.fromkeys(written.values()))).finditer(text, *gap)]
-    if empty and len(ends) != len(written):
+    if len(ends) != len(written):
         raise unclear("it has empty messages of the assistant")
-    return dict(zip(reversed(written), reversed(ends), strict=False))
+    return dict(zip(written, ends, strict=True))
 
 
 def _paint_turn(painting: _Painting, turns: Turns, run: _Run, start: int, limit: int, *, is_alone: bool) -> None:

@@ -72,7 +72,10 @@ class Turns:
             limit: the start of the first piece after it, or the end of the text.
             is_alone: whether no other turn begins before that: an ending may have the header of one in it.
         """
-        header, ending = (pattern.search(text, start, limit) for pattern in (self.headers, self.endings))
+        ending = self.endings.search(text, start, limit)
+        if ending and is_alone and self.listed is None and ending.start() == start:  # usual
+            return ending.end(), self.last_stop(text, *ending.span())
+        header = self.headers.search(text, start, limit)
         end = header.start() if header else limit
         if self.listed is not None:
             stop = self.last_stop(text, start, end) if header else None
@@ -194,7 +197,8 @@ class _Probe:
         for messages in befores:
             last = self._after(messages, len(messages) - 1)
             afters = (self._after([*messages, message], len(messages) - 1) for message in nexts)
-            yield from ((last, after) for after in afters if last is not None and after)
+            # A message may be written only where nothing follows, as reasoning alone.
+            yield from ((last, after or last) for after in afters if last is not None and after is not None)
 
     def _tokens(self, text: str) -> list[re.Match[str]]:
         return list(self._special.finditer(text))
