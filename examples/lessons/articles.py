@@ -258,14 +258,17 @@ lesson.save_chart(figure, "articles-2.svg", "Line: MB per second of random reads
 #
 # A row of the packing `document` is a chunk: `seq_len` tokens of one document, and one more for the last label. No
 # chunk crosses a document. What is left at the end of a document is dropped, and so is every document without a whole
-# chunk. `tokenloom pack` says what each packing costs here:
-
-# %%
-shares = lesson.command(f"tokenloom pack store/articles --seq-len {SEQ_LEN} --split train")
+# chunk. What does each packing cost here?
 
 # %%
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader, segments
 
+for packing in ("concat", "document", "document_padded", "best_fit"):
+    packed = TokenDataset("store/articles", "train", SEQ_LEN, packing=packing)
+    shares = packed.packing_shares()
+    print(f"{packing:16}{len(packed):6,} samples{shares.padding_share:8.2%} padding{shares.cut_share:9.2%} cut")
+
+# %%
 training = TokenDataset("store/articles", "train", SEQ_LEN, packing="document")
 validation = TokenDataset("store/articles", "validation", SEQ_LEN, packing="document")
 chunk = training[0]

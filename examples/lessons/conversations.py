@@ -189,7 +189,10 @@ for learn in ("all", "assistant", "last", ["reasoning"], ["tool_call"]):
 # conversation that is longer than one:
 
 # %%
-lesson.command(f"tokenloom pack store/chats --seq-len {SEQ_LEN} --split train")
+for packing in ("concat", "document_padded", "best_fit"):
+    packed = TokenDataset("store/chats", "train", SEQ_LEN, packing=packing)
+    shares = packed.packing_shares()
+    print(f"{packing:16}{len(packed):6,} samples{shares.padding_share:8.2%} padding{shares.cut_share:9.2%} cut")
 
 # %% [markdown]
 # In a packed row, no conversation may see its neighbours. `document_mask` makes the mask of attention from

@@ -64,7 +64,6 @@ _GUIDES = {  # the page that shows a command at work
     "log": "../guides/versions.md",
     "du": "../guides/versions.md",
     "gc": "../guides/versions.md",
-    "pack": "../guides/packing.md",
     "export": "../guides/exports.md",
     "up": "../guides/prefect.md",
     "deploy": "../guides/clusters.md#your-own-server",

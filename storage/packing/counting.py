@@ -109,7 +109,7 @@ def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: 
     _logger.log(
         logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO,
         "%s: counted the samples of %s for %s in %d shards in %.1f s, %s. To count them ahead of time, use `packs` in "
-        "the spec or `tokenloom pack`",
+        "the spec",
         store.place(version_path(manifest.version)),
         split,
         sample_key(packing, seq_len),

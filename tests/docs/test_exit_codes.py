@@ -55,7 +55,6 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
         "du": [reference],
         "gc": [reference, "--keep-last", "1", "--dry-run"],
         "verify": [reference, "--workers", "0"],
-        "pack": [reference, "--seq-len", "8"],
         "export": [reference, "megatron", f"{init}.export", "--workers", "0"],
     }
 

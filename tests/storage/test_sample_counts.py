@@ -121,7 +121,7 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
     path = CountsFile(tmp_path, plain.manifest, "train", packing, 30).path
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
     assert f"kept in {path}" in message
-    assert "`tokenloom pack`" in message
+    assert "`packs` in the spec" in message
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
 
 

@@ -73,7 +73,6 @@ _COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "trace store": lambda url: ["trace", "--store", url, "--state", "spec.yaml", "--step", "+0"],
     "where": lambda url: ["where", f"{url}/data", "--content", "0" * 32],
     "where text": lambda url: ["where", "store/data", "--text", url],
-    "pack": lambda url: ["pack", f"{url}/data", "--seq-len", "8"],
     "demo": lambda url: ["demo", "--dir", url, "--updates", "1", "--direct", "--workers", "0"],
 }
 

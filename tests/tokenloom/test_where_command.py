@@ -517,7 +517,7 @@ def test_counting_samples_first_is_announced_with_what_spares_it(
     assert main(arguments) == 0
     error = capsys.readouterr().err
     assert "counting the samples of train for best_fit/24 first, because the manifest does not list them" in error
-    assert "`tokenloom pack REF --seq-len 24 --packing best_fit` counts them ahead of time" in error
+    assert "`packs` in the spec counts them ahead of time" in error
     assert main(arguments) == 0
     assert "counting" not in capsys.readouterr().err  # kept
 

@@ -91,10 +91,6 @@ GROUPS = {
         ),
     },
     "Feed training": {
-        "pack": Command(
-            "count a version's samples before its readers do, and show the cost of each packing",
-            "pack store/news --seq-len 2048",
-        ),
         "export": Command(
             "write a version as files of another trainer",
             "export store/news megatron exported",

@@ -182,7 +182,7 @@ def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -
         print_status(
             f"{store.root}@{manifest.version}: counting the samples of {split} for {sample_key(packing, seq_len)} "
             "first, because the manifest does not list them: this reads the document offsets of every shard. `packs` "
-            f"in the spec or `tokenloom pack REF --seq-len {seq_len} --packing {packing}` counts them ahead of time"
+            "in the spec counts them ahead of time"
         )
 
 
