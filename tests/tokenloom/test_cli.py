@@ -248,7 +248,7 @@ def test_help_lists_the_commands_by_task(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help").stdout
     assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS]
     # The width of the names depends on the version of Python.
-    assert re.search(r"\n  Build:\n    init +write a commented starter spec\n", shown)
+    assert re.search(r"\n  Build:\n    init +write a commented spec that reads given files\n", shown)
 
 
 def test_version_and_help(tmp_path: Path) -> None:
