@@ -35,11 +35,10 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
     from tokenloom.spec.chat import OF_TOKENIZER, TEMPLATES
 
     rules, found = spec.chat, chat_files(definition)
-    template = found.template
-    if rules.template in TEMPLATES:
-        template = (resources.files("tokenloom.chat") / "templates" / f"{rules.template}.jinja").read_text("utf-8")
-    elif rules.template != OF_TOKENIZER:
-        template = _template_file(rules.template)
+    file = rules.template
+    if file in TEMPLATES:
+        file = str(resources.files("tokenloom.chat") / f"templates/{file}.jinja")
+    template = found.template if file == OF_TOKENIZER else _template_file(file)
     if template is None:
         raise SpecError(
             f"chat.template: {_named(definition)} comes without a chat template, which a {TEMPLATE_FILE} or "
