@@ -98,4 +98,4 @@ def test_a_loader_reaches_a_limited_number_of_modules_and_lines() -> None:
     reached = _reached("tokenloom.reader.loader")
     assert {"tokenloom.storage.cache.shard_cache", "tokenloom.reader.tracing.samples"} <= set(reached)  # lazily
     assert len(reached) <= 96
-    assert sum(reached.values()) <= 13_500
+    assert sum(reached.values()) <= 13_550

@@ -243,7 +243,9 @@ def test_the_code_on_the_page_reads_a_mask_and_applies_a_policy(masked: Built, t
             texts.append(tokens[part][learned[part]].astype(np.uint8).tobytes().decode("latin-1"))
     said = [text for text in texts if text.startswith("answered")]
     assert sorted(set(texts) - set(said)) == sorted(f"text {i}\xff" for i in range(30))  # with end of text
-    turns = (f"answered {i} " * (1 + i % 9) + "<|im_end|>" for i in range(20))  # the end is ordinary text of its tokenizer
+    turns = (
+        f"answered {i} " * (1 + i % 9) + "<|im_end|>" for i in range(20)
+    )  # the end is ordinary text of its tokenizer
     assert sorted(said) == sorted(turns)
     (tmp_path / "a.mask").write_bytes(bytes(range(256)) * 2)
     for roles in (None, ["user"], ["text", "tool_output"], list(ROLES)):

@@ -10,7 +10,7 @@ import pytest
 from tests.docs.reference import GENERATED
 
 _DOCS = Path(__file__).parents[2] / "docs"
-_MOST_LINES = 420
+_MOST_LINES = 390
 _OTHERS = {_DOCS / "index.md", *GENERATED}
 _PAGES = sorted(page for page in _DOCS.rglob("*.md") if "lessons" not in page.parts and page not in _OTHERS)
 _ASKING = ("start", "guides", "concepts")  # their pages ask; others may state what they answer

@@ -368,7 +368,7 @@ def test_raw_ids_are_of_the_type_that_is_given(dtype: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("form", "suffix"), [("olmo", "npy"), ("nanogpt", "bin"), ("llmc", "bin"), ("datatrove", "ds"), ("megatron", "bin")]
+    ("form", "suffix"), [("olmo", "npy"), ("nanogpt", "bin"), ("llmc", "bin"), ("datatrove", "ds")]
 )
 def test_a_file_is_an_input_by_its_name(form: str, suffix: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"12")
