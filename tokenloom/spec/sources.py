@@ -94,7 +94,7 @@ class _FileSource(_Source):
     leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(as_list)] = Field(
         [],
         title="Leave out",
-        description="Patterns of files to skip although `path` matches, as in `.gitignore`: `*.tmp`",
+        description="Patterns of files to skip although `path` matches: `*.tmp`, or `drafts/*` for a folder",
     )
 
     def identity(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ sources:                            # one or more; the documents of all are shuf
   # - {kind: jsonl, path: data/*.jsonl.zst, text: text}     # plain, .gz, .bz2, .zst; or a JSON array
   # - {kind: text, path: "data/**/*.txt"}                   # one document per file, or separator: "<|endoftext|>"
   # - {kind: huggingface, name: org/name, config: default, split: train, revision: main}
-  # - {kind: text, path: "old/**/*.txt", leave_out: ["drafts/"]}
+  # - {kind: text, path: "old/**/*.txt", leave_out: ["drafts/*"]}
   # - {kind: csv, path: data/*.csv, header: false, columns: [label, title, text]}
   # - {kind: jsonl, path: chats.jsonl, messages: messages}   # docs/guides/conversations.md
   # and arrow (datasets.save_to_disk), arrayrecord: docs/guides/inputs.md
