@@ -17,7 +17,7 @@ sources:
   - kind: parquet
     name: articles                  # in `tokenloom inspect` and in the document table
     path: data/**/*.parquet
-    leave_out: [drafts/, "*.tmp"]   # as in .gitignore
+    leave_out: ["drafts/*", "*.tmp"]   # a folder, and names
     text: body.plain                # a field of a struct
     filter: 'language == "en" and score >= 0.5'
     id: url                         # found again with `tokenloom trace`
