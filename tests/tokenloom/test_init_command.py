@@ -44,7 +44,7 @@ def _written(folder: Path, *arguments: str) -> list[dict[str, Any]]:
         assert main(["init", *arguments]) == 0
         assert yaml.safe_load(Path("tokenloom.yaml").read_text())["tokenizer"] == {"kind": "tiktoken", "name": "gpt2"}
         plan = plan_build(load_spec("tokenloom.yaml", ["tokenizer=byte"]))
-        assert all(cut_file(file) for file in plan.inputs)
+        assert all(cut_file(file) for file in plan.inputs if file.num_bytes)
         sources: list[dict[str, Any]] = yaml.safe_load(Path("tokenloom.yaml").read_text())["sources"]
     return sources
 
@@ -114,6 +114,19 @@ def test_a_folder_becomes_patterns_and_what_is_for_evaluation_is_left_out(
     shown = capsys.readouterr().out
     assert "left out 1 file for evaluation (data/test-0.parquet)" in shown
     assert "left out 1 file of other kinds: data/old.zip" in shown
+
+
+def test_an_empty_file_among_others_is_named_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {
+        "a.jsonl": "",
+        "b.jsonl": _lines(_rows(text=_TEXTS)),
+        "c.jsonl": _lines(_rows(text=["d"])),
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert _written(tmp_path, ".") == [{"kind": "jsonl", "text": "text", "path": "*.jsonl"}]
+    assert "1 empty file: " in capsys.readouterr().out
 
 
 def test_a_pattern_stays_a_pattern_and_a_saved_dataset_is_read(tmp_path: Path) -> None:
