@@ -464,6 +464,14 @@ def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
+def test_an_error_in_the_copy_of_a_file_names_its_server(tmp_path: Path) -> None:
+    (tmp_path / "page.jsonl").write_text("<html>log in</html>")
+    with web_server(tmp_path, "length") as url:
+        spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"{url}/page.jsonl"}])
+        with pytest.raises(InputError, match=f"{url.removeprefix('http://')}.*/page.jsonl, line 1"):
+            build(spec)
+
+
 def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
     batches = [pa.record_batch({"text": pa.array([f"a{i}", "b", f"a{i}"]).dictionary_encode()}) for i in range(3)]
     with pa.OSFile(str(tmp_path / "a"), "wb") as file, pa.ipc.new_stream(file, batches[0].schema) as writer:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from tokenloom.errors import InputError
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
@@ -55,7 +56,8 @@ def copied(filesystem: Any, name: str, url: str) -> str:
     from fsspec.asyn import sync
 
     with translate_temporary_errors():
-        path = Path(_folder().name, hashlib.sha256(url.encode()).hexdigest()[:16], os.path.basename(name))
+        digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+        path = Path(_folder().name, f"{urlsplit(url).netloc}-{digest}", os.path.basename(name))  # messages show it
         path.parent.mkdir(exist_ok=True)
         part = path.with_name(f"{path.name}.part")
         with part.open("wb") as file, translate_input_errors(url):
