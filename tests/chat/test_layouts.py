@@ -123,7 +123,9 @@ def test_marks_of_other_trainers_keep_a_message_out_or_say_nothing(key: str, lay
     assert "contradict each other; keep one" in problem([{**turn, key: 1, **other}], layout) or key == "train"
 
 
-@pytest.mark.parametrize("key", ["train_detail", "trainable", "loss_scale", "mask", "weights", "train_on_input"])
+@pytest.mark.parametrize(
+    "key", ["train_detail", "trainable", "loss_scale", "mask", "weights", "train_on_input", "Loss"]
+)
 def test_a_key_that_may_say_what_is_learned_is_an_error_that_names_it(key: str) -> None:
     detail = [{"begin_offset": 0, "end_offset": 8, "train": False}]
     assert f"messages[1].{key} is not known, and may say what is learned" in problem([_HI, {**_HELLO, key: detail}])

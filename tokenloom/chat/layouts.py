@@ -37,7 +37,7 @@ _SPEAKERS |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot", "func
 _SPEAKERS |= dict.fromkeys(("observation", "tool", "function_response"), "tool")
 _MARKS = dict.fromkeys(("train", "training", "weight", "loss_weight", "loss", "loss_mask", "step_loss_mask"), True)
 _MARKS |= {"masked": False}  # what 1 says of a message: whether it is learned
-_MARK = re.compile("train|loss|mask|weight")
+_MARK = re.compile("train|loss|mask|weight", re.IGNORECASE)
 _REASONINGS = ("reasoning_content", "thinking", "reasoning")
 _MEDIA = ("images", "image", "audio", "audios", "videos", "video", "files")
 _SAID = {"content", "reasoning_content", "tool_calls"}  # without one of these, a message says nothing
@@ -271,7 +271,7 @@ def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
                 "in its place, or remove it"
             )
         if not isinstance(value, bool | int | float) or value not in (0, 1):
-            raise bad(f"{place}.{key} is {str(value)[:40]!r}; it must be 0 or 1 (false or true): repair the row")
+            raise bad(f"{place}.{key} is {repr(value)[:40]}; it must be 0 or 1 (false or true): repair the row")
         found[key] = bool(value) == _MARKS[key]
     if len(set(found.values())) > 1:
         raise bad(f"{place}: {' and '.join(found)} contradict each other; keep one")
