@@ -38,7 +38,7 @@ def collect_garbage(
         keep_last: Keep this many of the versions that were published last.
         keep_days: Keep versions that were published less than this many days ago.
         grace: How long a version stays retired before a run deletes it: 24h, 30m, 7d.
-        keep_work: How long unpublished candidates stay, and spills that no version uses.
+        keep_work: How long versions that are not published stay, and spills that no version uses.
         dry_run: Change nothing; show what a run would do.
         credentials: Secret blocks by protocol, such as s3=prod-s3; spaces separate several. Default: the credentials in
             the worker's environment.

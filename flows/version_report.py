@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import TokenloomError, message_of, named_message_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
-from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import RunEach
 
@@ -50,16 +50,6 @@ def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None =
     if result.published or result.tag_moved:
         _write_catalogue(plan.store)
     return result
-
-
-def report_of_candidate(store: Store, version: str, published: bool) -> str | None:
-    """Return the place of a candidate's report, written as by with_report; None with `report: false`."""
-    facts = facts_of(store, version)
-    if facts.build and facts.build.spec.get("report") is False:
-        return None
-    place = _report(facts, published)
-    _write_catalogue(store)
-    return place
 
 
 def _report(facts: VersionFacts, is_new: bool, collect: Callable[[], VersionFigures] | None = None) -> str | None:

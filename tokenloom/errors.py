@@ -194,7 +194,7 @@ class DistrustedEncoder(WorkError):
     """Files in work/ hold ids of a fast encoder that gave wrong ids. A build encodes their documents again by itself.
 
     What to do:
-        Run the build again, or `tokenloom build` before `tokenloom publish`.
+        Run the build again.
     """
 
 
@@ -229,11 +229,10 @@ class ReencodingMismatch(CheckError):
 
 
 class GateFailed(CheckError):
-    """A version did not pass the `checks` of its spec. It is kept, and no tag moves to it.
+    """A version did not pass the `checks` of its spec. It is not published, and no tag moves to it.
 
     What to do:
-        Look at what the message lists. Correct the inputs or the limits and build again; or publish the candidate as it
-        is with `tokenloom publish REF --force --reason TEXT`.
+        Look at what the message lists. Correct the inputs or the limits and build again; finished work is kept.
 
     Args:
         message: names each check that failed, what it expected and found, and the next step.

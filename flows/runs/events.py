@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import Event, emit_event
 from prefect.runtime import flow_run
@@ -56,17 +56,6 @@ def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
         result: see BuildResult.to_json.
     """
     emit_event(**_published(dataset, result, flow_run.get_id()))
-
-
-def send_published(dataset: str, result: Mapping[str, Any]) -> None:
-    """Send the same event from a program that is not a flow run; return when the server has it.
-
-    Args:
-        dataset: its name.
-        result: see tasks.candidates.described.
-    """
-    with get_client(sync_client=True) as client:
-        _send(client, Event(**_published(dataset, result, None)))
 
 
 def _published(dataset: str, result: Mapping[str, Any], run_id: str | None) -> dict[str, Any]:

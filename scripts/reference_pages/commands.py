@@ -53,7 +53,6 @@ object stores, and `RANK` and `WORLD_SIZE` the rank of a loader if torch.distrib
 _SHARED = {"help", "json", "debug"}
 _GUIDES = {  # the page that shows a command at work
     "tokenizer": "../guides/tokenizers.md",
-    "publish": "../guides/checks.md",
     "report": "../guides/report.md",
     "trace": "../guides/trace.md",
     "where": "../guides/trace.md",

@@ -55,8 +55,8 @@ class BuildRecord:
 
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
     checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
-    `encoded` by source; `gates` are those that the spec sets, and `forced` is why the version was published although
-    some failed, None if it was not. `at` (ISO 8601 in UTC) and `by` say when and by whom it was published.
+    `encoded` by source; `gates` are those that the spec sets. `at` (ISO 8601 in UTC) and `by` say when and by whom it
+    was published.
     """
 
     spec: JsonObject
@@ -70,7 +70,6 @@ class BuildRecord:
     statistics: dict[str, DocumentStatistics]
     encoded: dict[str, EncodedCounts]
     gates: list[GateResult]
-    forced: str | None
     at: str
     by: str
 

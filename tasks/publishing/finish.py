@@ -8,7 +8,7 @@ from collections.abc import Collection
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import check_lengths
 from tokenloom.tasks.planning.plan import BuildPlan
-from tokenloom.tasks.publishing.gates import evaluate_published, failed, published_failure
+from tokenloom.tasks.publishing.gates import evaluate_gates, failed, published_failure
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.publishing.version_facts import facts_of
 
@@ -32,7 +32,7 @@ def finish_build(
     """
     facts = facts_of(plan.store, plan.version)
     check_lengths(plan.store, facts.manifest)
-    gates = facts.recorded_gates if published else evaluate_published(facts, plan.tag, plan.limits)
+    gates = facts.recorded_gates if published else evaluate_gates(facts, plan.tag, plan.limits)
     if not published and failed(gates):
         raise published_failure(facts, plan.tag, gates)
     facts.to_json()  # a damaged file fails the build before its tag moves

@@ -8,7 +8,7 @@ evaluated from the figures in its manifest and build.json.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from fractions import Fraction
 from itertools import zip_longest
 from shlex import quote
@@ -77,29 +77,6 @@ def _not_compared(name: str, why: str) -> GateResult:
     return GateResult(name, "", f"not compared: {why}", passed=True, compared=False)
 
 
-def evaluate_published(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -> list[GateResult]:
-    """Return the result of every gate that is set for a version that is published already.
-
-    A gate that failed at the same limit when a person published the version by hand passes, and says so.
-
-    Args:
-        facts: of the published version.
-        tag: names the version that drift is measured from.
-        limits: by the name of the gate, those of the spec today.
-
-    Raises FormatError as evaluate_gates.
-    """
-    results = evaluate_gates(facts, tag, limits)
-    if facts.build is None or facts.build.forced is None:
-        return results
-    accepted = {(gate.name, gate.expected) for gate in failed(facts.recorded_gates)}
-    note = f"accepted when it was published: {facts.build.forced}"
-    return [
-        replace(gate, passed=True, found=f"{gate.found}, {note}") if (gate.name, gate.expected) in accepted else gate
-        for gate in results
-    ]
-
-
 def failed(results: Sequence[GateResult]) -> list[GateResult]:
     """Return the gates that did not pass."""
     return [result for result in results if not result.passed]
@@ -108,8 +85,8 @@ def failed(results: Sequence[GateResult]) -> list[GateResult]:
 def gate_failure(facts: VersionFacts, results: Sequence[GateResult]) -> GateFailed:
     """Return the error for a version that did not pass: each failed gate, and the next step."""
     message = (
-        f"{facts.reference}: {_failures(results, ', so nothing was published')}. Correct the data or `checks` and "
-        f'build again, or publish it as it is: `tokenloom publish {quote(facts.reference)} --force --reason "..."`'
+        f"{facts.reference}: {_failures(results, ', so nothing was published')}. Correct the data, or the limit in "
+        "`checks` of the spec, and build again: finished work is kept"
     )
     return GateFailed(message, facts.version, [asdict(result) for result in results])
 

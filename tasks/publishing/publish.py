@@ -33,7 +33,6 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
 from tokenloom.storage.versions.published import TOKENIZER, is_published, version_path
 from tokenloom.storage.work.assignment import Assignment
-from tokenloom.storage.work.candidates import CandidateRecord, remove_candidate, write_candidate
 from tokenloom.storage.work.partition_records import find_partition_records
 from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
 from tokenloom.tasks.planning.inputs import InputFile
@@ -143,7 +142,7 @@ def publish_version(
         times: seconds by step, for build.json.
 
     Raises:
-        GateFailed: a check of the spec failed; the version is kept as a candidate.
+        GateFailed: a check of the spec failed; what was made stays in work/ for the next build.
         DistrustedEncoder: another build distrusted a fast encoder meanwhile whose ids the shards hold.
         WorkError: a build with that encoder has overwritten a shard.
     """
@@ -160,22 +159,15 @@ def publish_version(
     gates = evaluate_gates(facts, plan.tag, plan.limits)
     record = replace(record, gates=gates)
     if failed(gates):
-        return _keep_as_candidate(plan, facts, record)
+        if is_published(plan.store, plan.version):  # by another build
+            return False
+        raise gate_failure(facts, gates)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     try:
         plan.store.create(version_path(plan.version, MANIFEST), encode_manifest(manifest))
     except FileExistsError:
         return False
-    remove_candidate(plan.store, plan.version)  # an earlier build with stricter gates left it
     return True
-
-
-def _keep_as_candidate(plan: BuildPlan, facts: VersionFacts, record: BuildRecord) -> bool:
-    """Keep the version and raise GateFailed; return False if it was published meanwhile."""
-    if is_published(plan.store, plan.version):
-        return False
-    write_candidate(plan.store, facts.manifest, CandidateRecord(record, plan.limits, plan.tag, tags.now()))
-    raise gate_failure(facts, record.gates)
 
 
 def _refuse_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
@@ -258,7 +250,6 @@ def _build_record(
         statistics=_statistics(plan, records),
         encoded=assignment.encoded,
         gates=[],
-        forced=None,
         at=tags.now(),
         by=tags.user(),
     )

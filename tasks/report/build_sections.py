@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tokenloom.storage.formats.statistics import SourceCounts
-from tokenloom.storage.formats.version_files import BuildRecord
-from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.charts import Bar, bar_chart
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_sources, counts_of_splits, total_of
 from tokenloom.tasks.report.parts import Chart, Section, Table
-from tokenloom.tasks.report.wording import change, clipped, megabytes, percent_of, short
+from tokenloom.tasks.report.wording import change, megabytes, percent_of, short
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.wording import counted
 
@@ -31,15 +29,6 @@ def gates_section(figures: VersionFigures) -> Iterator[Section]:
         failed_rows,
     )
     yield Section("checks", "Checks", lead, tables=[table])
-
-
-def forced_line(build: BuildRecord | None) -> str | None:
-    """Return that a version was published by force although checks failed, which, and why; None if none failed."""
-    names = [gate.name for gate in failed(build.gates if build else [])]
-    if build is None or not names:
-        return None
-    reason = clipped(build.forced or "no reason was given", 300).rstrip(".")
-    return f"{counted(len(names), 'check')} failed ({', '.join(names)}): {reason}."
 
 
 def difference_section(figures: VersionFigures) -> Section:

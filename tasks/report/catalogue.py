@@ -208,5 +208,4 @@ def _checks(build: BuildRecord | None) -> tuple[str, bool]:
     names = [gate.name for gate in failed(build.gates)]
     if not names:
         return f"{len(build.gates):,} passed", False
-    reason = f": {clipped(build.forced, _TEXT_CHARS)}" if build.forced else ""
-    return f"{len(names):,} of {len(build.gates):,} failed ({', '.join(names)}), published by force{reason}", True
+    return f"{len(names):,} of {len(build.gates):,} failed ({', '.join(names)})", True

@@ -6,7 +6,6 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.publishing.outcome import reading_lines
-from tokenloom.tasks.report.build_sections import forced_line
 from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.figures import VersionFigures
 from tokenloom.tasks.report.parts import Page
@@ -41,7 +40,6 @@ def render_page(figures: VersionFigures) -> str:
         tiles=_tiles(figures),
         reading=reading_lines(figures.facts.reference),
         notes=figures.notes,
-        banner=forced_line(figures.facts.build),
         sections=list(report_sections(figures)),
         footer="Made by `tokenloom report` from the store alone: manifest, build.json, document tables and a sample of "
         "the shards.",

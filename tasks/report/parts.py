@@ -76,7 +76,6 @@ class Page:
     sections: Sequence[Section]
     footer: str
     version: str = ""
-    banner: str | None = None
     facts: Sequence[str] = ()
     reading: str = ""
     notes: Sequence[str] = ()

@@ -41,7 +41,6 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
         "plan": [spec, "--set", f"store={store}"],
         "build": [spec, "--set", f"store={store}", "--direct", "--workers", "0"],
         "tokenizer": [spec],
-        "publish": [reference],
         "ls": [reference],
         "inspect": [reference],
         "peek": [reference],
@@ -87,14 +86,8 @@ def _failing_build(folder: Path) -> list[str]:
     return ["build", str(folder / "spec.yaml"), "--direct", "--workers", "0", "--set", "checks.min_documents=1000"]
 
 
-def _failing_publication(folder: Path) -> list[str]:
-    (candidate,) = {path.parent.name for path in (folder / "store/data/work/candidates").glob("*/candidate.json")}
-    return ["publish", f"{folder}/store/data@{candidate}"]
-
-
 _NO: dict[str, Callable[[Path], list[str]]] = {
     "build": _failing_build,
-    "publish": _failing_publication,
     "where": lambda folder: ["where", f"{folder}/store/data", "--path", "nothing", "--row", "0"],
     "verify": lambda folder: ["verify", f"{folder}/store/data", "--workers", "0"],
 }
@@ -106,7 +99,6 @@ def test_exactly_the_commands_of_the_table_answer_no_with_3(tmp_path: Path) -> N
     path = tmp_path / "spec.yaml"
     path.write_text(spec.model_dump_json(exclude={"credentials", "runner"}))
     assert main(_NO["build"](tmp_path)) == 3  # a new version
-    assert main(_NO["publish"](tmp_path)) == 3
     version = Path(build(spec).reference.replace("@", "/versions/"))
     assert main(_NO["build"](tmp_path)) == 3  # the same, which exists
     assert main(_NO["where"](tmp_path)) == 3

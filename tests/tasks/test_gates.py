@@ -31,7 +31,6 @@ BUILD = BuildRecord(
     statistics={"train": DocumentStatistics([0] * 10 + [100])},
     encoded={"books": EncodedCounts(100, 1000, 900)},
     gates=[],
-    forced=None,
     at="",
     by="",
 )

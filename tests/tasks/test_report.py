@@ -317,7 +317,6 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         statistics=statistics,
         encoded=dict.fromkeys(sources, EncodedCounts(2**31, 2**40, 2**42)),
         gates=gates,
-        forced="<b>because</b>",
         at="",
         by="",
     )
@@ -350,9 +349,6 @@ def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> No
     assert {row[0] for row in tables["Sources"][1:]} == set(figures.sources)
     assert {row[0] for row in tables["Splits"][1:]} == set(figures.splits)
     assert "10 of 20 checks passed" in _text(tree)
-    (banner,) = (node for node in tree.iter(f"{_XHTML}p") if node.get("class") == "banner")
-    assert _text(banner).startswith("Published by force. 10 checks failed (gate-1, gate-3, ")
-    assert _text(banner).endswith("): <b>because</b>.")
     bad = [_text(row) for row in tree.iter(f"{_XHTML}tr") if row.get("class") == "bad"]
     assert [row.split(maxsplit=1)[0].partition(">")[0] for row in bad] == [f"gate-{i}" for i in range(1, 20, 2)]
     assert all(row.endswith("failed") for row in bad)

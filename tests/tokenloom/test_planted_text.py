@@ -11,7 +11,7 @@ import re
 import string
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.tokenloom.test_diff_command import hashes
 from tokenloom.cli.main import main
-from tokenloom.errors import GateFailed
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import READER, READER_SECONDS, Lease
 from tokenloom.storage.versions.retirement import RETIRED, change_state
@@ -32,7 +31,7 @@ Place = tuple[str | int, ...]
 
 
 class Planted:
-    """A dataset with one of each record: three versions, of which no tag ever named the last, and a candidate."""
+    """A dataset with one of each record: three versions, of which no tag ever named the last."""
 
     def __init__(self, folder: Path) -> None:
         source = folder / "a.jsonl"
@@ -43,9 +42,6 @@ class Planted:
             with source.open("a") as file:
                 file.write("no JSON\n")
             self.versions.append(build(spec).version)
-        write_jsonl(source, ["four"])
-        with suppress(GateFailed):
-            build(spec.model_copy(update={"checks": spec.checks.model_copy(update={"min_documents": 100})}))
         store = local_store(spec.store, spec.dataset)
         self.root = store.root
         store.remove_files(list(store.files_below("tags")))
@@ -55,7 +51,7 @@ class Planted:
         self.lease = Lease(store, self.versions[1], READER, READER_SECONDS)
 
     def files(self) -> list[Path]:
-        """Return the JSON files that commands read, of one version and the candidate."""
+        """Return the JSON files that commands read, of one version."""
         found = [path for path in sorted(self.root.rglob("*.json")) if not path.match("work/spills/*")]
         others = [path for path in found if path.match("versions/*/*") and path.parent.name != self.versions[-1]]
         return [path for path in found if path not in others and not path.name.startswith(_WORK)]
@@ -64,8 +60,8 @@ class Planted:
         """Return the commands that list what a store says, for some files only those that read them."""
         data, newest = str(self.root), f"{self.root}@{self.versions[-1]}"
         gc = ["gc", data, "--dry-run", "--keep-last", "1"]
-        listings = [["ls", data], ["du", data], ["publish", data], ["report", str(self.root.parent)]]
-        if path.name == "build.json" or path.match("work/candidates/*/*"):
+        listings = [["ls", data], ["du", data], ["report", str(self.root.parent)]]
+        if path.name == "build.json":
             return listings
         listings += [["log", data, "--tag", "prod"], ["inspect", newest], ["verify", newest, "--workers", "0"], gc]
         where = ["where", newest, "--content", hashes(["one"])[0]]
@@ -160,4 +156,4 @@ def test_no_text_or_number_of_a_store_acts_on_a_terminal_or_breaks_a_command(
                         assert "<b>" not in page, what
                         shown |= {"catalogue"} if "&lt;b&gt;" in page else set()
                     shown |= {place[-1]} if "owned" in out + err else set()
-    assert shown >= {"at", "by", "reason", "purpose", "source", "path", "name", "catalogue"}
+    assert shown >= {"at", "by", "reason", "purpose", "source", "path", "catalogue"}

@@ -120,7 +120,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         type=duration_argument,
         default=duration_argument("7d"),
         metavar="TIME",
-        help="how long unpublished candidates stay, and spills that no version uses (default: 7d)",
+        help="how long versions that are not published stay, and spills that no version uses (default: 7d)",
     )
 
 

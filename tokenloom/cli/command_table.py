@@ -53,11 +53,6 @@ GROUPS = {
             more="A fast encoder that is not proven for its vocabulary is compared with the tokenizer's library first, "
             "which takes about a minute.",
         ),
-        "publish": Command(
-            "publish a version whose checks failed, with a reason",
-            "publish store/news@6f6e75a47b3e9a29 --force --reason 'the feed was short on Sunday'",
-            "A check fails, and --force is not given.",
-        ),
     },
     "Look": {
         "ls": Command("list the datasets of a store, or the versions of a dataset", "ls store/news"),

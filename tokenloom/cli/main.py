@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tokenloom.cli.results import Result
 
 #: Run again after an interruption, these continue where they stopped.
-_RESUMABLE = ("build", "demo", "export", "gc", "publish")
-_WITHOUT_PANDAS = ("build", "demo", "publish", "plan", "report", "verify", "trace", "where")
+_RESUMABLE = ("build", "demo", "export", "gc")
+_WITHOUT_PANDAS = ("build", "demo", "plan", "report", "verify", "trace", "where")
 _SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 

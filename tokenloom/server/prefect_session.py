@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -89,28 +89,6 @@ def _naming_lost_server(url: str) -> Iterator[None]:
 
 def _print_page(url: str, flow: Any, run: Any, state: Any) -> None:
     print_status(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
-
-
-def announce(dataset: str, result: Mapping[str, Any]) -> None:
-    """Emit `tokenloom.dataset.published` if there is a server; a failure is a line on stderr, as the version is there.
-
-    Args:
-        dataset: its name.
-        result: see tasks.publishing.candidates.described.
-    """
-    if not may_have_server():
-        return
-    import httpx
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    try:
-        if url := known_url():
-            with temporary_settings({PREFECT_API_URL: url}):
-                from tokenloom.flows.runs.events import send_published
-
-                send_published(dataset, result)
-    except (TokenloomError, httpx.HTTPError) as error:
-        print_status(f"the version is published, but Prefect got no event: {message_of(error)}")
 
 
 def may_have_server() -> bool:

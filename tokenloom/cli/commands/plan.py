@@ -169,11 +169,11 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> PlannedChat
 
 def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
     """Return the results of the checks for the version that exists, what of it is empty, and what its files show."""
-    from tokenloom.tasks.publishing.gates import evaluate_published
+    from tokenloom.tasks.publishing.gates import evaluate_gates
     from tokenloom.tasks.publishing.version_facts import facts_of
 
     facts = facts_of(planned.store, planned.version)
-    return evaluate_published(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
+    return evaluate_gates(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
 
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
