@@ -223,7 +223,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "server.process_tree",
     "storage.stores.remote_kinds",
     "storage.stores.s3",
-    "tasks.planning.chat",
     "tasks.report.parts",
     "tasks.running.memory",
     "tokenizers.fast.gigatoken_library",
