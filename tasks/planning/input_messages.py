@@ -15,7 +15,7 @@ from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 from tokenloom.wording import counted, first_of
 
-_HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])", re.IGNORECASE)  # in a path
+HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])", re.IGNORECASE)  # in a path
 _TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
 _MAX_LOOKED, _MAX_LOOKED_REMOTELY = 100, 12  # folders of a source; in a store, each look is three requests
 _NAMED_TABLES = 3
@@ -54,7 +54,7 @@ def _held_out_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield a warning for each source with files named as data to evaluate on, unless the build has no others."""
     named: dict[str, list[str]] = {}
     for file in inputs:
-        if _HELD_OUT.search(file.path) and "split" not in file.options:
+        if HELD_OUT.search(file.path) and "split" not in file.options:
             named.setdefault(file.source, []).append(file.path)
     if sum(map(len, named.values())) == len(inputs):
         return

@@ -14,12 +14,12 @@ from tokenloom.errors import InputError, SpecError, message_of
 from tokenloom.spec.base import checked_location
 from tokenloom.spec.wildcards import escaped
 from tokenloom.tasks.planning.first_look import KINDS, Options, kind_of, reading_options, suffix_of
+from tokenloom.tasks.planning.input_messages import HELD_OUT
 from tokenloom.tasks.sources.files.finding import find_files, match
 from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.wording import counted, first_of, shown_bytes
 
 _NO_DATA = ("readme", "license", "notice", "dataset_info", "dataset_infos", "dataset_dict", "state", "requirements")
-_HELD_OUT = re.compile(r"(?:^|[/._-])(valid|validation|val|dev|eval|test)(?=[/._-])", re.IGNORECASE)
 _MAX_LOOKED, _MAX_SOURCES = 20, 20  # files that are looked at one by one; sources of a single file
 
 
@@ -58,7 +58,7 @@ def propose(arguments: Sequence[str]) -> tuple[list[Proposal], list[str]]:
     if empty := [url for url, size in files.items() if _has_no_rows(url, size)]:
         notes.append(f"{counted(len(empty), 'empty file')}: {first_of([*map(_short, empty)], 3)}")
         files = {url: size for url, size in files.items() if url not in empty} or files
-    held_out = [url for url in files if _HELD_OUT.search(_short(url))]
+    held_out = [url for url in files if HELD_OUT.search(_short(url))]
     if 0 < len(held_out) < len(files):
         notes.append(
             f"left out {counted(len(held_out), 'file')} for evaluation ({first_of([*map(_short, held_out)], 3)}): a "
