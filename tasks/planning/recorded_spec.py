@@ -15,11 +15,8 @@ from tokenloom.storage.versions.published import version_path
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
 
-_OF_BUILD = (
-    "template",
-    "special_tokens",
-    "rules",
-)  # of a version's `chat`, but not options of a spec with their values
+# of a version's `chat`, but not options of a spec with their values
+_OF_BUILD = ("template", "special_tokens", "rules")
 
 
 def checked_spec(spec: BuildSpec, manifest: Manifest, name: str) -> BuildSpec:

@@ -51,7 +51,7 @@ class Reader(TextFileReader):
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
         with open_decompressed(url) as file:
-            if bad := self.is_utf16(url, file):
+            if bad := self.utf16_row(url, file):
                 yield RawRow(0, bad, 0)
                 return
             text = self._text(url, file)

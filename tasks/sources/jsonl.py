@@ -50,7 +50,7 @@ class Reader(TextFileReader):
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
         with open_decompressed(url) as file:
-            if bad := self.is_utf16(url, file):
+            if bad := self.utf16_row(url, file):
                 yield RawRow(0, bad, 0)
                 return
             if self._is_array(url):

@@ -49,7 +49,7 @@ class Reader(TextFileReader):
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
         with open_decompressed(url) as file:
-            if bad := self.is_utf16(url, file):
+            if bad := self.utf16_row(url, file):
                 yield RawRow(0, bad, 0)
             elif self._separator:
                 last = end if self.is_cut(url) else None

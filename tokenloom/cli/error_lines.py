@@ -5,7 +5,7 @@ error: news.yaml:5: source csv-1: /data/b.csv
   -> set text: to one of them
 
 A message is one line, "PLACE: RULE; NEXT STEP" or "PLACE: RULE. Next step", as logs and pipes get it. Parts that
-can't be told apart stay together.
+can't be distinguished stay together.
 """
 
 from __future__ import annotations

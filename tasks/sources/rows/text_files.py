@@ -43,7 +43,7 @@ class TextFileReader(RecordReader):
         size = input_bytes(url)
         if self.is_cut(url):
             with open_decompressed(url) as file:
-                if not self.is_utf16(url, file):  # such a file is one bad row
+                if not self.utf16_row(url, file):  # such a file is one bad row
                     return cut_evenly(size, size)
         return [PartitionRange(0, size, size, None)]
 
@@ -109,8 +109,8 @@ class TextFileReader(RecordReader):
             is_large = num_bytes > max_bytes
             yield RawRow(offset, self.too_large(url, offset, max_bytes) if is_large else bytes(buffer), num_bytes)
 
-    def is_utf16(self, url: str, file: IO[bytes]) -> BadRow | None:
-        """Return the bad row that stands for a whole file with the byte order mark of UTF-16 or UTF-32, else None.
+    def utf16_row(self, url: str, file: IO[bytes]) -> BadRow | None:
+        """Return a whole file with the byte order mark of UTF-16 or UTF-32 as one bad row, None for any other file.
 
         Args:
             url: the file's path or URL.
