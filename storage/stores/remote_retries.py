@@ -168,7 +168,8 @@ class RemoteCalls:
                 f"{place}: the store did not answer correctly in {number} tries ({reason}); "
                 f"{self._credentials_first()}check whether it can be reached from here, and run the same command again"
             )
-        return StoreError(f"{place}: can't be {doing} ({reason}); check the URL")
+        named = _named_endpoint(self.scheme)
+        return StoreError(f"{place}: can't be {doing} ({reason}); check the URL" + (f"; {named}" if named else ""))
 
     def _forbidden(self, place: str, reason: str, doing: str, is_unexplained: bool) -> StoreError:
         verb, verbs = ("read", "list and read") if doing == "read" else ("write", "read and write")
@@ -199,13 +200,21 @@ def never_answered(error: BaseException) -> bool:
     return bool(place) and misdirection_of(error) is not None and scheme_of(place) not in _answered
 
 
+def _named_endpoint(scheme: str) -> str:
+    """Return the variable of the environment that sets the endpoint, and its value; "" if none does."""
+    name = next((name for name in _ENDPOINTS.get(scheme, ()) if os.environ.get(name)), None)
+    return f"{name} is {redacted(os.environ[name])}" if name else ""
+
+
 def _endpoint_advice(scheme: str) -> str:
+    if named := _named_endpoint(scheme):
+        return f"{named}: correct it, or start the server there"
     names = _ENDPOINTS.get(scheme)
-    if names is None:
-        return "check the URL and the network"
-    if name := next((name for name in names if os.environ.get(name)), None):
-        return f"{name} is {redacted(os.environ[name])}: correct it, or start the server there"
-    return f"check the network, and set {names[-1]} if the store is another one"
+    return (
+        f"check the network, and set {names[-1]} if the store is another one"
+        if names
+        else "check the URL and the network"
+    )
 
 
 def no_bucket(url: str) -> StoreError:

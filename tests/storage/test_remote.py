@@ -246,6 +246,12 @@ def test_an_unreachable_server_is_an_error_that_names_the_address(
     assert caught.value.__cause__ is None  # its text contains the password
 
 
+def test_an_endpoint_without_a_scheme_is_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(StoreError, match=r"can't be read .*; check the URL; AWS_ENDPOINT_URL is localhost:9000$"):
+        RemoteStore(store.root).read("a/file")
+
+
 def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plan("403")
     with pytest.raises(StoreError, match=r"a/file: .* no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
