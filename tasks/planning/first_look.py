@@ -92,6 +92,14 @@ def _rows(url: str, source: Options) -> Rows | None:
     return None
 
 
+def _problem(url: str, source: Options) -> BadRow | None:
+    """Return the first row that is bad whichever column or key has the text; None if there is none."""
+    with suppress(InputError):
+        for batch in first_rows(url, _read_with(source)):
+            return next((bad for bad in batch.bad if bad.reason not in ("missing_key", "not_text")), None)
+    return None
+
+
 def _has_separator(url: str) -> bool:
     """Return whether the first document of a text file ends with a separator; raise InputError if it is not text."""
     size = input_bytes(url)
@@ -151,6 +159,8 @@ def _text(url: str, base: Options, names: list[str]) -> tuple[str | None, str]:
     if not lengths and base["kind"] == "arrayrecord":
         return None, ""
     if not lengths:
+        if problem := next(filter(None, (_problem(url, base | {"text": name}) for name in names)), None):
+            raise problem
         shown = shown_names(names)
         raise InputError(f"{url}: no column or key has text; they are: {shown}. Write the spec with their `text`")
     longest = max(lengths, key=lambda name: lengths[name])
