@@ -65,6 +65,8 @@ def _named(definition: dict[str, Any]) -> str:
 
 def _template_file(url: str) -> str:
     """Return the text of a template's file."""
+    from tokenloom.spec.chat import TEMPLATES
+
     if url.endswith(".json"):
         raise SpecError(
             f"chat.template: {url} is JSON, not the text of a template; give a file such as {TEMPLATE_FILE}, or the "
@@ -81,4 +83,4 @@ def _template_file(url: str) -> str:
     except UnicodeDecodeError as error:
         raise SpecError(f"chat.template: {url}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
     except InputError as error:
-        raise SpecError(f"chat.template: {error}") from error
+        raise SpecError(f"chat.template: {error}, or name one of ours: {', '.join(TEMPLATES)}") from error

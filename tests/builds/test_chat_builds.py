@@ -284,7 +284,11 @@ def test_bad_conversations_are_listed_by_reason(tmp_path: Path) -> None:
         ({"template": "{% for m in messages %}{{ m.content "}, SpecError, "chat.template is not a template of Jinja: "),
         ({"template": "{{ strftime_now('%Y') }}" + CHATML}, SpecError, "give chat.date, such as 2026-11-25"),
         ({"chat": {"template": "tokenizer"}}, SpecError, "comes without a chat template"),
-        ({"chat": {"template": "/nowhere/chat.jinja"}}, SpecError, "/nowhere/chat.jinja: no such file; check the path"),
+        (
+            {"chat": {"template": "/nowhere/chat.jinja"}},
+            SpecError,
+            "no such file; check the path, or name one of ours: chatml",
+        ),
         ({"chat": {"template": "/nowhere/chat.json"}}, SpecError, "is JSON, not the text of a template; give a file"),
         ({"chat": {"template": "/"}}, SpecError, "/ is a folder; give the file of a template in it"),
         ({"chat": {"stop_tokens": ["<|im_endd|>"]}}, SpecError, "Did you mean <|im_end|>?"),
