@@ -120,6 +120,9 @@ class Oracle:
             if written != prompt and alone is not None and usual is not None:
                 written = self._same(written, usual[len(alone) :])
             return len(begun) - len(prompt) + len(written) if written.strip() else len(common)
+        said = self._changing(text, messages, index - 1)[1]
+        if prompt and said and (place := text.find(prompt, said, len(common))) >= 0:
+            return place + len(prompt)
         for num_chars in range(len(prompt), 0, -1):  # what is before it is written in another way
             place = text.rfind(prompt[:num_chars], 0, len(common) + len(prompt))
             if place >= 0 and self._same(prompt, text[place:]).strip() and place + num_chars >= len(common):

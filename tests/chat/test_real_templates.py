@@ -12,8 +12,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +38,15 @@ from tokenloom.tokenizers import load_tokenizer
 _FOLDER = os.environ.get("TOKENLOOM_CHAT_TEMPLATES", "")
 _TABLE = os.environ.get("TOKENLOOM_CHAT_TABLE", "")
 _TOKENS = re.compile(
-    r"<\|[^|<>\s{}']+\|>|<｜[^｜<>\s]+｜>|<[a-z_]+\|>|<\|[a-z_]+>|\[/?[A-Z_]{3,}\]|</?s>|<bos>|<eos>|<pad>|<sop>|\[gMASK\]"
-    r"|</?start_of_turn>|<end_of_turn>|\]<\][^\[]+\[>\[|<\|[^|<>\s{}']+▁[^|]+\|>|<(?:BOS|EOS)_TOKEN>|<sep>|\[\|[^|\]]+\|\]"
+    r"<\|[^|<>\s{}']+\|>|<｜[^｜<>\s{}]+｜>|<[a-z_]+\|>|<\|[a-z_]+>|\[/?[A-Z_]{3,}\]|</?s>|<bos>|<eos>|<pad>|<sop>|\[gMASK\]"
+    r"|\]~!?b[\][]|\[e~\[|</?start_of_turn>|<end_of_turn>|\]<\][^\[]+\[>\[|<\|[^|<>\s{}']+▁[^|]+\|>|<(?:BOS|EOS)_TOKEN>|<sep>|\[\|[^|\]]+\|\]"
 )
 _PLAIN = re.compile(r"</?(?:think|tool_call|tool_response|arg_key|arg_value)>")
 _STOPS = (
     *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>"),
     *("<|return|>", "<|end|>", "<|eot|>", "<|endoftext|>", "</s>"),
 )
+_Tokens = tuple[list[str], list[str], dict[str, str], str]
 
 
 def _call(number: str, **arguments: Any) -> dict[str, Any]:
@@ -149,26 +152,33 @@ def _tokenizer_json(special: list[str], plain: list[str]) -> str:
     return made.to_str()
 
 
-def _tokens(template: str) -> tuple[list[str], list[str], dict[str, str], str]:
+def _tokens(template: str) -> _Tokens:
     """Return special and other added tokens of a template, those that it knows by name, and a tokenizer.json."""
-    special = list(dict.fromkeys([*_TOKENS.findall(template), "<s>", "</s>"]))
-    plain = [token for token in dict.fromkeys(_PLAIN.findall(template)) if token not in special]
-    eos = next(token for token in _STOPS if token in special)
+    eos = next(token for token in _STOPS if token in {*_TOKENS.findall(template), "</s>"})
     names = {"bos_token": "<s>", "eos_token": eos, "pad_token": eos, "unk_token": "<s>"}
+    texts = [template]  # a template may make tokens from parts, so what it writes counts too
+    for _, conversation in islice(_conversations(), 2 * len(_MADE)):
+        with suppress(Exception):  # a template can raise anything
+            texts.append(renderer(template, names, conversation.get("tools"))(conversation["messages"]))
+    special = list(dict.fromkeys([*_TOKENS.findall("\n".join(texts)), "<s>", "</s>"]))
+    plain = [token for token in dict.fromkeys(_PLAIN.findall(template)) if token not in special]
     return special, plain, names, _tokenizer_json(special, plain)
 
 
-def encoder_of(template: str) -> tuple[ChatEncoder, dict[str, str]]:
-    """Return an encoder, and the tokens that the template knows by name."""
-    _, _, names, made = _tokens(template)
-    tokenizer = load_tokenizer({"kind": "huggingface", "eot": names["eos_token"]}, {"tokenizer.json": made.encode()})
-    return ChatEncoder(ChatDefinition(template, date="2026-11-25", special_tokens=names), tokenizer), names
+def compare(template: str) -> tuple[_Result, bool]:
+    """Compare a template with the oracle; also return whether it needs chat.stop_tokens, which are named then."""
+    tokens = _tokens(template)
+    result = _compared(template, tokens, ())
+    needs_stops = any("chat.stop_tokens" in why for why in result.refused)
+    return _compared(template, tokens, (tokens[2]["eos_token"],)) if needs_stops else result, needs_stops
 
 
-def compare(template: str) -> _Result:
+def _compared(template: str, tokens: _Tokens, stops: tuple[str, ...]) -> _Result:
     """Render and encode all conversations with a template; compare with the oracle."""
-    special, plain, names, made = _tokens(template)
-    library, encoder = Tokenizer.from_str(made), encoder_of(template)[0]
+    special, plain, names, made = tokens
+    tokenizer = load_tokenizer({"kind": "huggingface", "eot": names["eos_token"]}, {"tokenizer.json": made.encode()})
+    definition = ChatDefinition(template, date="2026-11-25", special_tokens=names, stop_tokens=stops)
+    library, encoder = Tokenizer.from_str(made), ChatEncoder(definition, tokenizer)
     result, table = _Result(), learned_classes("assistant")
     for name, made_one in _conversations():
         conversation = parse(canonical(made_one))
@@ -188,7 +198,7 @@ def compare(template: str) -> _Result:
         expected = library.encode(rendered.text, add_special_tokens=False).ids
         result.ids += encoded.tokens[:-1].tolist() == expected and rendered.text == text
         try:
-            turns = Oracle(render, special, plain).learned(conversation["messages"])[1]
+            turns = Oracle(render, stops or special, [*special, *plain]).learned(conversation["messages"])[1]
         except Undecided as error:
             result.undecided.append(f"{name}: {error}")
             continue
@@ -224,14 +234,18 @@ def _row(name: str, result: _Result) -> str:
 
 @pytest.mark.parametrize("style", [*STYLES, "reasoning"])
 def test_small_templates_learn_what_the_oracle_says(style: str) -> None:
-    result = compare(CHATML if style == "reasoning" else small_template(style, generation=False))
+    result, _ = compare(CHATML if style == "reasoning" else small_template(style, generation=False))
     assert (result.different, result.undecided, result.ids) == ([], [], result.rendered)
     assert result.rendered >= 13
 
 
 _PATHS = sorted(Path(_FOLDER).glob("*.jinja")) if _FOLDER else []
-#: Templates that differ, by a part of their names, and why.
-_EXPLAINED: dict[str, str] = {}
+#: Why rows differ, by a part of the name of their template and the beginning of their own.
+_EXPLAINED = {
+    ("R1-Distill-Qwen", "calls and turns"): "it writes no header before a second call, which begins with its name",
+    ("command-r-plus", ""): "with stop_tokens, the oracle takes an instruction after the last turn for a part of it",
+    ("diffusion_gemma", "content and a call"): "the oracle takes tool output inside a turn for a part of it",
+}
 
 
 @pytest.mark.skipif(not _PATHS, reason="set TOKENLOOM_CHAT_TEMPLATES to a folder of *.jinja")
@@ -240,9 +254,10 @@ def test_templates_of_real_models_learn_what_the_oracle_says(path: Path) -> None
     text = path.read_text("utf-8")
     if "endgeneration" in text:
         pytest.skip("it says itself what is learned, which tests/chat/test_transformers.py compares")
-    result = compare(text)
+    result, needs_stops = compare(text)
     if _TABLE:
         with Path(_TABLE).open("a") as table:
-            table.write(_row(path.stem.replace("--", ": "), result) + "\n")
+            table.write(_row(path.stem + " with stop_tokens" * needs_stops, result) + "\n")
     assert result.ids == result.rendered
-    assert result.different == [] or any(part in path.stem for part in _EXPLAINED), "\n".join(result.different)
+    explained = tuple(name for part, name in _EXPLAINED if part in path.stem)
+    assert [one for one in result.different if not one.startswith(explained)] == []

@@ -230,6 +230,34 @@ def test_a_turn_whose_calls_the_template_leaves_out_ends_as_one_without_content(
     assert _learned(_render(text, messages[:2])) == [f"<|im_end|>{last}"]
 
 
+def test_white_space_after_a_turn_of_which_nothing_is_written_is_learned() -> None:
+    text = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content + '<|im_end|><|im_start|>assistant ' }}"
+    text += "{% elif m.role == 'assistant' %}{{ m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    silent = [ASSISTANT | {"content": "", "tool_calls": [call]}, {"role": "tool", "content": "1"}]
+    rendered = _render(text, [USER, *silent, ASSISTANT | {"content": "\nhello"}])
+    assert _learned(rendered) == ["<|im_end|>\nhello<|im_end|>"]
+
+
+@pytest.mark.parametrize("more", ["assistant\n", "system\nUse tools<|im_end|>"])
+def test_what_is_written_after_every_text_is_not_learned(more: str) -> None:
+    text, messages = _NO_PROMPT + f"{{{{ '<|im_start|>{more}' }}}}", [USER, ASSISTANT, USER, ASSISTANT]
+    with pytest.raises(BadConversation, match=r"more than the end of a turn after the last; name chat\.stop_tokens"):
+        _render(text, messages)
+    assert _learned(_render(text, messages, stop_tokens=["<|im_end|>"])) == ["hello<|im_end|>"] * 2
+
+
+def test_a_header_that_only_the_first_output_has_is_not_learned() -> None:
+    text = "{% for m in messages %}{% if m.role == 'tool' %}{% set before = messages[loop.index0 - 1].role %}"
+    text += "{{ raise_exception('no call') if before not in ('assistant', 'tool') }}"
+    text += "{{ '[tool]' if before != 'tool' }}({{ m.content }})"
+    text += "{% else %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}"
+    text += "[end]{% endif %}{% endfor %}{{ '[assistant]' if add_generation_prompt }}"
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    messages = [USER, ASSISTANT | {"tool_calls": [call]}, {"role": "tool", "content": "1"}, ASSISTANT]
+    assert _learned(_render(text, messages)) == ["hellof[end]", "hello[end]"]
+
+
 @pytest.mark.parametrize("generation", [False, True])
 def test_what_is_kept_out_of_the_loss_may_not_be_learned_nor_its_stop_token(generation: bool) -> None:
     messages = [USER, {**ASSISTANT, "train": False}, {**USER, "train": False}, {**ASSISTANT, "content": "bye"}]

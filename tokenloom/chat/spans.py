@@ -238,7 +238,7 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
                 if not is_alone and run.speaks_after_calls():
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
                 is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
-                start = starts.pop(run.message, run.start)
+                start = starts.pop(run.message, painting.start_of(run))
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
             for message, start in starts.items():
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)

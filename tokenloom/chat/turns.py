@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marker import Marker, any_of
-from tokenloom.chat.marks import Place, Span
+from tokenloom.chat.marks import Place, Span, unclear
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 
@@ -51,6 +51,7 @@ class Turns:
         endings: finds what follows the last text of a turn, from its first stop token to its last.
         listed: finds the stop tokens of the spec; None if they are those that the template writes.
         special: finds special tokens, and others that end turns.
+        writes_more: whether more follows a last turn than its end, such as a generation prompt that nobody asked for.
     """
 
     prompt: re.Pattern[str]
@@ -59,6 +60,7 @@ class Turns:
     endings: re.Pattern[str]
     listed: re.Pattern[str] | None
     special: re.Pattern[str]
+    writes_more: bool
 
     def end(self, text: str, start: int, limit: int, *, is_alone: bool) -> tuple[int, Span | None]:
         """Return where a turn ends, and its stop token; None if it has none.
@@ -71,7 +73,11 @@ class Turns:
             start: the end of the last piece of the turn.
             limit: the start of the first piece after it, or the end of the text.
             is_alone: whether no other turn begins before that: an ending may have the header of one in it.
+
+        Raises BadConversation if more may look like the end, and the spec names no stop tokens.
         """
+        if self.writes_more and self.listed is None:
+            raise unclear("the template writes more than the end of a turn after the last; name chat.stop_tokens")
         ending = self.endings.search(text, start, limit)
         if ending and is_alone and self.listed is None and ending.start() == start:  # usual
             return ending.end(), self.last_stop(text, *ending.span())
@@ -116,6 +122,7 @@ def read_turns(
         endings=any_of(endings),
         listed=any_of(definition.stop_tokens) if definition.stop_tokens else None,
         special=special,
+        writes_more=probe.writes_more(),
     )
 
 
@@ -151,20 +158,23 @@ class _Probe:
 
     def headers(self) -> set[str]:
         """Return what begins messages that follow one which ends as it does where nothing follows."""
-        headers = set[str]()
-        for message in (_USER, _OUTPUT, _REPLY, _SYSTEM):
+        headers, turns = self._begins(_BEFORE, _SYSTEM), [[_USER, turn] for turn in _TURNS]
+        for message in (_USER, _OUTPUT, _REPLY):
+            found = self._begins(_BEFORE, message)
             # What ends a turn may be written only where something follows: others show a header better.
-            for before in (_BEFORE, _OUTPUTS, [[_USER, turn] for turn in _TURNS]):
-                is_turn = before[0][-1]["role"] == "assistant"
-                found = _written(
-                    after[len(self._same(last, after)) :]
-                    for last, after in self._borders(before, [message])
-                    if after.startswith(last) or not is_turn
-                )
-                headers |= found
-                if found:
-                    break
+            found = found or self._begins(_OUTPUTS, message) | self._begins(turns, message, after_ends=True)
+            headers |= found or self._begins(turns, message)
         return headers
+
+    def _begins(self, befores: list[list[Message]], message: Message, *, after_ends: bool = False) -> set[str]:
+        """Return what begins a message after others, or only after those that end with text, or with a token."""
+        is_turn = befores[0][-1]["role"] == "assistant"
+        return _written(
+            after[len(self._same(last, after)) :]
+            for last, after in self._borders(befores, [message])
+            if after.startswith(last) or not is_turn
+            if not after_ends or (last.strip() and (self._tokens(last) or not self._tokens(after)))
+        )
 
     def endings(self, headers: re.Pattern[str]) -> set[str]:
         """Return what follows the last texts of turns, from the first stop token to the last."""
@@ -175,6 +185,14 @@ class _Probe:
                 ends[1] = after[: found[-1].start()]
             endings.update(end[tokens[0].start() : tokens[-1].end()] for end in ends if (tokens := self._tokens(end)))
         return endings
+
+    def writes_more(self) -> bool:
+        """Return whether more follows a last turn than what ends it: what begins a next turn, or text after a token."""
+        said = [_USER, _REPLY]
+        last, user, turn = (self._after([*said, *more], 1) or "" for more in ([], [_USER], [_REPLY]))
+        end = self._same(last, user)
+        has_text = self._tokens(end) and self._special.sub("", last[len(end) :]).strip()
+        return bool(has_text) or len(self._same(last, turn).strip()) > len(end.strip())
 
     def starts(self, prompt: re.Pattern[str]) -> dict[str, set[str]]:
         """Return what always stands before a turn without a generation prompt, by the role of the message before it."""
