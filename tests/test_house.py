@@ -163,7 +163,7 @@ def test_modules_stay_small_enough_to_read() -> None:
 
 #: Lines of code of the whole without examples, blank lines, docstrings, imports and comments. Only ever lowered: a
 #: feature that needs room takes something else out.
-_MAX_CODE_LINES = 28_233
+_MAX_CODE_LINES = 28_057
 
 
 def _code_lines(text: str) -> int:
