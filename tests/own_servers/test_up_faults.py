@@ -99,6 +99,7 @@ def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Res
     (folder / f"{_WAITING}.py").write_text(_TRANSFORM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("TOKENLOOM_TRANSFORMS", _WAITING)
         up = RestartedUp(folder, migrated)
         up.start()
         yield up
