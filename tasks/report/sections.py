@@ -173,7 +173,7 @@ def _conversations(figures: VersionFigures) -> Iterator[Section]:
     total = figures.total.tokens
     lead = f"{percent_of(found.learned, total)} of the tokens are learned by default: "
     if found.conversations:
-        turns = counted(found.turns, "turn")
+        turns = counted(found.turns, "ended turn")
         lead = f"{counted(found.conversations, 'conversation')} with {turns} of the assistant. {lead}"
         lead += "what the assistant writes, and text."
     else:

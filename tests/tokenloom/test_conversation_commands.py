@@ -155,6 +155,6 @@ def test_inspect_and_the_report_count_roles_turns_and_the_learned_share(
     assert found["conversations"]["learned"] == learned
     assert sum(found["conversations"]["tokens"].values()) == found["splits"]["train"]["tokens"]
     lines = _lines(capsys, "inspect", str(project / "store/chat"))
-    assert any(line.startswith("  chat       21 conversations, 22 turns of the assistant; ") for line in lines)
+    assert any(line.startswith("  chat       21 conversations, 22 ended turns of the assistant; ") for line in lines)
     (page,) = (project / "store/chat/reports").iterdir()
-    assert "21 conversations with 22 turns of the assistant." in page.read_text()
+    assert "21 conversations with 22 ended turns of the assistant." in page.read_text()

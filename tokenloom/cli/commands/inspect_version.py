@@ -37,7 +37,7 @@ def run(reference: str, out: Output) -> JsonResult:
         )
     if found := facts.conversations:
         learned = f"{percent(found.learned_share)} of the tokens are learned by default"
-        chats = f"{counted(found.conversations, 'conversation')}, {counted(found.turns, 'turn')} of the assistant"
+        chats = f"{counted(found.conversations, 'conversation')}, {counted(found.turns, 'ended turn')} of the assistant"
         out.line(f"  chat       {chats}; {learned}" if found.conversations else f"  masks      {learned}")
         roles = (f"{role} {count:,}" for role, count in found.tokens.items())
         out.line(f"  roles      {', '.join(roles)}")
