@@ -22,6 +22,7 @@ from tests.servers.s3_server import BUCKET, upload
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
+from tokenloom.spec.row_filter import FILTER_RULES
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.stores.local import LocalStore
@@ -162,7 +163,7 @@ def test_changes_of_spec_and_inputs_are_listed_by_key(tmp_path: Path, capsys: py
         ("spec", "documents.min_chars", 1, 3),
         ("spec", "seed", 0, 5),
         ("spec", "sources", ["a"], ["a", "b"]),
-        ("source", "b", None, {"filter": "text != 'x'", "kind": "jsonl", "text": "text"}),
+        ("source", "b", None, {"filter": "text != 'x'", "filter_rules": FILTER_RULES, "kind": "jsonl", "text": "text"}),
     ]
     assert [(kind, key) for kind, key, _, _ in found[4:]] == [("input", "a: a.jsonl"), ("input", "b: b.jsonl")]
     assert found[5][2] is None
@@ -170,7 +171,10 @@ def test_changes_of_spec_and_inputs_are_listed_by_key(tmp_path: Path, capsys: py
     assert main(["diff", old, new]) == 0
     shown = capsys.readouterr().out
     assert "spec seed: 0 -> 5\n" in shown
-    assert """source b: none -> {"filter": "text != 'x'", "kind": "jsonl", "text": "text"}\n""" in shown
+    assert (
+        """source b: none -> {"filter": "text != 'x'", "filter_rules": FILTER_RULES, "kind": "jsonl", "text": "text"}\n"""
+        in shown
+    )
     assert "1 input added: b: b.jsonl\n1 input changed: a: a.jsonl\n" in shown
     assert [line.split() for line in shown.splitlines() if line.split()[0] in "ab"] == [
         ["a", "1", "1", "0", "0"],
