@@ -171,10 +171,8 @@ def test_changes_of_spec_and_inputs_are_listed_by_key(tmp_path: Path, capsys: py
     assert main(["diff", old, new]) == 0
     shown = capsys.readouterr().out
     assert "spec seed: 0 -> 5\n" in shown
-    assert (
-        """source b: none -> {"filter": "text != 'x'", "filter_rules": FILTER_RULES, "kind": "jsonl", "text": "text"}\n"""
-        in shown
-    )
+    shown_source = json.dumps({"filter": "text != 'x'", "filter_rules": FILTER_RULES, "kind": "jsonl", "text": "text"})
+    assert f"source b: none -> {shown_source}\n" in shown
     assert "1 input added: b: b.jsonl\n1 input changed: a: a.jsonl\n" in shown
     assert [line.split() for line in shown.splitlines() if line.split()[0] in "ab"] == [
         ["a", "1", "1", "0", "0"],
