@@ -106,7 +106,7 @@ def resolve(reference: Reference) -> tuple[Store, Manifest]:
 def find_version(reference: Reference) -> tuple[Store, str]:
     """Return the dataset's store and the version that `reference` names, which may be missing.
 
-    A name that is no tag is the beginning of a version, of at least 4 digits.
+    A name without a tag is taken as the beginning of a version, of at least 4 digits.
 
     Raises:
         StoreError: the dataset or tag does not exist, or several versions begin so.
