@@ -115,7 +115,7 @@ def measure(num_bytes: int, num_workers: int, folder: Path | None) -> list[Figur
 def _making(seen: Sequence[tuple[str, str, int]]) -> int:
     """Count the requests that read spills, assignment and records of shards, and write shards."""
     made = [f"/data/versions/[0-9a-f]+/{split}/" for split in ("train", "validation", "test")]
-    pattern = re.compile("|".join([r"GET .*\.spill$", "/work/candidates/", *made]))
+    pattern = re.compile("|".join([r"GET .*\.spill$", "/work/builds/", *made]))
     return sum(bool(pattern.search(f"{method} {path}")) for method, path, _ in seen)
 
 

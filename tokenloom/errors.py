@@ -174,8 +174,8 @@ class WorkError(TokenloomError, RuntimeError):
     """A file in the folder work/ of a dataset is missing, damaged or must not be used. A build recreates it by itself.
 
     What to do:
-        Run the build again. If it fails in the same way, check the disk; deleting the dataset's folder work/ loses no
-        version, but the cache of the next build, and the candidates that wait for publication.
+        Run the build again. If it fails in the same way, check the disk; deleting the dataset's folder work/ loses the
+        cache of the next build, and no version.
 
     Args:
         message: what is wrong with which file.

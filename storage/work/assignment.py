@@ -15,7 +15,7 @@ from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.work_files import reading_work_file, write_work_record
 
-CANDIDATES = "work/candidates"
+BUILDS = "work/builds"
 _NAME = "assignment.json"
 
 
@@ -108,19 +108,19 @@ class Assignment:
     encoded: dict[str, EncodedCounts]
 
 
-def candidate_path(version: str, name: str) -> str:
-    """Return the path of the work file `name` of a version that is not published yet."""
-    return f"{CANDIDATES}/{version}/{name}"
+def build_path(version: str, name: str) -> str:
+    """Return the path of the work file `name` of a version's build."""
+    return f"{BUILDS}/{version}/{name}"
 
 
 def write_assignment(store: Store, version: str, assignment: Assignment) -> None:
     """Write the assignment of a version that is being built."""
-    write_work_record(store, candidate_path(version, _NAME), assignment)
+    write_work_record(store, build_path(version, _NAME), assignment)
 
 
 def read_assignment(store: Store, version: str) -> Assignment:
     """Return the assignment of a version that is being built; raises WorkError if it is missing or damaged."""
-    path = candidate_path(version, _NAME)
+    path = build_path(version, _NAME)
     with reading_work_file(store, path):
         return _parse(store.read(path), store.place(path))
 

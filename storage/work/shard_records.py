@@ -9,7 +9,7 @@ from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
 from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
-from tokenloom.storage.work.assignment import candidate_path
+from tokenloom.storage.work.assignment import build_path
 from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 
@@ -65,7 +65,7 @@ class ShardRecord:
 
 def shard_record_path(version: str, name: str) -> str:
     """Return the path of the record of shard `name` ("train/000000") of a version that is being built."""
-    return candidate_path(version, name.replace("/", "-") + ".json")
+    return build_path(version, name.replace("/", "-") + ".json")
 
 
 def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:

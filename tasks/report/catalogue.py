@@ -20,7 +20,6 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.publishing.gates import failed
 from tokenloom.tasks.report.wording import clipped, megabytes, short
 from tokenloom.wording import counted, shown_time
 
@@ -188,24 +187,19 @@ def _cells(version: CatalogueVersion) -> list[str]:
     figures = (
         [f"{manifest.num_documents:,}", f"{manifest.num_tokens:,}", megabytes(manifest.shard_bytes)] if manifest else []
     )
-    checks, is_bad = _checks(build) if manifest else ("damaged: see tokenloom verify", True)
+    checks = _checks(build) if manifest else marked("bad", "damaged: see tokenloom verify")
     return [
         linked(version.name, version.report),
         marked("date", version.at),
         *(figures or [_UNKNOWN] * 3),
         marked("tag", *version.tags),
         clipped(build.by, _TEXT_CHARS) if build else _UNKNOWN,
-        marked("bad", checks) if is_bad else checks,
+        checks,
     ]
 
 
-def _checks(build: BuildRecord | None) -> tuple[str, bool]:
-    """Return what a version's checks found, in words, and whether one failed."""
+def _checks(build: BuildRecord | None) -> str:
+    """Return how many checks a version passed, in words."""
     if build is None:
-        return "not recorded", False
-    if not build.gates:
-        return "none set", False
-    names = [gate.name for gate in failed(build.gates)]
-    if not names:
-        return f"{len(build.gates):,} passed", False
-    return f"{len(names):,} of {len(build.gates):,} failed ({', '.join(names)})", True
+        return "not recorded"
+    return f"{len(build.gates):,} passed" if build.gates else "none set"

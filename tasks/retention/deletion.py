@@ -20,7 +20,7 @@ from tokenloom.storage.versions.retirement import (
     change_state,
     newest_retirement,
 )
-from tokenloom.storage.work.assignment import CANDIDATES
+from tokenloom.storage.work.assignment import BUILDS
 from tokenloom.tasks.retention.survey import VersionStatus, users_of, version_files
 
 _LAST_SECONDS = CLAIM_SECONDS / 2  # of a claim: others may continue after all of CLAIM_SECONDS
@@ -83,7 +83,7 @@ def delete_version(store: Store, status: VersionStatus, now: float) -> int:
         claim.check()
         store.remove_files(paths[start : start + FILES_AT_ONCE])
     claim.check()
-    for folder in (version_path(status.version), f"{CANDIDATES}/{status.version}"):
+    for folder in (version_path(status.version), f"{BUILDS}/{status.version}"):
         store.remove_empty_folders(folder)
     change_unless_used(store, status.version, claim.number, DELETED, "gc")
     return sum(file.num_bytes for file in files.values())

@@ -10,7 +10,7 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.stores.store import TMP, Store, StoredFile
 from tokenloom.storage.versions.leases import BUILD, all_leases
 from tokenloom.storage.versions.published import REPORTS
-from tokenloom.storage.work.assignment import CANDIDATES, read_assignment
+from tokenloom.storage.work.assignment import BUILDS, read_assignment
 from tokenloom.storage.work.spill import FOLDER as SPILLS
 from tokenloom.tasks.retention.policy import DAY, Policy
 
@@ -67,7 +67,7 @@ def _spill_name(path: str) -> str:
 
 
 def _spills_of(store: Store, versions: Collection[str]) -> Iterator[str]:
-    for version in sorted(set(store.names(CANDIDATES)).intersection(versions)):
+    for version in sorted(set(store.names(BUILDS)).intersection(versions)):
         try:
             assignment = read_assignment(store, version)
         except WorkError:  # missing or damaged: the next build makes it again, and its spills

@@ -11,7 +11,7 @@ from tokenloom.storage.versions import retirement, tags
 from tokenloom.storage.versions.leases import HeldLease, held_leases
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.retirement import RetirementEntry, newest_retirement, retirement_log
-from tokenloom.storage.work.assignment import CANDIDATES
+from tokenloom.storage.work.assignment import BUILDS
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def survey(store: Store, now: float) -> list[VersionStatus]:
         StoreError: the store can't be read.
     """
     users, tags_of = users_of(store, now)
-    names = {*store.names("versions"), *store.names(CANDIDATES)}
+    names = {*store.names("versions"), *store.names(BUILDS)}
     found = (
         _status(store, version, tuple(tags_of.get(version, ())), tuple(users.get(version, ())))
         for version in sorted(filter(VERSION_PATTERN.match, names))
@@ -101,4 +101,4 @@ def _touched(store: Store, version: str) -> float | None:
 
 def version_files(store: Store, version: str) -> dict[str, StoredFile]:
     """Return all files that belong to a version, by path: its own, and the records of its build."""
-    return store.files_below(version_path(version)) | store.files_below(f"{CANDIDATES}/{version}")
+    return store.files_below(version_path(version)) | store.files_below(f"{BUILDS}/{version}")

@@ -15,7 +15,7 @@ from tokenloom.tasks.retention.survey import VersionStatus
 _PARTS = {
     "versions": "versions",
     "work/spills": "spills",
-    "work/candidates": "candidates",
+    "work/builds": "candidates",
     "work/tmp": "temporaries",
     "reports": "reports",
 }

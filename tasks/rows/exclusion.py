@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenloom.chat.conversation import content_hashes
 from tokenloom.errors import BadConversation, FormatError, InputError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.assignment import candidate_path
+from tokenloom.storage.work.assignment import build_path
 from tokenloom.storage.work.work_files import reading_work_file
 from tokenloom.tasks.rows.forms import conversation_text
 from tokenloom.tasks.sources.files.compressed import open_decompressed
@@ -80,12 +80,12 @@ def _content_of(line: str) -> bytes:
 def write_exclusions(store: Store, version: str, excluded: NDArray[np.uint64]) -> None:
     """Write the excluded contents where the shuffle of a version finds them."""
     data = np.ascontiguousarray(excluded, "<u8").tobytes()
-    store.replace(candidate_path(version, _NAME), data + xxhash.xxh3_128_digest(data), durable=False)
+    store.replace(build_path(version, _NAME), data + xxhash.xxh3_128_digest(data), durable=False)
 
 
 def load_exclusions(store: Store, version: str) -> NDArray[np.uint64]:
     """Return the excluded contents of a version that is being built; raises WorkError if they are damaged."""
-    path = candidate_path(version, _NAME)
+    path = build_path(version, _NAME)
     with reading_work_file(store, path):
         return _parse(store.read(path))
 

@@ -86,7 +86,7 @@ class Scenario:
         gone = {"candidate": paths[-1:], "killed collector": paths[-1:] + paths[:1], "deleted": paths}
         self.store.remove_files(gone.get(self.state, []))
         if self.state == "deleted":
-            self.store.remove_files(list(self.store.files_below(f"work/candidates/{self.used}")))
+            self.store.remove_files(list(self.store.files_below(f"work/builds/{self.used}")))
         self.store.clock += 3 * 3600
 
     def _user(self, name: str) -> Actor:

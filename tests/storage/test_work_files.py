@@ -20,7 +20,7 @@ from tokenloom.storage.work.assignment import (
     ShardRange,
     SpillEntry,
     SplitTotals,
-    candidate_path,
+    build_path,
     read_assignment,
     write_assignment,
 )
@@ -138,7 +138,7 @@ def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     write_assignment(store, VERSION, ASSIGNMENT)
     write_partition(store)
     write_shard(store)
-    paths = [candidate_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
+    paths = [build_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
     for path in [*paths, shard_record_path(VERSION, "train/000000")]:
         store.replace(path, DAMAGES[damage](store.read(path)))
     with pytest.raises(WorkError, match=re.escape(f"{store.place(paths[0])}: the file is damaged: ")):

@@ -108,8 +108,8 @@ def test_damaged_records_of_a_killed_build_are_rewritten(tmp_path: Path, damage:
     version = build(spec).version
     expected = listed_files(spec, version)
     store = local_store(spec.store, spec.dataset)
-    for name in store.names(f"work/candidates/{version}"):
-        store.local(f"work/candidates/{version}/{name}").write_bytes(damage)
+    for name in store.names(f"work/builds/{version}"):
+        store.local(f"work/builds/{version}/{name}").write_bytes(damage)
     store.local(f"versions/{version}/manifest.json").unlink()
     assert build(spec).published
     assert listed_files(spec, version) == expected

@@ -230,7 +230,7 @@ def test_folders_disappear_from_a_local_store(files: dict[str, bytes], tmp_path:
     collect(store, RUTHLESS)
     assert collect(store, RUTHLESS).deleted == [other]
     assert store.names("versions") == [latest]
-    assert store.names("work/candidates") == [latest]
+    assert store.names("work/builds") == [latest]
 
 
 def test_a_version_that_is_a_link_out_of_the_store_stays_usable(files: dict[str, bytes], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.publishing.gates import failed, gate_line
 from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.wording import counted, counted_rows, described_tokenizer, percent
 
@@ -47,8 +46,6 @@ def run(reference: str, out: Output) -> JsonResult:
     ]
     out.line()
     out.table(["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
-    for gate in failed(facts.recorded_gates):
-        out.line(gate_line(gate))
     for warning in facts.warnings:
         out.line(f"warning: {warning}")
     out.line(facts.file_check)
