@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from tokenloom.errors import BadRow, DistrustedEncoder, StoreError, WorkError
+from tokenloom.errors import BadRow, EncoderMismatch, StoreError, WorkError
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.flows.version_report import import_for_reports, with_report
 from tokenloom.spec.build_spec import BuildSpec
@@ -16,7 +16,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
 from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.encoding.bad_files import explained
-from tokenloom.tasks.encoding.encoders import distrusting
+from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.estimate import (
@@ -115,6 +115,8 @@ def _build(
         try:
             plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded, lease)
             return with_report(plan, finish_build(plan, start, published, encoded), run_each)
+        except EncoderMismatch as error:
+            raise rejected(plan.store, error) from error
         except WorkError as error:
             repairs[error.spill_name] += 1
             if repairs[error.spill_name] > MAX_REPAIRS:
@@ -125,9 +127,6 @@ def _build(
 
 def _repair(plan: BuildPlan, error: WorkError) -> None:
     """Report a work file that is missing or damaged; the next round of steps recreates it."""
-    if isinstance(error, DistrustedEncoder):
-        progress.report(progress.Message(f"{error}; {plan.known.backend} encodes it again"))
-        return
     step = "the partition is encoded again" if error.spill_name else "the file is recreated"
     progress.report(progress.Message(f"{error}; {step}"))
     if error.spill_name:
@@ -202,8 +201,7 @@ def _encode_and_publish(
         shards = shuffle_batches(plan, assignment, num_workers)
         steps = ("shuffle", shuffle_shard, shards), ("check", check_partition, checks)
         records, encoded_again = run_batches_together(run_each, *steps)
-        with distrusting(plan.store, assignment.encoders, plan.tokenizer.fingerprint):
-            num_checked = compare_with_shards(plan, records, encoded_again)
+        num_checked = compare_with_shards(plan, records, encoded_again)
     _report_messages(coverage_warnings(num_checked, sum(record.documents for record in records)))
     with _step("validate", seconds):
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry
-from tokenloom.tasks.encoding.encoders import EncodingRules
+from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules
 from tokenloom.tasks.encoding.tokenization import TokenizeJob
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
@@ -74,7 +74,7 @@ def tokenize_job(plan: BuildPlan, partition: Partition) -> TokenizeJob:
 
 def encoding_rules(plan: BuildPlan) -> EncodingRules:
     """Return how a build may encode."""
-    return EncodingRules(plan.version, plan.choice.proof, this_machine(), plan.distrusted, Check(sample_share(plan)))
+    return EncodingRules(plan.version, plan.choice.proof, this_machine(), Check(sample_share(plan)))
 
 
 def sample_share(plan: BuildPlan) -> float:
@@ -149,8 +149,13 @@ def check_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> 
     return batch_jobs(jobs, num_workers, _CHECK_DOCUMENTS, MAX_SMALL_TASKS)
 
 
-def _check_rules(plan: BuildPlan) -> EncodingRules:
-    """Return how the check encodes: without the reference if a full sample of this build's text was compared before."""
+def _check_rules(plan: BuildPlan, assignment: Assignment) -> EncodingRules:
+    """Return how the check encodes: as the build did, since the reference might take as long as the rest of the build.
+
+    The reference encodes some of it too, unless it has encoded a full sample of this build's text before.
+    """
+    if not assignment.encoders:
+        return ONLY_REFERENCE
     has_sample = plan.missing_bytes >= _SAMPLE_BYTES
     return replace(encoding_rules(plan), check=NO_CHECK if has_sample else FIRST_TEXTS)
 
@@ -165,8 +170,7 @@ def _check_job(
         definition=plan.definition,
         tokenizer_fingerprint=plan.tokenizer.fingerprint,
         transform=plan.spec.documents.transform.function if plan.spec.documents.transform else None,
-        rules=_check_rules(plan),
-        encoders=frozenset(assignment.encoders),
+        rules=_check_rules(plan, assignment),
         progress_tokens=progress_tokens,
         near_bytes=near_bytes,
         chat=plan.chat_of(plan.inputs[spills[0].input_index]),

@@ -11,9 +11,7 @@
     │   └── VersionDeleted              `tokenloom gc` has deleted the version, or is deleting it
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
     ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build recreates it, at most twice
-    │   └── DistrustedEncoder           it holds ids of a fast encoder that must not be used any more
     ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
-    │   ├── ReencodingMismatch          documents that were encoded again have other ids
     │   └── GateFailed                  a check of the spec failed
     └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
 
@@ -131,11 +129,23 @@ class TokenizerError(TokenloomError, ValueError):
 
 
 class EncoderMismatch(TokenizerError):
-    """A fast encoder gave other ids than the tokenizer's library, or failed. A build then uses the library instead.
+    """A fast encoder gave other ids than the tokenizer's library, or failed. Nothing was published.
 
     What to do:
-        Nothing in a build. If it is raised nevertheless, set `backend: reference` in the `tokenizer` block.
+        Set `backend: reference` in the `tokenizer` block and build again. Verify the versions that the message lists
+        with `tokenloom verify --deep`, and report the message.
+
+    Args:
+        message: what differs.
+        encoders: names and versions of the fast encoders that may have given the ids.
     """
+
+    def __init__(self, message: str, encoders: tuple[str, ...]) -> None:
+        super().__init__(message, encoders)
+        self.encoders = encoders
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class StoreError(TokenloomError, OSError):
@@ -190,14 +200,6 @@ class WorkError(TokenloomError, RuntimeError):
         return str(self.args[0])
 
 
-class DistrustedEncoder(WorkError):
-    """Files in work/ hold ids of a fast encoder that gave wrong ids. A build encodes their documents again by itself.
-
-    What to do:
-        Run the build again.
-    """
-
-
 class CheckError(TokenloomError, RuntimeError):
     """A check before publication failed, so nothing was published.
 
@@ -206,26 +208,6 @@ class CheckError(TokenloomError, RuntimeError):
     """
 
     exit_code = 3
-
-
-class ReencodingMismatch(CheckError):
-    """Documents that were encoded again have other ids than their shard, although no fast encoder is to blame.
-
-    What to do:
-        Build again. If it happens again, report it with the build.json of a version from the same spec: the library of
-        the tokenizer gave two results for one text.
-
-    Args:
-        found: what differs where.
-        next_step: what to do, if no fast encoder is to blame.
-    """
-
-    def __init__(self, found: str, next_step: str) -> None:
-        super().__init__(found, next_step)
-        self.found = found
-
-    def __str__(self) -> str:
-        return "; ".join(self.args)
 
 
 class GateFailed(CheckError):

@@ -5,7 +5,7 @@ Written after the spills, so a build that finds a record and all that it lists n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tokenloom.storage.formats.statistics import ChatCounts
@@ -92,6 +92,18 @@ def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str
     names = {path: name for name in spill_names if (path := partition_record_path(name)) in lengths}
     found = find_work_records(store, list(names), PartitionRecord)
     return {names[path]: record for path, record in found.items() if _is_complete(names[path], record, lengths)}
+
+
+def remove_spills_of(store: Store, encoders: Collection[str]) -> int:
+    """Delete the spills that fast encoders, by name and version, encoded; return how many partitions' they were."""
+    names = [name.removesuffix(".json") for name in store.lengths(FOLDER) if name.endswith(".json")]
+    found = find_work_records(store, list(map(partition_record_path, names)), PartitionRecord)
+    records = {name: found.get(partition_record_path(name)) for name in names}
+    removed = {name: record for name, record in records.items() if record and record.encoder in encoders}
+    for name, record in removed.items():
+        store.remove(partition_record_path(name))  # first: without it no build uses the others
+        store.remove_files(list(_files(name, record)))
+    return len(removed)
 
 
 def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:

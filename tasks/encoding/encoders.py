@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from tokenloom.errors import DistrustedEncoder, EncoderMismatch, ReencodingMismatch
+from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.distrust import distrust
+from tokenloom.storage.versions.published import find_build_record, published_versions
+from tokenloom.storage.work.partition_records import remove_spills_of
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer, preload_tokenizer
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import has_lost_worker
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, backend_of
 from tokenloom.tokenizers.fast.encoder import FastEncoder
@@ -25,6 +24,9 @@ from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, SAMPLE, Check, FastTokenizer
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 from tokenloom.tokenizers.identity import identity_of
+from tokenloom.wording import counted
+
+_REPORT_AT = "https://github.com/tokenloom/tokenloom/issues"
 
 
 @dataclass(frozen=True)
@@ -35,57 +37,29 @@ class EncodingRules:
         version: the build's, because each build compares texts of its own.
         proof: of the fast encoder that it uses; None if the reference encodes.
         machine: where the encoder was checked, see this_machine. A worker elsewhere checks it first.
-        distrusted: names and versions of fast encoders that must not be used.
         check: which texts the reference encodes too.
     """
 
     version: str = ""
     proof: Proof | None = None
     machine: str = ""
-    distrusted: frozenset[str] = frozenset()
     check: Check = SAMPLE
 
 
 ONLY_REFERENCE = EncodingRules()
 
 
-@contextmanager
-def encoding(store: Store, definition: dict[str, Any], fingerprint: str, rules: EncodingRules) -> Iterator[Tokenizer]:
-    """Yield what encodes the documents of a partition in the block; all that it may be give the same ids.
+def encoding_tokenizer(definition: Mapping[str, Any], fingerprint: str, rules: EncodingRules) -> Tokenizer:
+    """Return the tokenizer of a build: with its fast encoder, or the reference; both give the same ids.
 
     Args:
-        store: the dataset's store, where an encoder that gives other ids is marked as distrusted.
         definition: see load_tokenizer.
         fingerprint: of the tokenizer that the job was made for.
         rules: how the build encodes.
 
-    Raises:
-        TokenizerError: as load_job_tokenizer.
-        DistrustedEncoder: the block found that the encoder gives other ids.
+    Raises TokenizerError as load_job_tokenizer.
     """
-    tokenizer = _tokenizer(canonical_json(definition), fingerprint, rules)
-    if not isinstance(tokenizer, FastTokenizer):
-        yield tokenizer
-    elif has_lost_worker():  # perhaps in native code, which may crash or hang
-        instead = f"{tokenizer.backend} encodes what it was given, not {tokenizer.encoder}"
-        _say_once(f"a worker was killed or crashed: {instead}")
-        yield tokenizer.reference
-    else:
-        with distrusting(store, [tokenizer.encoder], fingerprint):
-            yield tokenizer
-
-
-def encoding_again(tokenizer: Tokenizer, encoders: Collection[str]) -> Tokenizer:
-    """Return what encodes documents of a build for a second time, to check them: the encoder that the build has used.
-
-    Args:
-        tokenizer: see encoding. A fast one gives the reference only the texts of its check, since that library might
-            take as long for all of them as the rest of the build.
-        encoders: the fast encoders that encoded some of the build.
-    """
-    if isinstance(tokenizer, FastTokenizer) and tokenizer.encoder not in encoders:
-        return tokenizer.reference
-    return tokenizer
+    return _tokenizer(canonical_json(definition), fingerprint, rules)
 
 
 @lru_cache(maxsize=4)
@@ -97,8 +71,6 @@ def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tok
     if proof is None or proof.reference != reference.backend or not _is_checked(plain, proof, rules.machine):
         return reference
     encoder = _fast_encoder(definition, fingerprint)
-    if encoder.library in rules.distrusted:  # that of this machine may be another than that of the plan
-        return reference
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
     return FastTokenizer(reference, encoder, router, rules.check)
 
@@ -155,26 +127,23 @@ def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: Enco
     return _tokenizer(canonical_json(definition), fingerprint, replace(rules, check=NO_CHECK))
 
 
-@contextmanager
-def distrusting(store: Store, encoders: Collection[str], fingerprint: str) -> Iterator[None]:
-    """Mark fast encoders as distrusted if the block finds that ids differ.
+def rejected(store: Store, error: EncoderMismatch) -> EncoderMismatch:
+    """Delete the spills that wrong fast encoders left in work/, also of earlier builds; return the error for the user.
 
     Args:
         store: the dataset's store.
-        encoders: those that encode in the block, or encoded what is compared in it.
-        fingerprint: of the tokenizer.
-
-    Raises:
-        DistrustedEncoder: ids differ, and some are of one of `encoders`.
-        ReencodingMismatch: ids differ, and the reference encoded them all.
+        error: says which ids differ, and the encoders that may have given them.
     """
-    try:
-        yield
-    except (EncoderMismatch, ReencodingMismatch) as error:
-        if not encoders:
-            raise
-        why = error.found if isinstance(error, ReencodingMismatch) else str(error)
-        for encoder in encoders:
-            distrust(store, encoder, fingerprint, why)
-        used = f"{' and '.join(sorted(encoders))} {'is' if len(encoders) == 1 else 'are'}"
-        raise DistrustedEncoder(f"{why}; {used} not used for this dataset from now on") from error
+    num_removed = remove_spills_of(store, error.encoders)
+    records = {version: find_build_record(store, version) for version in published_versions(store)}
+    versions = [version for version, record in records.items() if record and {*error.encoders} & {*record.encoders}]
+    doubtful = (
+        f"it also encoded {', '.join(versions)}: verify them with `tokenloom verify --deep`; " if versions else ""
+    )
+    used = " and ".join(error.encoders)
+    return EncoderMismatch(
+        f"{error}. Nothing was published; {counted(num_removed, 'partition')} that {used} encoded "
+        f"{'was' if num_removed == 1 else 'were'} deleted from {store.place('work')}; {doubtful}set tokenizer: "
+        f"{{backend: reference}} and build again, and please report this message at {_REPORT_AT}",
+        error.encoders,
+    )

@@ -22,7 +22,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder
-from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding
+from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RulesJob, keep_documents
@@ -121,15 +121,15 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         InputError: a row is bad (the message names file and row group or byte), or the file has changed since the build
             was planned.
         TokenizerError: a text can't be encoded, or the tokenizer's files changed since the plan.
-        DistrustedEncoder: the fast encoder gives other ids than the reference.
+        EncoderMismatch: the fast encoder gives other ids than the reference.
         StoreError: a spill can't be written.
     """
     if record := _usable_record(job):
         progress.report(progress.Reused(1, job.part.num_bytes))
         return record
     progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
-    encoder = encoding(job.store, job.definition, job.tokenizer_fingerprint, job.encoding)
-    with encoder as tokenizer, naming_source(job.file.source):
+    tokenizer = encoding_tokenizer(job.definition, job.tokenizer_fingerprint, job.encoding)
+    with naming_source(job.file.source):
         with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
             num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0
             try:
@@ -148,7 +148,7 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
 def _usable_record(job: TokenizeJob) -> PartitionRecord | None:
     """Return the record of the partition if it is complete, and of an encoder that the build may use."""
     record = find_partition_record(job.store, job.spill_name)
-    return record if record and may_use(record.encoder, job.definition, job.encoding.distrusted) else None
+    return record if record and may_use(record.encoder, job.definition) else None
 
 
 def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:

@@ -18,7 +18,6 @@ from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.partition_records import find_partition_records
@@ -81,7 +80,6 @@ class BuildPlan:
     chat: ChatDefinition | None = None
     partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
     cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
-    distrusted: frozenset[str] = frozenset()  # fast encoders that the build must not use
 
     @property
     def limits(self) -> dict[str, float]:
@@ -92,7 +90,7 @@ class BuildPlan:
     def choice(self) -> Choice:
         """What encodes; asking for it may check a fast encoder on this machine, which takes a second or two."""
         may_check = self.missing_bytes >= _MIN_CHECKED_BYTES
-        return choose(self.known, self.definition, self.distrusted, may_check=may_check)
+        return choose(self.known, self.definition, may_check=may_check)
 
     @cached_property
     def missing_bytes(self) -> int:
@@ -211,10 +209,9 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
-    distrusted = distrusted_encoders(plan.store, plan.tokenizer.fingerprint)
     found = find_partition_records(plan.store, (part.spill_name for part in partitions))
-    cached = frozenset(name for name, record in found.items() if may_use(record.encoder, plan.definition, distrusted))
-    return replace(plan, partitions=partitions, cached=cached, distrusted=distrusted)
+    cached = frozenset(name for name, record in found.items() if may_use(record.encoder, plan.definition))
+    return replace(plan, partitions=partitions, cached=cached)
 
 
 def with_tryout_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:

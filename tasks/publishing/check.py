@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.errors import CheckError, ReencodingMismatch, naming_source
+from tokenloom.errors import CheckError, EncoderMismatch, naming_source
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
 from tokenloom.storage.work.shard_records import CheckedDocument, ShardRecord
 from tokenloom.tasks.encoding.documents import document_encoder
-from tokenloom.tasks.encoding.encoders import EncodingRules, encoding, encoding_again
+from tokenloom.tasks.encoding.encoders import EncodingRules, encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
@@ -39,7 +39,7 @@ NEXT_STEP = "nothing was published; please report this, with build.json of a ver
 
 @dataclass(frozen=True)
 class CheckJob:
-    """Documents of a partition to encode again; see encoding for `rules`, and encoding_again for `encoders`.
+    """Documents of a partition to encode again by the rules of the build.
 
     `progress_tokens` is what the job counts in the progress of the shuffle. The rows lie within about `near_bytes` of
     the file. `chat` renders them if they are conversations.
@@ -52,7 +52,6 @@ class CheckJob:
     tokenizer_fingerprint: str
     transform: str | None
     rules: EncodingRules
-    encoders: frozenset[str]
     progress_tokens: int
     near_bytes: int
     chat: ChatDefinition | None = None
@@ -72,16 +71,14 @@ def check_partition(job: CheckJob) -> PartitionCheck:
     Raises:
         CheckError: a row no longer exists.
         WorkError: a spill is missing or damaged; its partition must be encoded again.
-        DistrustedEncoder: a fast encoder gives other ids than the reference.
+        EncoderMismatch: a fast encoder gives other ids than the reference.
     """
     rows = _find_rows(job)
     documents: list[EncodedAgain] = []
     if rows:
-        with (
-            naming_source(job.file.source),
-            encoding(job.store, job.definition, job.tokenizer_fingerprint, job.rules) as tokenizer,
-        ):
-            again = document_encoder(encoding_again(tokenizer, job.encoders), job.chat)
+        tokenizer = encoding_tokenizer(job.definition, job.tokenizer_fingerprint, job.rules)
+        with naming_source(job.file.source):
+            again = document_encoder(tokenizer, job.chat)
             documents = list(encode_again(job.file, rows, job.transform, again, job.near_bytes))
     if num_gone := len(rows) - len(documents):
         check_unchanged(job.file)
@@ -112,15 +109,15 @@ def compare_with_shards(plan: BuildPlan, records: Sequence[ShardRecord], checks:
         checks: of all partitions.
 
     Raises:
-        CheckError: a text differs, or a document was not encoded again.
-        ReencodingMismatch: ids differ.
+        CheckError: a text or ids differ, or a document was not encoded again.
+        EncoderMismatch: ids differ, and a fast encoder may have given some of them.
     """
     again = {(check.input_index, document.row): document for check in checks for document in check.documents}
     num_compared = 0
     for record in records:
         for document in record.checked:
             found = again.get((document.input_index, document.row))
-            _compare(plan, f"shard {record.name} at token {document.start}", document, found)
+            _compare(plan, record, document, found)
             num_compared += 1
     return num_compared
 
@@ -135,7 +132,8 @@ def coverage_warnings(num_compared: int, num_documents: int) -> list[str]:
     ]
 
 
-def _compare(plan: BuildPlan, where: str, document: CheckedDocument, again: EncodedAgain | None) -> None:
+def _compare(plan: BuildPlan, record: ShardRecord, document: CheckedDocument, again: EncodedAgain | None) -> None:
+    where = f"shard {record.name} at token {document.start}"
     if again is None:
         url = plan.inputs[document.input_index].url
         raise CheckError(f"{where}: its row {document.row} of {url} was not encoded again; {NEXT_STEP}")
@@ -145,4 +143,7 @@ def _compare(plan: BuildPlan, where: str, document: CheckedDocument, again: Enco
         raise CheckError(f"{again.place}: its text differs from {where}; {why}")
     if again.ids_hash != document.ids_hash:
         differs = "ids or classes differ" if plan.has_classes else "ids differ"
-        raise ReencodingMismatch(f"{again.place}: encoded again, its {differs} from {where}", NEXT_STEP)
+        found = f"{again.place}: encoded again, its {differs} from {where}"
+        if record.encoders:
+            raise EncoderMismatch(found, record.encoders)
+        raise CheckError(f"{found}; {NEXT_STEP}")

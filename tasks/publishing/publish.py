@@ -28,13 +28,11 @@ from tokenloom.storage.formats.version_files import (
     encode_build,
     encode_inputs,
 )
-from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.distrust import distrusted_encoders, refuse_distrusted
 from tokenloom.storage.versions.published import TOKENIZER, is_published, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records
-from tokenloom.storage.work.shard_records import ShardRecord, shard_record_path
+from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.gates import evaluate_gates, failed, gate_failure
@@ -143,8 +141,7 @@ def publish_version(
 
     Raises:
         GateFailed: a check of the spec failed; what was made stays in work/ for the next build.
-        DistrustedEncoder: another build distrusted a fast encoder meanwhile whose ids the shards hold.
-        WorkError: a build with that encoder has overwritten a shard.
+        WorkError: what a partition left in work/ is gone.
     """
     files = {INPUTS: encode_inputs([_input_entry(file) for file in plan.inputs])}
     files |= {f"{TOKENIZER}{name}": data for name, data in plan.tokenizer_files.items()}
@@ -153,8 +150,6 @@ def publish_version(
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
     record = _build_record(plan, assignment, records, measured, times)
-    refuse_distrusted(plan.store, assignment.encoders, plan.tokenizer.fingerprint)
-    _refuse_overwritten(plan, records)
     facts = VersionFacts(plan.store, manifest, record)
     gates = evaluate_gates(facts, plan.tag, plan.limits)
     record = replace(record, gates=gates)
@@ -168,16 +163,6 @@ def publish_version(
     except FileExistsError:
         return False
     return True
-
-
-def _refuse_overwritten(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
-    """Read all shards again if an encoder is distrusted, and raise WorkError for one that another build overwrote."""
-    if not distrusted_encoders(plan.store, plan.tokenizer.fingerprint):
-        return
-    for record in records:
-        if not is_as_listed(plan.store, plan.version, record.entry()):
-            plan.store.remove(shard_record_path(plan.version, record.name))
-            raise WorkError(f"shard {record.name} of {plan.version}: another build has overwritten it")
 
 
 def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:

@@ -9,7 +9,6 @@ from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.statistics import EncodedCounts, add_chats
 from tokenloom.storage.formats.version_files import EncoderUse
-from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.work.assignment import (
     Assignment,
     RowsRead,
@@ -29,7 +28,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     """Divide the key range, and write the assignment where the shuffle finds it.
 
     Raises:
-        WorkError: a partition has no spills (work/ was deleted while the build ran), or they must not be used.
+        WorkError: a partition has no spills (work/ was deleted while the build ran).
         InputError: the inputs hold no document at all.
     """
     shares = plan.spec.split_shares()
@@ -40,8 +39,6 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         if record is None:
             raise WorkError(f"{plan.store.root}: the spills {partition.spill_name} are missing", partition.spill_name)
         records.append(record)
-    encoders = _encoders(records)
-    refuse_distrusted(plan.store, encoders, plan.tokenizer.fingerprint)
     totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
     check_documents_found(plan, found)
     shards = [
@@ -52,7 +49,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     encoded = _encoded(plan, records)
     sources = plan.spec.source_names()
     spills = list(_spill_entries(plan, records, sources))
-    assignment = Assignment(spills, shards, totals, _rows_read(records), encoders, sources, encoded)
+    assignment = Assignment(spills, shards, totals, _rows_read(records), _encoders(records), sources, encoded)
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)

@@ -28,7 +28,6 @@ from tokenloom.storage.packing.packings import num_samples, sample_key
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import is_as_listed
-from tokenloom.storage.versions.distrust import refuse_distrusted
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
 from tokenloom.storage.work.shard_records import (
@@ -73,12 +72,10 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
-        DistrustedEncoder: a fast encoder that encoded some spills was distrusted meanwhile.
         StoreError: the shard can't be written.
     """
     assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
-    refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
     finder = CheckedRowFinder([entry.checked for entry in assignment.spills])
     if record := _finished_shard(job, shard, assignment.encoders, finder.digest):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
@@ -136,8 +133,6 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, fin
             start_sync()
         written, mask_blocks = tokens.finish(), mask.finish() if mask else None
         measured.read_checked(token_file.name, mask_file)
-        # Once more, before the files get their names.
-        refuse_distrusted(job.store, assignment.encoders, str(job.info["tokenizer_fingerprint"]))
     assert tokens.blocks is not None and table.written is not None  # the files are complete
     blocks = encode_blocks(replace(tokens.blocks, mask=mask_blocks))
     store.replace(path + BLOCKS, blocks)

@@ -37,7 +37,6 @@ from tokenloom.storage.verification.version_checks import (
     unlisted_files,
 )
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
 from tokenloom.storage.versions.retirement import refuse_deleted
@@ -45,7 +44,6 @@ from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, max_hash_of
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.verification.sampling import ChosenDocument, choose_documents
-from tokenloom.wording import counted
 
 _REPORT_BYTES = 2**25
 
@@ -230,19 +228,12 @@ def open_version(reference: str) -> OpenedVersion:
 
 
 def _doubts(store: Store, manifest: Manifest) -> list[str]:
-    """Return a warning for each fast encoder of the version that a later build found to give other ids."""
-    distrusted = distrusted_encoders(store, manifest.tokenizer.fingerprint)
-    build = find_build_record(store, manifest.version)
-    used = build.encoders if build else {}
+    """Return a warning for a damaged build.json; no token depends on it."""
     path = version_path(manifest.version, BUILD)
-    unread = (
+    if find_build_record(store, manifest.version) is not None or not store.exists(path):
+        return []
+    return [
         f"{path}: damaged, so it is unknown how the version was built; no token depends on it: restore or delete it"
-    )
-    return [unread] * (build is None and store.exists(path)) + [
-        f"{encoder} encoded {counted(use.partitions, 'partition')}, and gave wrong ids in another build: see "
-        "distrusted/. To be sure, delete the manifest.json of this version and build again from the same inputs"
-        for encoder, use in sorted(used.items())
-        if encoder in distrusted
     ]
 
 

@@ -1,4 +1,4 @@
-"""Builds with a fast encoder have the bytes of builds without; a wrong one is found, marked and no longer used."""
+"""Builds with a fast encoder have the bytes of builds without; a wrong one ends the build."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from tests.builders.observing import messages_of_builds
 from tests.counts import full_only
 from tests.tokenloom.test_fast_encoders import changed, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepiece
-from tokenloom.errors import WorkerLost
-from tokenloom.flows.direct import build_directly, verify_directly
+from tokenloom.errors import EncoderMismatch, WorkerLost
+from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.distrust import distrust
 from tokenloom.tasks.encoding import encoders
 from tokenloom.tasks.publishing.outcome import encoding_line
 from tokenloom.tasks.publishing.publish import BuildResult
@@ -76,11 +74,6 @@ class Builds:
         self.build(self.spec("slow", "reference"))
         assert self.shards(store) == self.shards("slow")
 
-    def distrust(self) -> None:
-        """Mark the encoder in the store `fast`, as another build does."""
-        store = LocalStore(str(self.folder / "fast" / "data"))
-        distrust(store, self.encoder.library, self.reference.fingerprint, "found elsewhere")
-
     def build_unchecked(self, store: str, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
         """Build with an encoder that is wrong unnoticed, and be killed before the check."""
         with monkeypatch.context() as patch:
@@ -95,8 +88,15 @@ class Builds:
         (path,) = (self.folder / store).rglob("versions/*/build.json")
         return dict(json.loads(path.read_bytes())["encoders"])
 
-    def marks(self, store: str) -> list[Path]:
-        return list((self.folder / store).rglob("distrusted/*"))
+    def assert_rejected(self, store: str, match: str) -> str:
+        """Build into a store, which the encoder's wrong ids must end; return the message."""
+        with pytest.raises(EncoderMismatch, match=match) as raised:
+            self.build(self.spec(store))
+        assert raised.value.encoders == (self.encoder.library,)
+        return str(raised.value)
+
+    def spills(self, store: str) -> list[str]:
+        return sorted(path.name for path in (self.folder / store).glob("data/work/spills/*"))
 
 
 @pytest.fixture(autouse=True)
@@ -152,52 +152,48 @@ def test_each_build_of_a_process_compares_a_sample_of_its_own(builds: Builds) ->
 
 
 @pytest.mark.parametrize("wrong_text", ["text 31: lorem ipsum, it's naïve", "text 2980: lorem ipsum, it's naïve"])
-def test_a_wrong_id_in_the_sample_is_found_and_the_reference_takes_over(
+def test_a_wrong_id_in_the_sample_ends_the_build(
     wrong_text: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    builds.build(builds.spec("fast", "reference", seed=2))
+    of_reference = builds.spills("fast")
     break_encoder(monkeypatch, builds, lambda text, ids: [*ids[:-1], 9] if text == wrong_text else ids)
-    result = builds.build(builds.spec("fast"))
-    assert result.published
-    builds.assert_same_as_slow("fast")
-    assert builds.used("fast") == {}
-    (mark,) = builds.marks("fast")
-    assert mark.name == f"{builds.encoder.library.replace(' ', '@')}@{builds.reference.fingerprint[:16]}"
-    assert f"{wrong_text!a}\n" in mark.read_text()
-    (message,) = builds.messages
-    assert f"give different ids for {wrong_text!a}" in message
-    assert message.endswith(f"not used for this dataset from now on; {builds.reference.backend} encodes it again")
+    with monkeypatch.context() as patch:  # an earlier build did not notice
+        patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+        earlier = builds.build(builds.spec("fast", seed=1)).version
+    before = builds.shards("fast")
+    message = builds.assert_rejected("fast", "give different ids for ")
+    assert f"{builds.encoder.library} and {builds.reference.backend} give different ids for {wrong_text!a}" in message
+    assert builds.shards("fast") == before
+    assert builds.spills("fast") == of_reference
+    assert f"it also encoded {earlier}: verify them with `tokenloom verify --deep`" in message
+    assert "set tokenizer: {backend: reference} and build again, and please report this message at https://" in message
+    assert builds.build(builds.spec("fast", "reference")).num_encoded == 3
 
 
 def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def is_wrong(text: str, ids: list[int]) -> list[int]:
+        return ids[::-1] if text.startswith("text 1") else ids
+
     monkeypatch.setattr("tokenloom.tasks.jobs.sample_share", lambda plan: 0)
-    break_encoder(monkeypatch, builds, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
-    assert builds.build(builds.spec("fast")).published
+    break_encoder(monkeypatch, builds, is_wrong)
+    assert "3 partitions that" in builds.assert_rejected("fast", 'give different ids for "text 1')
+    builds.build_unchecked("fast", monkeypatch, is_wrong)
+    monkeypatch.undo()
+    assert "it also encoded" not in builds.assert_rejected("fast", "encoded again, its ids differ from shard train/")
+    assert (builds.spills("fast"), list(builds.folder.rglob("fast/**/manifest.json"))) == ([], [])
+    assert builds.build(builds.spec("fast", "reference")).published
     builds.assert_same_as_slow("fast")
-    assert len(builds.marks("fast")) == 1
-    assert 'give different ids for "text 1' in builds.messages[0]
-
-
-def test_shards_of_an_encoder_that_was_distrusted_later_are_written_again(
-    builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A build is killed after its shuffle, another one distrusts the encoder, and the first is run again."""
-    builds.build_unchecked("fast", monkeypatch, lambda text, ids: ids[::-1] if text.startswith("text 1") else ids)
-    builds.distrust()
-    assert builds.build(builds.spec("fast")).published
-    builds.assert_same_as_slow("fast")
-    assert builds.used("fast") == {}
 
 
 @pytest.mark.parametrize("way", ["crash", "hang"])
-def test_an_encoder_that_never_returns_is_replaced(way: str, builds: Builds) -> None:
+def test_an_encoder_that_never_returns_ends_the_build(way: str, builds: Builds) -> None:
     transform = {"function": f"tests.builders.wrong_encoders:{way}", "version": "1"}
-    result = builds.build(builds.spec("fast", documents={"transform": transform}), 1)
-    assert result.published
-    builds.assert_same_as_slow("fast")
-    assert builds.used("fast") == {}
-    assert [text for text in builds.messages if text.startswith("a worker was killed or crashed: ")]
+    with pytest.raises(WorkerLost, match="hung in native code" if way == "hang" else "killed"):
+        builds.build(builds.spec("fast", documents={"transform": transform}), 1)
+    assert builds.shards("fast") == {}
 
 
 def test_an_encoder_that_leaks_memory_ends_the_build(builds: Builds) -> None:
@@ -205,66 +201,6 @@ def test_an_encoder_that_leaks_memory_ends_the_build(builds: Builds) -> None:
     with pytest.raises(WorkerLost, match="ran out of memory while encoding"):
         builds.build(builds.spec("fast", documents={"transform": transform}), 1)
     assert builds.shards("fast") == {}
-
-
-def test_spills_of_an_encoder_that_another_build_distrusts_are_encoded_again(builds: Builds) -> None:
-    builds.build(builds.spec("fast"))
-    builds.distrust()
-    changed_spec = builds.spec("fast", seed=7)
-    again = builds.build(changed_spec.model_copy(update={"seed": 0, "shard_tokens": 10_000}))
-    assert again.num_encoded == again.num_partitions == 3
-    version = again.version
-    assert json.loads((builds.folder / f"fast/data/versions/{version}/build.json").read_bytes())["encoders"] == {}
-
-
-@pytest.mark.parametrize("step", ["assign_shards", "publish_version"])
-def test_a_mark_that_appears_during_a_build_stops_it_before_it_publishes(
-    step: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenloom.flows import build_steps
-
-    original = getattr(build_steps, step)
-
-    def distrust_first(plan: Any, *arguments: Any) -> Any:
-        distrust(plan.store, builds.encoder.library, plan.tokenizer.fingerprint, "another build found it")
-        return original(plan, *arguments)
-
-    monkeypatch.setattr(build_steps, step, distrust_first)
-    assert builds.build(builds.spec("fast")).published
-    assert builds.used("fast") == {}
-    assert "was distrusted while this build used it" in builds.messages[0]
-    builds.assert_same_as_slow("fast")
-
-
-def test_a_shard_that_a_build_with_a_distrusted_encoder_overwrote_is_written_again(
-    builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenloom.flows import build_steps
-
-    original = getattr(build_steps, "publish_version")  # noqa: B009  (imported there)
-    overwritten: list[int] = []
-
-    def overwrite_first(plan: Any, *arguments: Any) -> Any:
-        if not overwritten:
-            (path,) = (builds.folder / "fast").rglob("train/000000.tok")
-            overwritten.append(path.write_bytes(bytes(path.stat().st_size)))
-        return original(plan, *arguments)
-
-    monkeypatch.setattr(build_steps, "publish_version", overwrite_first)
-    builds.distrust()
-    assert builds.build(builds.spec("fast")).published
-    assert f"{builds.encoder.library} is distrusted: see the folder distrusted/" in builds.messages[0]
-    assert "another build has overwritten it" in builds.messages[1]
-    builds.assert_same_as_slow("fast")
-
-
-def test_verify_names_a_version_that_a_later_mark_casts_doubt_on(builds: Builds) -> None:
-    builds.build(builds.spec("fast"))
-    reference = str(builds.folder / "fast" / "data")
-    assert verify_directly(reference, False, None, 0)["warnings"] == []
-    builds.distrust()
-    (warning,) = verify_directly(reference, False, None, 0)["warnings"]
-    assert warning.startswith(f"{builds.encoder.library} encoded 3 partitions, and gave wrong ids in another build")
 
 
 def test_the_reference_reuses_nothing_that_a_fast_encoder_left(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,10 +286,7 @@ def test_what_passes_a_check_and_is_false_is_found_in_the_sample(
         merges.remove(next(pair for pair in merges if "".join(pair) == "\u0120ipsum"))
     wrong = make_encoder(loaded(json.dumps(content).encode()))
     monkeypatch.setattr(gigatoken_library, "make_encoder", lambda tokenizer: wrong)
-    assert builds.build(builds.spec("fast")).published
-    assert "give different ids for " in builds.messages[0]
-    assert (builds.used("fast"), len(builds.marks("fast"))) == ({}, 1)
-    builds.assert_same_as_slow("fast")
+    builds.assert_rejected("fast", "give different ids for ")
 
 
 def test_a_build_without_a_proof_says_in_one_line_what_encodes(tmp_path: Path) -> None:
@@ -422,14 +355,6 @@ def test_a_worker_on_another_machine_checks_the_encoder_itself(
     builds.build(builds.spec("other"))
     assert builds.used("other") == {}
     assert builds.messages == [f"{builds.encoder.library} is refused on a machine: it gives other ids"]
-
-
-def test_one_mark_serves_for_all_who_find_it(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    for why in ("first", "second"):
-        distrust(store, "gigatoken 0.10.0", "0123456789abcdef" * 4, why)
-    (mark,) = (tmp_path / "distrusted").iterdir()
-    assert mark.read_text() == "first\n"
 
 
 def test_a_small_build_checks_no_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

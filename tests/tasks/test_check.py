@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,10 @@ from numpy.typing import NDArray
 
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, build_record, lines_spec, local_store, make_spec, write_jsonl, write_parquet
-from tokenloom.errors import CheckError, DistrustedEncoder, EncoderMismatch, ReencodingMismatch
+from tokenloom.errors import CheckError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.keys import KEY_SPACE
-from tokenloom.storage.versions.distrust import distrusted_encoders
 from tokenloom.storage.work.assignment import CheckedRows
 from tokenloom.storage.work.partition_records import (
     CheckWindow,
@@ -29,17 +27,11 @@ from tokenloom.storage.work.partition_records import (
     QuarantineSummary,
 )
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillCounts
-from tokenloom.tasks.encoding import encoders
 from tokenloom.tasks.publishing import check
-from tokenloom.tasks.publishing.check import check_partition
 from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, CheckedRowFinder, WindowChooser, choose_rows
 from tokenloom.tasks.running.steps import Call, RunEach, StepJobs
 from tokenloom.tasks.sources import Rows, parquet
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
-from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.encoder import FastEncoder
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 
 def num_checked(spec: BuildSpec, version: str) -> int:
@@ -206,7 +198,7 @@ def test_a_mask_that_lost_the_classes_of_its_conversations_stops_the_build(
         message = (
             "shard train/000000: tokens of texts, and those with this role in its mask: [0-9,]+ and [0-9,]+ differ"
         )
-    with pytest.raises((CheckError, ReencodingMismatch), match=message):
+    with pytest.raises(CheckError, match=message):
         build(spec)
     assert list(local_store(spec.store, spec.dataset).names("tags")) == []
 
@@ -225,32 +217,3 @@ def test_steps_that_do_not_need_each_other_share_the_workers() -> None:
     shuffle: StepJobs = ("shuffle", str, [("a", 1), ("b", 2)])
     assert run_each.run_together(shuffle, ("nothing", str, []), ("check", abs, [("c", -3)])) == [["1", "2"], [], [3]]
     assert submitted == [[("shuffle", "a"), ("shuffle", "b"), ("check", "c")]]
-
-
-def test_a_job_that_finds_other_ids_distrusts_the_encoder_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another error than a WorkError would end the workers, and the build could not repair anything."""
-    spec = lines_spec(tmp_path, ["one", "two"])
-    jobs: list[check.CheckJob] = []
-
-    def keep(job: check.CheckJob) -> check.PartitionCheck:
-        jobs.append(job)
-        return check_partition(job)
-
-    monkeypatch.setattr("tokenloom.flows.build_steps.check_partition", keep)
-    build(spec)
-
-    def differ(*arguments: Any) -> NoReturn:
-        raise EncoderMismatch("fast 1.0 and byte give different ids for 'one'")
-
-    def with_fast(definition: bytes, fingerprint: str, rules: encoders.EncodingRules) -> FastTokenizer:
-        encoder = FastEncoder("fast 1.0", lambda texts: [], [], [], 0)
-        return FastTokenizer(load_tokenizer({"kind": "byte"}), encoder, Router([], []))
-
-    monkeypatch.setattr(encoders, "_tokenizer", with_fast)
-    monkeypatch.setattr(check, "encode_again", differ)
-    with pytest.raises(DistrustedEncoder, match=r"fast 1\.0 is not used for this dataset from now on"):
-        check_partition(replace(jobs[0], encoders=frozenset(["fast 1.0", "other 2.0"])))
-    store = local_store(spec.store, spec.dataset)
-    assert distrusted_encoders(store, jobs[0].tokenizer_fingerprint) == {"fast 1.0"}

@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -298,9 +298,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def chosen(reference: Reference, backend: str = "auto", distrusted: Collection[str] = ()) -> Choice:
+def chosen(reference: Reference, backend: str = "auto") -> Choice:
     """Return what encodes."""
-    return choose(identity_of(reference), {"kind": reference.kind, "backend": backend}, distrusted)
+    return choose(identity_of(reference), {"kind": reference.kind, "backend": backend})
 
 
 @pytest.mark.usefixtures("cache")
@@ -311,8 +311,6 @@ def test_only_an_encoder_that_is_proven_and_checked_is_chosen(reference: Referen
     proof = trust(reference)
     assert (chosen(reference).encoder, chosen(reference).proof) == (encoder.library, proof)
     assert chosen(reference, REFERENCE).reason == "the spec asks for the reference library"
-    assert chosen(reference, "auto", {encoder.library}).encoder is None
-    assert str(chosen(reference, "auto", {encoder.library}).reason).startswith(f"{encoder.library} is distrusted")
     trust(reference, refused="its check crashed (SIGSEGV)")
     assert (chosen(reference).encoder, chosen(reference).unproven) == (None, None)
     refused = f"{encoder.library} is refused on this machine: its check crashed (SIGSEGV); "

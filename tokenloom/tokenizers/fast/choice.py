@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,14 @@ def backend_of(definition: Mapping[str, Any]) -> str:
     return str(definition.get("backend", REFERENCE))
 
 
-def may_use(encoder: str | None, definition: Mapping[str, Any], distrusted: Collection[str]) -> bool:
+def may_use(encoder: str | None, definition: Mapping[str, Any]) -> bool:
     """Return whether a build may use what an encoder has encoded.
 
     Args:
         encoder: the fast encoder's name and version; None for the reference library.
         definition: of the build's tokenizer.
-        distrusted: names and versions of fast encoders that must not be used.
     """
-    return encoder is None or (backend_of(definition) != REFERENCE and encoder not in distrusted)
+    return encoder is None or backend_of(definition) != REFERENCE
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Choice:
 def choose(
     known: TokenizerIdentity,
     definition: Mapping[str, Any],
-    distrusted: Collection[str] = (),
     *,
     may_check: bool = True,
     again: bool = False,
@@ -61,7 +59,6 @@ def choose(
     Args:
         known: what the tokenizer is.
         definition: see load_tokenizer.
-        distrusted: names and versions of fast encoders that must not be used.
         may_check: whether the encoder is checked if this machine has not done so.
         again: whether a check of this machine that refused the encoder is repeated.
     """
@@ -73,8 +70,6 @@ def choose(
     library = installed_library()
     if library is None:
         return Choice(reason="gigatoken is not installed; pip install 'tokenloom[fast]'")
-    if library in distrusted:
-        return Choice(reason=f"{library} is distrusted: see the folder distrusted/ of the dataset")
     if refusal := find_refusal(known.encoder_key, reference):
         return Choice(reason=f"{library} is refused: {refusal}")
     proof = find_proof(known.encoder_key, reference)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError, named_message_of
 from tokenloom.tokenizers.base import Encoded, with_boundary_ids
+from tokenloom.tokenizers.fast.known_parts import Unproven
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,16 @@ class FastEncoder:
 
 
 @contextmanager
-def failing_as(kind: type[Exception], what: str) -> Iterator[None]:
-    """Translate whatever a fast library raises in the block to `kind`, with a message that begins with `what`.
+def failing_as(make: Callable[[str], Exception], what: str) -> Iterator[None]:
+    """Translate whatever a fast library raises in the block to what `make` makes of a message that begins with `what`.
 
     A panic of native code is a BaseException, as are KeyboardInterrupt and SystemExit, which stay as they are.
     """
     try:
         yield
-    except (kind, MemoryError, StoreError):  # the last two are of the machine, not of the library
+    except (Unproven, MemoryError, StoreError):  # the last two are of the machine, not of the library
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise kind(f"{what} ({named_message_of(error)})") from error
+        raise make(f"{what} ({named_message_of(error)})") from error

@@ -97,10 +97,13 @@ class FastTokenizer:
         return _in_order(concatenate(parts, dtype), np.concatenate([fast, slow]))
 
     def _encode_fast(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
-        with ending_if_hung(), failing_as(EncoderMismatch, f"{self.encoder} failed"):
+        with ending_if_hung(), failing_as(self._mismatch, f"{self.encoder} failed"):
             encoded = self._encoder.encode(texts, dtype)
         self._compare_some(texts, encoded, dtype)
         return encoded
+
+    def _mismatch(self, message: str) -> EncoderMismatch:
+        return EncoderMismatch(message, (self.encoder,))
 
     def _compare_some(self, texts: pa.Array, encoded: Encoded, dtype: np.dtype[Any]) -> None:
         """Encode some of the texts by the reference too, as long as there is time left for it."""
@@ -115,7 +118,7 @@ class FastTokenizer:
         differ = differing(self.reference.encode(texts.take(pa.array(chosen)), dtype), _select(encoded, chosen))
         if len(differ):
             text = texts[int(chosen[differ[0]])].as_py()
-            raise EncoderMismatch(f"{self.encoder} and {self.backend} give different ids for {text[:60]!a}")
+            raise self._mismatch(f"{self.encoder} and {self.backend} give different ids for {text[:60]!a}")
         self.num_compared += int((offsets[chosen + 1] - offsets[chosen]).sum())
         self._seconds_left -= time.monotonic() - start
 
