@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.errors import StoreError, naming_source
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.work.assignment import SplitTotals
@@ -25,6 +25,7 @@ from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.shuffling.assign import cut_split
 from tokenloom.tasks.shuffling.documents_found import check_documents_found
 from tokenloom.tasks.sources.files.opening import following_position
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import naming_source
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
@@ -21,6 +20,7 @@ from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
 from tokenloom.tasks.rows.rules import keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.naming import naming_source, with_line
 from tokenloom.tokenizers import Tokenizer
 
 _NUM_TRIED = 20  # rows, of which the first may be dropped or bad
@@ -77,6 +77,6 @@ def _first_rows(job: TokenizeJob, tokenizer: Tokenizer) -> FirstRows:
                 assert encoded.counts is not None
                 counts += encoded.counts
                 own = slice(int(encoded.num_tokens[0]))
-                place = place_of(int(part.rows[0]))
+                place = with_line(place_of(int(part.rows[0])))
                 shown = shown or FirstConversation(place, encoded.tokens[own], encoded.classes[own], tokenizer)
     return FirstRows(job.file.source, counts, shown)

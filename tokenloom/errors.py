@@ -21,8 +21,6 @@ A message contains the place (file, row group or shard), the rule, the value and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -57,16 +55,6 @@ class InputError(TokenloomError, ValueError):
     """
 
     source: str | None = None  # the name of the source in the spec, set by naming_source
-
-
-@contextmanager
-def naming_source(name: str) -> Iterator[None]:
-    """Set the source of an InputError raised in the block, unless an inner block has set it."""
-    try:
-        yield
-    except InputError as error:
-        error.source = error.source or name
-        raise
 
 
 class BadRow(InputError):

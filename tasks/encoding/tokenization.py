@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.errors import InputError, naming_source
+from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
@@ -31,6 +31,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.choice import may_use

@@ -23,6 +23,7 @@ from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import Rows
 from tokenloom.tasks.sources.files.compressed import compression
 from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.sources.rows.records import RecordReader
 from tokenloom.tasks.sources.rows.shown_names import shown_names
 
@@ -55,6 +56,7 @@ def kind_of(url: str) -> str | None:
     return None
 
 
+@naming_source(None)
 def reading_options(url: str) -> tuple[Options, str]:
     """Return the fields of a source that reads a file, without its path; and a note on the choice, "" for none.
 

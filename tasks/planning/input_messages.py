@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from tokenloom.errors import InputError, StoreError, naming_source
+from tokenloom.errors import InputError, StoreError
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.tasks.planning.inputs import HIDDEN, InputFile, LeftOut
 from tokenloom.tasks.sources.files.finding import match
 from tokenloom.tasks.sources.files.opening import is_local
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 from tokenloom.wording import counted, first_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import InputError, naming_source
+from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.stores.store import Store
@@ -20,6 +20,7 @@ from tokenloom.storage.work.fingerprints import (
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile
 from tokenloom.tasks.sources.files.opening import info_of
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.sources.rows.path_columns import path_columns
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK
 

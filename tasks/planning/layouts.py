@@ -13,11 +13,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tokenloom.chat.layouts import recognized
-from tokenloom.errors import BadConversation, InputError, naming_source
+from tokenloom.errors import BadConversation, InputError
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
+from tokenloom.tasks.sources.naming import naming_source
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec

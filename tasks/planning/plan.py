@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.errors import naming_source
 from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
 from tokenloom.storage.stores.store import Store
@@ -31,6 +30,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers import pinned_fields
 from tokenloom.tokenizers.base import TokenizerIdentity
 from tokenloom.tokenizers.fast.choice import Choice, choose, may_use

@@ -15,6 +15,7 @@ from tokenloom.spec.base import checked_location
 from tokenloom.spec.wildcards import escaped
 from tokenloom.tasks.planning.first_look import KINDS, Options, kind_of, reading_options, suffix_of
 from tokenloom.tasks.planning.input_messages import HELD_OUT
+from tokenloom.tasks.sources.files.downloads import with_urls
 from tokenloom.tasks.sources.files.finding import find_files, match
 from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.wording import counted, first_of, shown_bytes
@@ -128,7 +129,7 @@ def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[
             return
     if len(files) > _MAX_SOURCES:
         raise InputError(f"{folder}: no pattern matches just its {len(files):,} {end} files; give one, in quotes")
-    yield from ((escaped(url), [url]) for url in files)
+    yield from ((escaped(with_urls(url)), [url]) for url in files)
 
 
 def _matches(pattern: str, wanted: set[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.errors import CheckError, EncoderMismatch, naming_source
+from tokenloom.errors import CheckError, EncoderMismatch
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.assignment import SpillEntry
@@ -24,6 +24,7 @@ from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffling.merge import open_spill
+from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.verification.reencoding import EncodedAgain, encode_again
 from tokenloom.wording import counted
 

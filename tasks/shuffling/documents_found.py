@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tokenloom.errors import InputError, naming_source
+from tokenloom.errors import InputError
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.storage.formats.statistics import add_chats
 from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
+from tokenloom.tasks.sources.naming import naming_source, with_line
 from tokenloom.wording import counted
 
 NO_TURN_HINT = "if the template has {% generation %}, check that it gets there for messages of the assistant"
@@ -53,7 +54,7 @@ def _check_source(source: str, filter_text: str | None, records: Sequence[Partit
         num_bad = counted(sum(reasons.values()), "bad row")
         raise InputError(
             f"source {source}: no document, and {num_bad} ({listed}); check the source. The first of them: "
-            f"{lists[0].first}"
+            f"{with_line(lists[0].first)}"
         )
 
 

@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import FileRange, Options, Rows
+from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.tasks.sources.rows.fields import Fields
 from tokenloom.tasks.sources.rows.json_values import OTHER_BYTES, array_values, parse_json, starts_array
 from tokenloom.tasks.sources.rows.records import RawRow
 from tokenloom.tasks.sources.rows.text_files import TextFileReader
 
-_MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
-_READ_BYTES = 2**20
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -65,30 +62,6 @@ class Reader(TextFileReader):
                 # A blank line is not a row.
                 if isinstance(raw.value, BadRow) or (raw.value and not raw.value.isspace()):
                     yield raw
-
-    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
-        """See SourceReader.read; a bad row that is raised also names its line."""
-        try:
-            yield from super().read(url, part)
-        except BadRow as bad:
-            place, line = self.place(url, bad.row), self._line(url, bad.row)
-            if line is None:
-                raise
-            shown = f"{url}, line {line}{place.removeprefix(f'{url}, line' if not self._is_array(url) else url)}"
-            raise bad.changed(message=str(bad.args[0]).replace(place, shown, 1)) from bad.__cause__
-
-    def _line(self, url: str, row: int) -> int | None:
-        """Return the number of the line of a row, from 1; None if it is too far into the file to count."""
-        with open_decompressed(url) as file:
-            if self._is_array(url):
-                values = array_values(file, url, self._max_line_bytes)
-                return next((line for number, (_, _, line) in enumerate(values) if number == row), None)
-            if row > (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
-                return None
-            num_newlines = at = 0
-            while data := file.read(min(_READ_BYTES, row - at)):
-                num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
-            return num_newlines + 1
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""

@@ -21,6 +21,7 @@ from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged, find_inputs
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.sources.naming import with_line
 from tokenloom.tasks.verification.reencoding import encode_again
 from tokenloom.tasks.verification.sampling import JOB_SAMPLES, ChosenDocument
 from tokenloom.tasks.verification.verify import OpenedVersion
@@ -117,14 +118,14 @@ def verify_encoding(job: DeepJob) -> EncodingReport:
         if problems:
             check_unchanged(job.file)  # it may have changed since its fingerprint was compared
     except (InputError, SpecError, TokenizerError) as error:
-        return EncodingReport(0, [], [f"not compared: {error}"])
+        return EncodingReport(0, [], [f"not compared: {with_line(str(error))}"])
     warnings = []
     if num_gone := len(wanted) - num_found:
         warnings.append(f"{job.file.url}: {num_gone} of its rows can no longer be read")
     if num_other:
         warnings.append(f"documents.transform {job.transform} gives different texts: {num_other:,} not compared")
     damages = [
-        Damage(version_path(job.version, name), "; ".join([*what[:_MAX_NAMED], *_more(what)]))
+        Damage(version_path(job.version, name), "; ".join([*map(with_line, what[:_MAX_NAMED]), *_more(what)]))
         for name, what in sorted(problems.items())
     ]
     return EncodingReport(num_found - num_other, damages, warnings)

@@ -246,7 +246,7 @@ _BAD_TEMPLATES = {
 def test_a_row_that_the_template_does_not_render_is_bad(tmp_path: Path, name: str) -> None:
     template = "{% if messages[0].content == 'the dog' %}" + _BAD_TEMPLATES[name] + "{% endif %}" + CHATML
     spec = chat_spec(tmp_path, GOOD, template)
-    refused(spec, BadRow, "line at byte 0: the template does not render it")
+    refused(spec, BadRow, "line 1 at byte 0: the template does not render it")
     refused(spec, BadRow, "repair the row, or give another chat.template, or leave out bad rows")
     skipping = chat_spec(tmp_path, GOOD, template, documents={"on_error": "skip"})
     result = build(skipping)

@@ -652,7 +652,7 @@ def test_whatever_a_transform_raises_is_reported_with_file_and_row(
     function: str, said: str, module: str, tmp_path: Path
 ) -> None:
     spec = lines_spec(tmp_path, ["one"], **transform(f"{module}:{function}"))
-    wanted = f"a.jsonl, line at byte 0: documents.transform {module}:{function} failed: {said}; correct"
+    wanted = f"a.jsonl, line 1 at byte 0: documents.transform {module}:{function} failed: {said}; correct"
     for num_workers in (1,) if function == "interrupt" else (0, 1):  # in this process, it is Ctrl-C
         with pytest.raises(InputError, match=re.escape(wanted)):
             build(spec, num_workers)

@@ -294,7 +294,7 @@ def test_an_input_of_only_bad_rows_is_refused_with_their_number(tmp_path: Path) 
     path.write_text("{\n" * 7)
     with pytest.raises(
         InputError,
-        match=r"source rows: no document, and 7 bad rows .7 invalid_json.; .* first of them: .*line at byte 0",
+        match=r"source rows: no document, and 7 bad rows .7 invalid_json.; .* first of them: .*line 1 at byte 0",
     ):
         build(spec_of(path))
     assert_nothing_visible(spec_of(path))

@@ -24,6 +24,7 @@ from tests.counts import count
 from tests.servers.web_server import web_server
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
 from tokenloom.errors import BadRow, InputError
+from tokenloom.tasks.planning.proposal import propose
 from tokenloom.tasks.sources import SourceReader, make_reader
 from tokenloom.tasks.sources.files import finding
 
@@ -464,12 +465,14 @@ def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
-def test_an_error_in_the_copy_of_a_file_names_its_server(tmp_path: Path) -> None:
+def test_an_error_in_the_copy_of_a_file_names_its_url(tmp_path: Path) -> None:
     (tmp_path / "page.jsonl").write_text("<html>log in</html>")
     with web_server(tmp_path, "length") as url:
         spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"{url}/page.jsonl"}])
-        with pytest.raises(InputError, match=f"{url.removeprefix('http://')}.*/page.jsonl, line 1"):
+        with pytest.raises(InputError, match=f"^{url}/page.jsonl, line 1 at byte 0: not valid JSON"):
             build(spec)
+        (tmp_path / "page.jsonl").write_text('{"text": "a"}')
+        assert propose([f"{url}/page.jsonl"])[0][0].source["path"] == f"{url}/page.jsonl"
 
 
 def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:

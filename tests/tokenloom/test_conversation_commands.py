@@ -66,7 +66,7 @@ def test_plan_says_layout_and_template_and_shows_the_first_conversation(
     (said,) = (line for line in lines if line.startswith("conversations: "))
     assert said.startswith(f"conversations: chats has the layout messages; template {project}/chatml.jinja, SHA-256 ")
     first = lines.index(next(line for line in lines if line.startswith("the first, ")))
-    assert lines[first].startswith(f"the first, {project}/chats.jsonl, line at byte 0")
+    assert lines[first].startswith(f"the first, {project}/chats.jsonl, line 1 at byte 0")
     assert "  > assistant    the dog jumps<|im_end|>" in lines[first:]
     of_users = _lines(capsys, "plan", str(project / "chat.yaml"), "--learn", "user")
     assert [line for line in of_users if line.startswith("  > ")] == ["  > user         the dog"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import json
 import os
+import re
 import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
-from urllib.parse import urlsplit
 
 from tokenloom.errors import InputError
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
@@ -24,11 +26,13 @@ _READ_BYTES = 2**20
 _SILENT_SECONDS = 60.0  # without a byte
 _PARTIAL, _NO_RANGE = 206, 416  # of HTTP
 _CHECKSUMS = ("ETag", "Content-MD5")
+_PREFIX = "tokenloom-web-"
+_COPY = re.compile(rf"/(?:[^\s:]+/)?{_PREFIX}\w+/[0-9a-f]{{16}}(?=/)")
 
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix="tokenloom-web-")
+    return TemporaryDirectory(prefix=_PREFIX)
 
 
 def needs_copy(filesystem: Any, url: str, info: Info) -> bool:
@@ -57,14 +61,23 @@ def copied(filesystem: Any, name: str, url: str) -> str:
 
     with translate_temporary_errors():
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-        path = Path(_folder().name, f"{urlsplit(url).netloc}-{digest}", os.path.basename(name))  # messages show it
+        path = Path(_folder().name, digest, os.path.basename(name))
         path.parent.mkdir(exist_ok=True)
+        Path(f"{path.parent}.json").write_text(json.dumps([str(path), url]))
         part = path.with_name(f"{path.name}.part")
         with part.open("wb") as file, translate_input_errors(url):
             sync(filesystem.loop, _download, filesystem, name, file)
         if not path.exists() or not filecmp.cmp(path, part, shallow=False):
             part.replace(path)
     return str(path)
+
+
+def with_urls(message: str) -> str:
+    """Return a message with the URLs of copies, also of another process's, in place of their paths."""
+    for folder in set(_COPY.findall(message)):
+        with suppress(OSError):  # another program's
+            message = message.replace(*json.loads(Path(f"{folder}.json").read_text()))
+    return message
 
 
 async def _sends_ranges(filesystem: Any, url: str) -> bool:
