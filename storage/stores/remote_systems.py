@@ -122,7 +122,7 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
 
 
 async def _call_s3(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
-    """Send a request to S3; raises StrangeAnswer if a web page comes back, whose missing fields no library checks."""
+    """Send a request to S3; raises StrangeAnswer for one of another server, whose missing fields no library checks."""
     try:
         answer = await call(*args, **options)
     except OSError as error:  # botocore makes one that is not XML an error of the server
@@ -136,8 +136,10 @@ def _check_is_s3(answer: Any) -> None:
     metadata = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
     status, headers = metadata.get("HTTPStatusCode", 0), metadata.get("HTTPHeaders", {})
     is_of_s3 = "etag" in headers or any(name.startswith("x-amz") for name in headers)
-    if (status == 200 or status >= 500) and not is_of_s3 and "html" in headers.get("content-type", ""):
-        raise StrangeAnswer(f"a web page from {headers.get('server', 'a server without a name')}, not an answer of S3")
+    kind = headers.get("content-type", "xml")
+    if (status == 200 or status >= 500) and not is_of_s3 and "xml" not in kind:
+        what = "a web page" if "html" in kind else f"an answer of type {kind}"
+        raise StrangeAnswer(f"{what} from {headers.get('server', 'a server without a name')}, not an answer of S3")
 
 
 def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:

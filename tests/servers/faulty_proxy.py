@@ -33,7 +33,7 @@ class FaultyProxy:
         self.num_faults = 0
         self.release = threading.Event()  # ends "hold"
         self.refused = ""  # a method that is answered with 403
-        self.web_page = b""
+        self.web_page, self.web_type = b"", "text/html"
         self.page = 0  # names in a page of a listing; 0 as the store likes
         self._listing, self._listing_always = "", "ok"
         self._rate, self._random, self.counting = 0.0, random.Random(0), threading.Lock()
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "page":
             page = b"" if self.command == "HEAD" else self.server.proxy.web_page
-            self._send(200, {"Content-Type": "text/html"}, page)
+            self._send(200, {"Content-Type": self.server.proxy.web_type}, page)
             return
         if fault[:3].isdigit():
             said = f"<Error><Code>{fault[4:]}</Code><Message>as planned</Message></Error>" if fault[4:] else ""

@@ -194,14 +194,19 @@ def test_transient_errors_are_retried_and_logged(
     assert store.num_bytes("a/file") == 1000
 
 
-_PAGES = ["<!doctype html><p>Sign in", "<html><body>Sign in</body></html>"]  # the second one is also XML
+_PAGES = {
+    "<!doctype html><p>Sign in": "text/html",
+    "<html><body>Sign in</body></html>": "text/html; charset=utf-8",  # also XML
+    "running": "text/plain",
+}
 
 
 @pytest.mark.parametrize("page", _PAGES)
 def test_a_web_page_in_place_of_an_answer_is_retried_then_named(
     page: str, store: RemoteStore, s3_proxy: FaultyProxy
 ) -> None:
-    s3_proxy.web_page = page.encode()
+    s3_proxy.web_page, s3_proxy.web_type = page.encode(), _PAGES[page]
+    what = "a web page" if "html" in page else "an answer of type text/plain"
     calls: dict[str, Callable[[], Any]] = {
         "GET": lambda: store.read("a/file"),
         "HEAD": lambda: store.num_bytes("a/file"),
@@ -213,7 +218,7 @@ def test_a_web_page_in_place_of_an_answer_is_retried_then_named(
         s3_proxy.plan("page", method=method)
         assert call() == wanted[method]
         s3_proxy.plan(*["page"] * 5, method=method)
-        with pytest.raises(StoreError, match=rf"{store.root}.*a web page from .*AWS_ENDPOINT_URL is {s3_proxy.url}"):
+        with pytest.raises(StoreError, match=rf"{store.root}.*{what} from .*AWS_ENDPOINT_URL is {s3_proxy.url}"):
             call()
 
 
