@@ -10,7 +10,7 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.versions.published import is_published, load_manifest
+from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
 from tokenloom.wording import closest, counted, first_of
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
@@ -145,6 +145,11 @@ def why_missing(store: Store, reference: Reference) -> str:
     if not tags and (datasets := datasets_in(store)):
         names = first_of(datasets)
         return f"{reference}: {store.root} is a store, not a dataset; write {store.root}/NAME; it has: {names}"
+    if not tags and not published_versions(store):
+        return (
+            f"{reference}: {reference.dataset} has no version yet; a build publishes the first once it ends and its "
+            "checks pass: run `tokenloom build SPEC`, which says what is missing"
+        )
     kind = "version" if VERSION_PATTERN.match(reference.name) else "tag"
     return (
         f"{reference}: no {kind} {reference.name!r}; tags: {', '.join(tags) or 'none'}; `tokenloom ls {store.root}` "
