@@ -467,6 +467,9 @@ def test_an_argument_of_torchs_dataloader_is_refused_with_what_takes_its_place(r
         for loader in (TokenLoader, EvaluationPass):
             with pytest.raises(TypeError, match=f"{name} is an argument of torch's DataLoader, not of this loader: "):
                 loader(data, 2, **{name: None})  # type: ignore[arg-type]
+    for name in of_torch | {"batch_size", "drop_last"}:
+        with pytest.raises(TypeError, match=f"{name} is an argument .* not of a dataset: in TokenLoader.dataset, "):
+            TokenDataset(reference, **{name: None})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected keyword argument 'sead'"):
         TokenLoader(data, 2, sead=1)  # type: ignore[call-arg]
 

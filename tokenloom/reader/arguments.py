@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Concatenate, ParamSpec, SupportsIndex, TypeVar
 
 _Self = TypeVar("_Self")
@@ -46,6 +47,7 @@ _INSTEAD = (
     | dict.fromkeys(["shuffle", "sampler", "batch_sampler", "generator", "in_order"], _ORDER)
     | dict.fromkeys(["pin_memory", "pin_memory_device"], _PINNED)
     | {"collate_fn": "samples have one length; `fields` of the dataset adds to a batch"}
+    | dict.fromkeys(["batch_size", "drop_last"], "it means the same")
 )
 
 
@@ -53,11 +55,13 @@ def refuses_dataloader_arguments(
     init: Callable[Concatenate[_Self, _Parameters], None],
 ) -> Callable[Concatenate[_Self, _Parameters], None]:
     """Return an `__init__` whose TypeError for an argument of torch's DataLoader says what takes its place."""
+    own = signature(init).parameters.keys()
+    where = "this loader: " if "batch_size" in own else "a dataset: in TokenLoader(dataset, batch_size), "
 
     @wraps(init)
     def checked(self: _Self, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
-        for name in kwargs.keys() & _INSTEAD.keys():
-            raise TypeError(f"{name} is an argument of torch's DataLoader, not of this loader: {_INSTEAD[name]}")
+        for name in kwargs.keys() & _INSTEAD.keys() - own:
+            raise TypeError(f"{name} is an argument of torch's DataLoader, not of {where}{_INSTEAD[name]}")
         init(self, *args, **kwargs)
 
     return checked

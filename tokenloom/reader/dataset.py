@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError, VersionDeleted, WorkError
-from tokenloom.reader.arguments import checked_choice, checked_int
+from tokenloom.reader.arguments import checked_choice, checked_int, refuses_dataloader_arguments
 from tokenloom.reader.shards.batch_format import FIELDS, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
 from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
@@ -69,7 +69,7 @@ class TokenDataset(SplitSamples):
             whole documents with the least padding.
         labels: "shifted": the inputs, shifted by one; "same": the inputs, for models that shift them.
         fields: any of "position_ids" and "document_ids", (T,) int32 from 0 in each sample (padding has the document
-            -1); "classes", (T,) uint8: the class of the token that each label stands for, learned or not, 0 in padding;
+            -1); "classes", (T,) uint8: the class of the token of each label, learned or not, 0 in padding;
             and, in the batches of a TokenLoader alone, "cu_seqlens", and "member", (B,) int64: the position in
             `mixture.datasets` of the dataset that each sample is of, 0 without a mixture (a padded sample has -1).
         mask_documents: whether the label is -100 where its token begins another document than the token before. None:
@@ -112,6 +112,7 @@ class TokenDataset(SplitSamples):
         FormatError: the manifest is damaged; or, on first use, a shard.
     """
 
+    @refuses_dataloader_arguments
     def __init__(
         self,
         reference: str | os.PathLike[str],
@@ -165,7 +166,7 @@ class TokenDataset(SplitSamples):
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
         super().__init__(files, packing, form, options)
         if not len(self):
-            warnings.warn(self.why_empty(), stacklevel=2)
+            warnings.warn(self.why_empty(), stacklevel=3)  # who opens the dataset
 
     @property
     def lease(self) -> Lease | None:
