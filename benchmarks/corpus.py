@@ -17,11 +17,6 @@ _ROW_GROUP_BYTES = 8_000_000
 _SPECIAL_TOKEN = re.compile(r"<\|\w+\|>")
 
 
-def python_sources() -> list[str]:
-    """Return the text of every .py file of the installed packages and the standard library, sorted by path."""
-    return [text for path in _source_paths() for text in _read(path)]
-
-
 def distinct_documents(num_bytes: float | None = None, text_bytes: int | None = None) -> list[str]:
     """Return documents of which every tool makes the same tokens, from files in an order drawn with a fixed seed.
 

@@ -47,7 +47,7 @@ def default_limit(folder: Path) -> int:
 
 
 def _given_limit(text: str) -> int | None:
-    """Return the bytes that a text such as "100GB" or "93 GiB" stands for, None for an empty text."""
+    """Return the number of bytes in a text such as "100GB" or "93 GiB", None for an empty text."""
     if not text.strip():
         return None
     match = re.match(_LIMIT, text, re.I)

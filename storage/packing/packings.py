@@ -106,7 +106,7 @@ def _checked_offsets(packing: Packing, num_tokens: int, offsets: UInt64s | None)
 
 @dataclass(frozen=True)
 class PackingShares:
-    """What a packing keeps, pads, drops and cuts, of one shard or summed over several.
+    """What a packing pads and cuts, of one shard or summed over several.
 
     A document is cut if no sample holds all of its tokens. A token that two samples share counts once.
     """
@@ -114,7 +114,6 @@ class PackingShares:
     num_samples: int
     padding_tokens: int
     slot_tokens: int  # num_samples * (T + 1)
-    dropped_tokens: int
     cut_documents: int
     num_documents: int
 
@@ -143,7 +142,6 @@ def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s) -> 
     by_start = np.argsort(starts, kind="stable")
     starts, ends = starts[by_start], (starts + lengths)[by_start]
     reach = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])  # by the pieces before
-    kept_tokens = int(np.maximum(ends - np.maximum(starts, reach[:-1]), 0).sum())
     firsts, lasts = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     is_cut = (lasts > firsts) & (reach[np.searchsorted(starts, firsts, side="right")] < lasts)
     slot_tokens = len(plan) * (seq_len + 1)
@@ -151,7 +149,6 @@ def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s) -> 
         num_samples=len(plan),
         padding_tokens=slot_tokens - int(lengths.sum()),
         slot_tokens=slot_tokens,
-        dropped_tokens=num_tokens - kept_tokens,
         cut_documents=int(is_cut.sum()),
         num_documents=len(firsts),
     )

@@ -276,7 +276,7 @@ def _read(path: str) -> str:
 
 
 def _variants(text: str) -> dict[str, str]:
-    """Return the texts that a file may stand for, each once, with what they are of it; the whole file first."""
+    """Return the texts that a file may hold, each once, with what part of it they are; the whole file first."""
     whole, plain = "the whole file", text.removeprefix(_BYTE_ORDER_MARK)
     found = {
         whole: text,

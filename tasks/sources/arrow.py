@@ -53,7 +53,7 @@ class Reader(SourceReader):
         self._max_bytes = int(options.get("max_bytes", 0))
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files; a folder that datasets.save_to_disk wrote stands for its data files, in its order.
+        """See SourceReader.files; of a folder that datasets.save_to_disk wrote, its data files in its order.
 
         Raises InputError if nothing matches, or if a folder is not a saved dataset.
         """

@@ -24,7 +24,7 @@ _STATE_KEYS = {  # the keys that releases of datasets have written
 
 
 def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-    """Return the files that a path or glob matches; a saved dataset stands for its data files.
+    """Return the files that a path or glob matches; of a saved dataset, its data files.
 
     Raises InputError if nothing matches, or if a folder that the path names is not a saved dataset.
     """

@@ -60,7 +60,7 @@ def run_program(command: str) -> tuple[int, str]:
 def run_session(session: str, *, compares: bool = True, run: Callable[[str], tuple[int, str]] = run_here) -> None:
     """Run the commands of a block in the current folder; every line that the page shows must be printed.
 
-    `$ echo $?` shows the code of the command before, which must be 0 otherwise. "..." stands for lines left out.
+    `$ echo $?` shows the code of the command before, which must be 0 otherwise. "..." replaces lines left out.
 
     Args:
         session: the block.

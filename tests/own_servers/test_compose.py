@@ -34,7 +34,7 @@ _STOP_SECONDS = 60  # the worker's stop_grace_period
 
 
 class Machine(NamedTuple):
-    """The services of compose.yaml, and what stands for the hosts, ports and folders of their containers."""
+    """The services of compose.yaml, and what replaces the hosts, ports and folders of their containers."""
 
     folder: Path
     stands_for: dict[str, str]

@@ -229,7 +229,6 @@ def test_bins_equal_those_of_best_fit_decreasing(sizes: list[int], capacity: int
 def test_shares_equal_those_counted_token_by_token(packing: str, lengths: list[int], seq_len: int) -> None:
     samples = plan(packing, seq_len, lengths)
     held = [{token for start, end in sample for token in range(start, end)} for sample in samples]
-    kept = set().union(*held)
     cut = 0
     for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
         document = set(range(start, start + length))
@@ -240,17 +239,16 @@ def test_shares_equal_those_counted_token_by_token(packing: str, lengths: list[i
         num_samples=len(samples),
         padding_tokens=slots - filled,
         slot_tokens=slots,
-        dropped_tokens=sum(lengths) - len(kept),
         cut_documents=cut,
         num_documents=len(lengths),
     )
 
 
 def test_shares_add_up_over_shards() -> None:
-    total = PackingShares(1, 2, 10, 3, 1, 4) + PackingShares(1, 3, 10, 0, 1, 1)
-    assert total == PackingShares(2, 5, 20, 3, 2, 5)
+    total = PackingShares(1, 2, 10, 1, 4) + PackingShares(1, 3, 10, 1, 1)
+    assert total == PackingShares(2, 5, 20, 2, 5)
     assert (total.padding_share, total.cut_share) == (0.25, 0.4)
-    empty = PackingShares(0, 0, 0, 0, 0, 0)
+    empty = PackingShares(0, 0, 0, 0, 0)
     assert (empty.padding_share, empty.cut_share) == (0, 0)
 
 
@@ -298,7 +296,7 @@ def test_a_shard_without_documents_has_no_samples(packing: str) -> None:
     made = plan_shard(packing, 4, 0, offsets)
     assert len(made) == num_samples(packing, 4, 0, offsets) == 0
     assert [part.tolist() for part in made.pieces(np.zeros(0, dtype=np.int64))] == [[0], [], []]
-    assert shares_of(packing, 4, 0, offsets) == PackingShares(0, 0, 0, 0, 0, 0)
+    assert shares_of(packing, 4, 0, offsets) == PackingShares(0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("packing", FOLLOWS_DOCUMENTS)
@@ -306,7 +304,7 @@ def test_documents_without_tokens_change_nothing(packing: str) -> None:
     with_empty, without = [0, 5, 0, 0, 12, 1, 0], [5, 12, 1]
     assert plan(packing, 4, with_empty) == plan(packing, 4, without)
     one, other = (shares_of(packing, 4, 18, offsets_of(lengths)) for lengths in (with_empty, without))
-    assert one == other + PackingShares(0, 0, 0, 0, 0, 4)
+    assert one == other + PackingShares(0, 0, 0, 0, 4)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

@@ -217,7 +217,7 @@ _BY_NAME = {
 
 
 def expand_short_name(value: Any) -> Any:
-    """Return the mapping that a short name stands for, any other value unchanged; ValueError for an unknown name."""
+    """Return the mapping for a short name, any other value unchanged; raise ValueError for an unknown name."""
     if not isinstance(value, str):
         return value
     if file := _NAMED_FILES.get(value):

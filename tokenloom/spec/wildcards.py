@@ -1,7 +1,7 @@
 """Wildcards in paths: find them, escape them, and match without backtracking.
 
 `*`, `?` and `[...]` match within one part of a path; `**`, as a whole part, matches any number of parts. A wildcard in
-brackets stands for itself: "exp[[]1]" is the name "exp[1]".
+brackets is an ordinary character: "exp[[]1]" is the name "exp[1]".
 """
 
 from __future__ import annotations

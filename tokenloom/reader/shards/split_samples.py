@@ -207,7 +207,7 @@ class SplitSamples:
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
-        total = PackingShares(0, 0, 0, 0, 0, 0)
+        total = PackingShares(0, 0, 0, 0, 0)
         for index in range(len(self.counts)):
             shard = self.shards[index]
             total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
