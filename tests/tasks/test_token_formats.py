@@ -341,7 +341,9 @@ def test_a_mask_alone_is_no_input(tmp_path: Path) -> None:
 
 def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
     path = _olmo(tmp_path)
-    rows = _written(tmp_path / "a.parquet", _table([[5]], None, attention_mask=[[1]], position_ids=[[0]], n=[1]))
+    rows = _written(
+        tmp_path / "a.parquet", _table([[5]], None, attention_mask=[[1]], special_tokens_mask=[[0]], weight=[1])
+    )
     for form, file, has, expected in [
         ("olmo", path, [], r"no index, so a document ends with the id 0$"),
         ("olmo", path, [base.INDEX], None),
@@ -351,7 +353,12 @@ def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
             [base.INDEX, "metadata"],
             "its metadata says that gpt2 made the ids",
         ),
-        ("huggingface", rows, [base.INDEX, "attention_mask"], "its other columns are not read: position_ids, n$"),
+        (
+            "huggingface",
+            rows,
+            [base.INDEX, "attention_mask"],
+            "its other columns are not read: special_tokens_mask, weight$",
+        ),
     ]:
         reader = _reader(form, has=has)
         assert isinstance(reader, TokensReader)
@@ -469,6 +476,8 @@ def test_padding_is_no_part_of_a_document(
         ({"attention_mask": [[1], [1, 2, 2]]}, "row 1: attention_mask is 2, not 0 or 1; correct it"),
         ({"loss_mask": [[1], [1, 1]]}, "row 1: 3 ids and 2 loss_mask; repair the row"),
         ({"completion_mask": [[1], [1, None, 1]]}, "row 1: completion_mask is -1, not 0 or 1"),
+        ({"prompt_mask": [[1], [1, 0, 0]]}, "column 'prompt_mask' seems to say which ids are learned, .* as loss_mask"),
+        ({"weights": [[1.0], [0.0, 1.0, 0.5]]}, "column 'weights' seems to say which ids are learned"),
         ({"assistant_masks": [[1.0], [0.0] * 3]}, "column 'assistant_masks' is list<.*double>, not lists of integers"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -20,6 +21,8 @@ from tokenloom.tasks.sources.tokens.base import Piece
 IDS, LABELS, ATTENTION = "input_ids", "labels", "attention_mask"
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")  # 1 for what is learned
 BESIDE = (LABELS, *MASKS, ATTENTION)  # the columns that say something of the ids
+_OF_THE_LOSS = re.compile("mask|weight|loss", re.I)  # names of lists that say which ids are learned, it is unclear how
+_HARMLESS = "special_tokens_mask"  # of tokenizers: which ids are special
 IGNORED = -100  # the label of a token that is not a target
 
 
@@ -43,6 +46,13 @@ class IdColumns(Columns):
             raise InputError(
                 f"{url}: {found} {name}, and the first file of its source {first}; read them as two sources"
             )
+        for field in schema:
+            if _OF_THE_LOSS.search(field.name) and _is_list(field.type) and field.name not in (*BESIDE, _HARMLESS):
+                raise InputError(
+                    f"{url}: column {field.name!r} seems to say which ids are learned, and is not one of "
+                    f"{', '.join((LABELS, *MASKS))}: write it as {MASKS[-1]}, with 1 for what is learned and 0 for the "
+                    "rest, or write the rows without it"
+                )
         for name in names:
             if schema.names.count(name) != 1:
                 raise InputError(
@@ -50,10 +60,8 @@ class IdColumns(Columns):
                     f"that {IDS!r} has the ids"
                 )
             kind = schema.field(name).type
-            types = pa.types
-            is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-            is_flag = name in BESIDE[1:] and is_list and types.is_boolean(kind.value_type)
-            if not is_flag and (not is_list or not types.is_integer(kind.value_type)):
+            is_flag = name in BESIDE[1:] and _is_list(kind) and pa.types.is_boolean(kind.value_type)
+            if not is_flag and not (_is_list(kind) and pa.types.is_integer(kind.value_type)):
                 raise InputError(f"{url}: column {name!r} is {kind}, not lists of integers; write it as such lists")
         return names
 
@@ -62,6 +70,10 @@ class IdColumns(Columns):
         numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
         columns = [batch.column(name) for name in beside]
         return Rows(batch.column(ids), numbers, masks=pa.StructArray.from_arrays(columns, beside) if beside else None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def piece_of(rows: Rows, url: str, has_mask: bool) -> Piece:
