@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from tokenloom.errors import InputError
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources.files.opening import Info, translate_input_errors
 
 _READ_BYTES = 2**20
@@ -75,8 +76,8 @@ def copied(filesystem: Any, name: str, url: str) -> str:
 def with_urls(message: str) -> str:
     """Return a message with the URLs of copies, also of another process's, in place of their paths."""
     for folder in set(_COPY.findall(message)):
-        with suppress(OSError):  # another program's
-            message = message.replace(*json.loads(Path(f"{folder}.json").read_text()))
+        with suppress(OSError, ValueError):  # another program's
+            message = message.replace(*json.loads(read_regular(f"{folder}.json")))
     return message
 
 
