@@ -14,7 +14,6 @@ from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.storage.packing.packings import num_samples
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move
 
@@ -41,18 +40,17 @@ def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
         with path.open("x+b") as file, ShardWriter(file, VOCAB, header_info(index)) as writer:
             writer.append(tokens, lengths)
         assert writer.record is not None
-        entries.append({"name": f"train/{path.name}", **fields_of(writer.record), "samples": {}})
+        entries.append({"name": f"train/{path.name}", **fields_of(writer.record)})
     return publish(folder, entries)
 
 
-def write_sparse_store(folder: Path, num_shards: int, offsets: NDArray[np.uint64], seq_len: int) -> str:
+def write_sparse_store(folder: Path, num_shards: int, offsets: NDArray[np.uint64]) -> str:
     """Write a version of sparse shards of zeros.
 
     All shards have documents of these lengths, each from another one on, so that no two have the same offsets.
     """
     shards = make_folder(folder)
     num_tokens = int(offsets[-1])
-    samples = {f"best_fit/{seq_len}": num_samples("best_fit", seq_len, num_tokens, offsets)}
     lengths = np.diff(offsets)
     entries = []
     for index in range(num_shards):
@@ -61,7 +59,7 @@ def write_sparse_store(folder: Path, num_shards: int, offsets: NDArray[np.uint64
         path = shards / f"{index:06d}.tok"
         write_sparse_shard(path, header, rolled)
         entry: dict[str, Any] = {"name": f"train/{path.name}", "sha256": f"{index:064x}"}
-        entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes, "samples": samples}
+        entry |= {"tokens": num_tokens, "documents": len(offsets) - 1, "bytes": header.file_bytes}
         entries.append(entry)
     return publish(folder, entries)
 

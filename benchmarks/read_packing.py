@@ -39,7 +39,7 @@ def measure_packing(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
 def _first_batches(folder: Path, sizes: Sizes, rounds: int) -> list[Figure]:
     """Time the first batch of a process, which plans the shards of its samples."""
     offsets = random_offsets(np.random.default_rng(3), sizes.documents)
-    reference = write_sparse_store(folder / "packed", _NUM_SHARDS, offsets, SEQ_LEN)
+    reference = write_sparse_store(folder / "packed", _NUM_SHARDS, offsets)
     seconds = [_first_batch(reference) for _ in range(rounds)]
     what = f"{_NUM_SHARDS} shards of {sizes.documents:,} documents, best_fit: first batch"
     return [Figure(what, "s", seconds, "<= 1")]

@@ -129,7 +129,6 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int) -> ShuffleJo
         vocab_size=plan.tokenizer.vocab_size,
         eot_id=plan.tokenizer.eot_id,
         info=info,
-        packs=tuple(plan.spec.pack_pairs()),
     )
 
 

@@ -335,7 +335,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "shares": {"splits": {"train": 0.97, "validation": 0.02, "test": 0.01}},
     "name of a split": {"splits": {"train": 0.98, "valid": 0.01, "test": 0.01}},
     "dataset": {"dataset": "other"},
-    "packs": {"packs": [{"packing": "best_fit", "seq_len": 64}]},
     "limit": {"limit": 3},
     "max_chars": {"documents": {"max_chars": 20}},
     "transform": {"documents": {"transform": {"function": "a:b", "version": "1"}}},

@@ -33,7 +33,6 @@ _GUIDES = {  # the page that shows a block at work
     "tokenizer": "../guides/tokenizers.md",
     "documents": "../guides/rows.md#which-rows-become-documents",
     "chat": "../guides/conversations.md",
-    "packs": "../guides/packing.md",
     "checks": "../guides/checks.md",
     "runner": "../guides/clusters.md#where-the-tasks-run",
     "credentials": "../guides/clusters.md#stores-and-credentials",

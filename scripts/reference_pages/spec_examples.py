@@ -55,11 +55,6 @@ splits:
   - {name: validation, share: 0.05}
 # the same, shorter: splits: {train: 0.95, validation: 0.05}
 """,
-    "packs": """\
-packs:
-  - {packing: best_fit, seq_len: 2048}
-  - {packing: best_fit, seq_len: 8192, overlong: drop, pad_documents: 16}
-""",
     "checks": """\
 checks:
   min_documents: 10_000

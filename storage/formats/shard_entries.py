@@ -37,8 +37,7 @@ class ShardEntry:
 
     `name` is the path of its `.tok` file in the version, `bytes` and `sha256` are of that file. `files` are those
     beside it by suffix, among them its document table and the checksums of its blocks. `first_key` and `last_key` are
-    those of its documents, 16 hexadecimal digits each, None if it has none. `samples` counts its samples by packing and
-    length, see `sample_key`.
+    those of its documents, 16 hexadecimal digits each, None if it has none.
     """
 
     name: str
@@ -49,7 +48,6 @@ class ShardEntry:
     files: dict[str, FileEntry]
     first_key: str | None
     last_key: str | None
-    samples: dict[str, int]
 
     @property
     def has_mask(self) -> bool:
@@ -91,7 +89,6 @@ class ShardRow(TypedDict):
     files: dict[str, FileRow]
     first_key: str | None
     last_key: str | None
-    samples: dict[str, int]
 
 
 class Shards:
@@ -170,7 +167,6 @@ def _entry(row: ShardRow) -> ShardEntry:
         files=files,
         first_key=row["first_key"],
         last_key=row["last_key"],
-        samples=row["samples"],
     )
 
 
@@ -228,5 +224,4 @@ _RULES: dict[str, _Rule] = {
     "files": _OBJECTS,
     "first_key": (_are_keys, "text or null"),
     "last_key": (_are_keys, "text or null"),
-    "samples": _OBJECTS,
 }

@@ -2,7 +2,7 @@
 
 A sample is a row of at most T + 1 tokens of one shard, T = `seq_len`: its inputs are row[:-1], its labels row[1:].
 Samples are numbered by their first token in the shard, and the pieces of a sample are in the order of the shard.
-Manifests hold numbers of samples, and the state of a reader counts samples, so the samples of a packing never change
+The state of a reader counts samples, so the samples of a packing never change
 under the same name.
 """
 
@@ -34,7 +34,7 @@ class ShardPlan(Protocol):
 class Packing(ABC):
     """How the tokens of a shard become samples; packings.py lists all of them."""
 
-    #: what specs, manifests, states and the command line call it
+    #: what states and the command line call it
     name: ClassVar[str]
     #: Whether each piece of a sample is a part of one document. Otherwise, a sample is one piece across documents,
     #: whose start depends only on the sample's number.

@@ -55,7 +55,7 @@ def packing_named(name: str) -> Packing:
 
 
 def sample_key(packing: str, seq_len: int) -> str:
-    """Return the name of a number of samples in a manifest: "best_fit/2048"."""
+    """Return how messages show a packing and T: "best_fit/2048"."""
     return f"{packing}/{seq_len}"
 
 

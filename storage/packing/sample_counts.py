@@ -1,31 +1,94 @@
-"""How many samples each shard of a split has under a packing, found in the cheapest way.
+"""Count the samples of each shard of a split once: a machine keeps the counts in a file of its cache folder.
 
-For a packing that does not follow documents, this is arithmetic. Otherwise the counts come from the manifest if the
-spec's `packs` names the pair, or from the cache of this machine. Failing that, the document offsets of every shard are
-read once: 8 bytes a document, and no tokens.
+Counting reads the document offsets of every shard, 8 bytes a document.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.manifest import MANIFEST, Manifest
-from tokenloom.storage.packing.packings import check_packing, packing_named, sample_key
+from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.packing.packings import check_packing, num_samples, sample_key
+from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.stored_shard import StoredShard
 
-if TYPE_CHECKING:
-    from pathlib import Path
+_READERS = 8  # the offsets of so many shards are read at the same time
+_LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
+_logger = logging.getLogger("tokenloom")
+
+
+@dataclass(frozen=True, slots=True)
+class CountsRecord:
+    """The samples of each shard of a split under a packing.
+
+    The version's name decides all the fields after it; they reveal mistakes.
+    """
+
+    version: str
+    split: str
+    packing: str
+    seq_len: int
+    num_shards: int
+    num_tokens: int
+    counts: list[int]
+
+
+class CountsFile:
+    """The counts of a split under a packing in the cache folder; several processes may use it at once.
+
+    Args:
+        cache_folder: the machine's; it need not exist.
+        manifest: the manifest of the version.
+        split: one of the version's.
+        packing: the full name of one.
+        seq_len: T, in [1, 2**31).
+    """
+
+    def __init__(self, cache_folder: Path, manifest: Manifest, split: str, packing: str, seq_len: int) -> None:
+        name = f"{manifest.version}-{quote(split, safe='')}-{packing}-{seq_len}.json"
+        self.path = cache_folder / "counts" / name
+        held = manifest.splits[split]
+        self._empty = CountsRecord(manifest.version, split, packing, seq_len, len(held.shards), held.tokens, [])
+
+    def read(self) -> Int64s | None:
+        """Return the counts, (num_shards,); None if the file is missing, damaged or of other samples."""
+        try:
+            record = read_signed_record(read_regular(self.path), str(self.path), CountsRecord)
+        except (OSError, FormatError):
+            return None
+        is_of_split = replace(record, counts=[]) == self._empty and len(record.counts) == record.num_shards
+        return np.array(record.counts, dtype=np.int64) if is_of_split else None
+
+    def write(self, counts: Sequence[int]) -> bool:
+        """Keep counts for later readers; return False, and log why, if the folder can't be written."""
+        try:
+            replace_file(self.path, sign_record(replace(self._empty, counts=list(counts))))
+        except OSError as error:
+            folder, reason = self.path.parent, error.strerror
+            _logger.warning("%s: can't be written: %s; TOKENLOOM_CACHE names another folder", folder, reason)
+            return False
+        return True
 
 
 def sample_counts(
     store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path
 ) -> Int64s:
-    """Return the samples of each shard of a split, (num_shards,).
+    """Return the samples of each shard of a split, (num_shards,), as this machine kept them, or else counted and kept.
+
+    Those of a packing that does not follow documents are arithmetic.
 
     Args:
         store: the dataset's folder.
@@ -33,43 +96,41 @@ def sample_counts(
         split: one of the version's.
         packing: the full name of one.
         seq_len: T, in [1, 2**31).
-        cache_folder: keeps counts that had to be computed; several processes may use it at once.
+        cache_folder: keeps the counts; several processes may use it at once.
 
     Raises:
         ValueError: packing or seq_len out of range.
         FormatError: a shard is damaged, or not the one that the manifest lists.
         StoreError: a shard is missing or can't be read.
     """
-    check_packing(packing, seq_len)
-    counts = _known_counts(store, manifest, split, packing, seq_len)
-    if counts is not None:
-        return counts
-    from tokenloom.storage.packing.counting import counted_once  # its threads and log are not for most readers
-
-    return counted_once(store, manifest, split, packing, seq_len, cache_folder)
-
-
-def has_counts(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, cache_folder: Path) -> bool:
-    """Return whether sample_counts needs no shard; see there for arguments and errors."""
-    check_packing(packing, seq_len)
-    if _known_counts(store, manifest, split, packing, seq_len) is not None:
-        return True
-    from tokenloom.storage.packing.counting import CountsFile
-
-    return CountsFile(cache_folder, manifest, split, packing, seq_len).read() is not None
+    if not check_packing(packing, seq_len).follows_documents:
+        shards = manifest.splits[split].shards
+        return np.array([num_samples(packing, seq_len, num_tokens) for num_tokens in shards.num_tokens()], np.int64)
+    file = CountsFile(cache_folder, manifest, split, packing, seq_len)
+    kept = file.read()
+    return _count(store, manifest, split, packing, seq_len, file) if kept is None else kept
 
 
-def _known_counts(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int) -> Int64s | None:
-    """Return the counts that follow from the manifest alone; every sample has a token that no other has."""
-    shards, key = manifest.splits[split].shards, sample_key(packing, seq_len)
-    if not (found := packing_named(packing)).follows_documents:
-        offsets = np.zeros((len(shards), 2), np.uint64)
-        offsets[:, 1] = shards.num_tokens()
-        return np.array([found.count(seq_len, of_shard) for of_shard in offsets], np.int64)
-    if not all(key in row["samples"] for row in shards.rows):
-        return None
-    counts = [row["samples"][key] for row in shards.rows]
-    if not all(type(n) is int and 0 <= n <= limit for n, limit in zip(counts, shards.num_tokens(), strict=True)):
-        place = store.place(version_path(manifest.version, MANIFEST))
-        raise FormatError(f"{place}: samples of {key} must be counts of at most the shard's tokens; restore it")
+def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, file: CountsFile) -> Int64s:
+    from concurrent.futures import ThreadPoolExecutor  # not for readers that need not count
+
+    begin = time.monotonic()
+
+    def count_shard(entry: ShardEntry) -> int:
+        return num_samples(packing, seq_len, entry.tokens, StoredShard(store, manifest.version, entry).offsets)
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        counts = list(readers.map(count_shard, manifest.splits[split].shards))
+    is_kept = file.write(counts)
+    seconds = time.monotonic() - begin
+    _logger.log(
+        logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO,
+        "%s: counted the samples of %s for %s in %d shards in %.1f s, %s",
+        store.place(version_path(manifest.version)),
+        split,
+        sample_key(packing, seq_len),
+        len(counts),
+        seconds,
+        f"kept in {file.path}" if is_kept else "not kept",
+    )
     return np.array(counts, dtype=np.int64)

@@ -45,7 +45,6 @@ class ShardRecord:
     files: dict[str, FileEntry]
     first_key: str | None
     last_key: str | None
-    samples: dict[str, int]
     duplicates: int
     excluded: int
     left_tokens: int

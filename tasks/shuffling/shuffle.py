@@ -24,7 +24,6 @@ from tokenloom.storage.formats.shard import checked_header
 from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
-from tokenloom.storage.packing.packings import num_samples, sample_key
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import is_as_listed
@@ -50,8 +49,8 @@ _PIECE_DOCUMENTS = 1_000_000
 class ShuffleJob:
     """One shard to make, at `position` among the assignment's shards.
 
-    `info` is the JSON block of its header. `packs` are the pairs of packing and seq_len whose samples are counted.
-    `has_classes`: a source of the version has conversations, so that all shards have masks.
+    `info` is the JSON block of its header. `has_classes`: a source of the version has conversations, so that all shards
+    have masks.
     """
 
     store: Store
@@ -63,7 +62,6 @@ class ShuffleJob:
     vocab_size: int
     eot_id: int
     info: dict[str, Any]
-    packs: tuple[tuple[str, int], ...] = ()
     has_classes: bool = False
 
 
@@ -171,7 +169,6 @@ class _ShardResult:
         self._first_key: int | None = None
         self._last_key: int | None = None
         self._documents = DocumentCounter(assignment.sources)
-        self._lengths = [np.zeros(1, np.uint32)]  # the lengths of documents, kept only for packs
 
     def add_piece(self, piece: Piece) -> None:
         """Count a piece, and note which documents are checked."""
@@ -203,8 +200,6 @@ class _ShardResult:
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
         self._bad_ends += int((tokens[last] != self._job.eot_id).sum())
         self._num_tokens += len(tokens)
-        if self._job.packs:
-            self._lengths.append(num_tokens)
 
     def read_checked(self, path: str, mask: IO[bytes] | None) -> None:
         """Hash the ids of checked documents as the shard's own reader returns them, and their classes in its mask.
@@ -241,7 +236,6 @@ class _ShardResult:
             files=files,
             first_key=_hexadecimal(self._first_key),
             last_key=_hexadecimal(self._last_key),
-            samples=self._counts(),
             duplicates=self._duplicates,
             excluded=self._excluded,
             left_tokens=self._left_tokens,
@@ -253,16 +247,6 @@ class _ShardResult:
             statistics=self._documents.statistics(),
             class_counts=class_counts,
         )
-
-    def _counts(self) -> dict[str, int]:
-        """Return the samples of the shard by packing and length, as its manifest names them."""
-        if not self._job.packs:
-            return {}
-        offsets = np.cumsum(np.concatenate(self._lengths), dtype=np.uint64)
-        return {
-            sample_key(packing, seq_len): num_samples(packing, seq_len, self._num_tokens, offsets)
-            for packing, seq_len in self._job.packs
-        }
 
 
 def _contents(rows: NDArray[Any]) -> UInt64s:

@@ -64,7 +64,7 @@ def is_listed(path: Path) -> bool:
 
 
 def make_version(folder: Path) -> Made:
-    """Build a version with ids, quarantine, tokenizer files, packs, three splits, empty shards and two tags."""
+    """Build a version with ids, quarantine, tokenizer files, three splits, empty shards and two tags."""
     (folder / "tokenizer.json").write_text(train_bpe())
     lines = write_jsonl(folder / "in" / "a.jsonl", [f"text number {i} of many" for i in range(90)])
     rows = [json.dumps({"text": f"line {i} " + "ipsum " * (i % 30), "id": f"id-{i}"}) for i in range(150)]
@@ -83,7 +83,6 @@ def make_version(folder: Path) -> Made:
         documents={"on_error": "skip"},
         splits={"train": 0.699999, "validation": 0.3, "test": 0.000001},
         shard_tokens=1500,
-        packs=[{"packing": "best_fit", "seq_len": 64}, {"packing": "concat", "seq_len": 128}],
     )
     made = Made(spec, build(spec).version)
     for number in (1, 2):

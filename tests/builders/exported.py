@@ -84,7 +84,7 @@ class Exportable:
         path.with_suffix(".blocks").write_bytes(blocks)
         files[".blocks"] = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
         files[".docs"] = {"bytes": 0, "sha256": "0" * 64}
-        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}}
+        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record)}
         return entry | NO_FILES | {"files": files}
 
     def shard(self, split: str, index: int, suffix: str = ".tok") -> Path:

@@ -100,7 +100,7 @@ def write_store(
         files = {".docs": {"bytes": 0, "sha256": "0" * 64}, ".blocks": listed}  # readers need no document table
         if blocks_of_mask:
             files[".mask"] = {"bytes": blocks_of_mask.num_bytes, "sha256": blocks_of_mask.sha256}
-        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record), "samples": {}}
+        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record)}
         entries.append(entry | NO_FILES | {"files": files})
     return publish(folder, name, {split: entries}, vocab_size)
 
@@ -112,9 +112,7 @@ def _write_mask(path: Path, classes: NDArray[np.uint8]) -> ShardBlocks:
         return writer.finish()
 
 
-def write_sparse_store(
-    folder: Path, num_shards: int, shard_tokens: int, document_tokens: int, samples: dict[str, int] | None = None
-) -> str:
+def write_sparse_store(folder: Path, num_shards: int, shard_tokens: int, document_tokens: int) -> str:
     """Write a version of sparse uint16 shards of zeros, which differ only in their index; return its reference.
 
     Args:
@@ -122,7 +120,6 @@ def write_sparse_store(
         num_shards: files.
         shard_tokens: tokens of each, a multiple of document_tokens.
         document_tokens: tokens of each document.
-        samples: counts of packs in the manifest.
     """
     name = "5a" * 8
     split_folder = folder / "data" / "versions" / name / "train"
@@ -130,7 +127,7 @@ def write_sparse_store(
     entries = []
     for index in range(num_shards):
         entry: dict[str, Any] = {"name": f"train/{index:06d}.tok", "sha256": f"{index:064x}"}
-        entry |= {"tokens": shard_tokens, "documents": shard_tokens // document_tokens, "samples": samples or {}}
+        entry |= {"tokens": shard_tokens, "documents": shard_tokens // document_tokens}
         entry |= NO_FILES | {"bytes": 0}
         entries.append(entry)
     offsets = np.arange(0, shard_tokens + 1, document_tokens, dtype="<u8")

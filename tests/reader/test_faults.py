@@ -29,7 +29,6 @@ from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, shard_paths
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.shard import ShardHeader, open_shard
 
 _T = 16
@@ -389,39 +388,6 @@ def test_a_damaged_manifest_is_named(store: Damaged) -> None:
     store.manifest.unlink()
     with pytest.raises(StoreError, match=re.escape(str(store.manifest.parent.parent.parent))):
         TokenDataset(store.reference, seq_len=_T)
-
-
-def write_counts(store: Damaged, packing: str, counts: Sequence[int]) -> None:
-    """Make the manifest claim these numbers of samples for its shards."""
-    manifest: dict[str, Any] = read_signed(store.manifest.read_bytes(), "")
-    for entry, number in zip(manifest["splits"]["train"]["shards"], counts, strict=True):
-        entry["samples"] = {f"{packing}/{_T}": number}
-    store.manifest.write_bytes(sign(manifest))
-
-
-@pytest.mark.parametrize("change", [[0, 1, 0, 0], [0, -1, 0, 0], [0, 1, 0, -1], [0, -1, 0, 1], [0, 100, 0, 0]])
-@pytest.mark.parametrize("packing", ["document", "document_padded", "best_fit"])
-def test_sample_counts_in_the_manifest_that_contradict_a_shard_are_named(
-    packing: str, change: list[int], store: Damaged
-) -> None:
-    oracle = Oracle(store.reference, _T, packing)
-    counts = [a + b for a, b in zip(oracle.counts, change, strict=True)]
-    write_counts(store, packing, counts)
-    data = TokenDataset(store.reference, seq_len=_T, packing=packing)
-    first = counts[0]
-    for index in (first, first + counts[_BAD] - 1):
-        with pytest.raises(FormatError, match=store.match):
-            data[index]
-    assert data[first - 1]["input_ids"].tolist() == oracle.sample(first - 1)["input_ids"]
-    for prefetch in (0, 5):
-        loader = TokenLoader(data, _BATCH, order="sequential", num_epochs=1, prefetch=prefetch)
-        found = read_up_to_error(loader, store.match, FormatError)
-        assert found == [oracle.batch(range(i, i + _BATCH)) for i in range(0, first - _BATCH + 1, _BATCH)]
-    write_counts(store, packing, oracle.counts)
-    data = TokenDataset(store.reference, seq_len=_T, packing=packing)
-    assert [data[i]["input_ids"].tolist() for i in range(len(data))] == [
-        oracle.sample(i)["input_ids"] for i in range(len(oracle))
-    ]
 
 
 def test_cached_sample_counts_that_contradict_a_shard_are_named(store: Damaged) -> None:

@@ -31,7 +31,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def write_version(folder: Path, kind: str) -> Path:
-    """Build a version with ids, quarantined rows, tokenizer files, listed samples, two splits; return its store."""
+    """Build a version with ids, quarantined rows, tokenizer files, two splits; return its store."""
     texts = [f"document {i} says " + "word " * (i % 30) for i in range(400)]
     table = pa.table({"text": [*texts, None], "id": [f"id-{i}" for i in range(401)]})
     pq.write_table(table, folder / "a.parquet")
@@ -50,7 +50,6 @@ def write_version(folder: Path, kind: str) -> Path:
         shard_tokens=20_000,
         splits=[{"name": "train", "share": 0.8}, {"name": "validation", "share": 0.2}],
         documents={"on_error": "skip"},
-        packs=[{"packing": "best_fit", "seq_len": 16}],
     )
     build(spec)
     return folder / "store"

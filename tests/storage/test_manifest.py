@@ -67,7 +67,7 @@ def test_manifest_of_another_format_is_refused_by_name(version: Any) -> None:
 )
 def test_shards_with_other_names_are_refused(name: str) -> None:
     value = empty_manifest("news", "a" * 16)
-    shard = {"name": f"{name}.tok", "bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64, "samples": {}}
+    shard = {"name": f"{name}.tok", "bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64}
     shard |= NO_FILES
     value["splits"]["train"] = {"tokens": 2, "documents": 2, "duplicates": 0}
     value["splits"]["train"]["shards"] = [shard, shard | {"name": "train/000001.tok"}]
@@ -117,13 +117,13 @@ def test_a_manifest_is_written_with_the_bytes_it_was_read_from() -> None:
     value = empty_manifest("news", "a" * 16) | {"files": {"inputs.json": "b" * 64}}
     shard = {"name": "train/000000.tok", "bytes": 5, "tokens": 1, "documents": 1, "sha256": "0" * 64}
     files = {".docs": {"bytes": 7, "sha256": "1" * 64}, ".blocks": {"bytes": 8, "sha256": "2" * 64}}
-    shard |= {"first_key": "0" * 16, "last_key": "f" * 16, "samples": {"best_fit/8": 1}, "files": files}
+    shard |= {"first_key": "0" * 16, "last_key": "f" * 16, "files": files}
     empty = shard | {"name": "train/000001.tok", "tokens": 0, "documents": 0, "first_key": None, "last_key": None}
     value["splits"] = {"train": {"tokens": 1, "documents": 1, "duplicates": 0, "shards": [shard, empty]}}
     value["rows"] = {"read": 1, "kept": 1, "duplicates": 0, "filtered": 0, "excluded": 0, "quarantined": 0}
     manifest = read_manifest(sign(value), "manifest.json")
     assert encode_manifest(manifest) == sign(value)
     entries = list(manifest.splits["train"].shards)
-    assert (entries[0].samples, entries[1].first_key) == ({"best_fit/8": 1}, None)
+    assert entries[1].first_key is None
     assert entries[0].listed["train/000000.docs"] == FileEntry(7, "1" * 64)
     assert Shards.of(entries) == manifest.splits["train"].shards

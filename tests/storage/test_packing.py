@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tokenloom.spec.build_spec import Pack
 from tokenloom.storage.packing import chunks as chunks_module
 from tokenloom.storage.packing.best_fit import _stable_order, fill_bins
 from tokenloom.storage.packing.packings import (
@@ -347,16 +345,10 @@ def test_arguments_out_of_range_are_refused_by_name() -> None:
             function("document", 4, 9, np.array([0, 6, 4, 9], dtype=np.uint64))
 
 
-def test_the_spec_knows_every_packing() -> None:
-    assert get_args(Pack.model_fields["packing"].annotation) == tuple(PACKINGS)
-
-
 def test_overlong_is_another_name_of_best_fit() -> None:
-    assert Pack(packing="best_fit", seq_len=8).pair == ("best_fit", 8)
-    assert Pack(packing="best_fit", seq_len=8, overlong="split").pair == ("best_fit", 8)
-    assert Pack(packing="best_fit", seq_len=8, overlong="drop").pair == ("best_fit_drop", 8)
-    assert Pack(packing="best_fit_drop", seq_len=8, overlong="drop").pair == ("best_fit_drop", 8)
-    assert Pack(packing="best_fit", seq_len=8, overlong="keep_start").pair == ("best_fit_keep_start", 8)
+    assert packing_name("best_fit", None) == packing_name("best_fit", "split") == "best_fit"
+    assert packing_name("best_fit", "drop") == packing_name("best_fit_drop", "drop") == "best_fit_drop"
+    assert packing_name("best_fit", "keep_start") == "best_fit_keep_start"
     for packing in ("concat", "document_padded", "best_fit_keep_start"):
         with pytest.raises(ValueError, match=f"overlong='drop' is of the packing best_fit, not of '{packing}'"):
             packing_name(packing, "drop")
@@ -370,10 +362,6 @@ def test_padding_is_part_of_the_name() -> None:
     assert packing_name("best_fit_pad8", "keep_start") == "best_fit_keep_start_pad8"
     assert packing_name("best_fit", None, 1) == "best_fit"
     assert packing_name("concat", None) == "concat"
-    assert Pack(packing="best_fit", seq_len=16, overlong="drop", pad_documents=8).pair == ("best_fit_drop_pad8", 16)
-    for wrong in ({"seq_len": 20}, {"packing": "concat"}, {"pad_documents": 0}):
-        with pytest.raises(ValueError, match="pad"):
-            Pack.model_validate({"packing": "best_fit", "seq_len": 16, "pad_documents": 8} | wrong)
     for packing, multiple in (("concat", 8), ("document_padded", 1), ("best_fit_pad8", 4), ("best_fit_pad8", 1)):
         with pytest.raises(
             ValueError, match=f"pad_documents={multiple} is of the packing best_fit, not of '{packing}'"

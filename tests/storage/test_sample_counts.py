@@ -1,4 +1,4 @@
-"""Numbers of samples: from arithmetic, the manifest, the cache or the shards; damaged and missing files."""
+"""Numbers of samples: from arithmetic, the cache or the shards; damaged and missing files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.packing.counting import CountsFile
-from tokenloom.storage.packing.packings import PACKINGS, num_samples
-from tokenloom.storage.packing.sample_counts import sample_counts
+from tokenloom.storage.packing.packings import num_samples
+from tokenloom.storage.packing.sample_counts import CountsFile, sample_counts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
-
-PACKS = [(packing, seq_len) for packing in PACKINGS for seq_len in (30, 200)]
 
 
 class _CountingStore(LocalStore):
@@ -40,10 +37,9 @@ class _CountingStore(LocalStore):
 class _Built:
     """A small dataset, its manifest, and its number of samples counted from the shards."""
 
-    def __init__(self, folder: Path, pairs: list[tuple[str, int]]) -> None:
+    def __init__(self, folder: Path) -> None:
         texts = [f"text number {i}: " + "abc " * (i % 40) for i in range(300)]
-        packs = [{"packing": packing, "seq_len": seq_len} for packing, seq_len in pairs]
-        self.spec = jsonl_spec(folder, texts, shard_tokens=5000, packs=packs)
+        self.spec = jsonl_spec(folder, texts, shard_tokens=5000)
         store = dataset_store(self.spec.store, "data")
         self.manifest = load_manifest(store, build(self.spec).version)
         self.store = _CountingStore(store.root)
@@ -58,12 +54,7 @@ class _Built:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> _Built:
-    return _Built(tmp_path_factory.mktemp("plain"), [])
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> _Built:
-    return _Built(tmp_path_factory.mktemp("packed"), PACKS)
+    return _Built(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture
@@ -75,33 +66,9 @@ def damaged(plain: _Built, tmp_path: Path) -> tuple[LocalStore, Path]:
     return store, store.local(version_path(plain.manifest.version, name))
 
 
-def test_the_manifest_contains_the_counts_of_the_shards(packed: _Built) -> None:
-    for split, value in packed.manifest.splits.items():
-        expected = {f"{packing}/{t}": packed.counts(packing, t, split) for packing, t in PACKS}
-        for i, entry in enumerate(value.shards):
-            assert entry.samples == {key: counts[i] for key, counts in expected.items()}
-    assert len(packed.manifest.splits["train"].shards) > 2
-    assert packed.manifest.spec["packs"] == [{"packing": p, "seq_len": t} for p, t in sorted(PACKS)]
-
-
-def test_packs_change_no_shard_and_only_they_add_counts_to_the_manifest(plain: _Built, packed: _Built) -> None:
-    for split, value in plain.manifest.splits.items():
-        entries = packed.manifest.splits[split].shards
-        assert [entry.sha256 for entry in value.shards] == [entry.sha256 for entry in entries]
-        assert all(entry.samples == {} for entry in value.shards)
-    assert "packs" not in plain.manifest.spec
-
-
-def test_counts_of_the_manifest_and_of_concat_are_found_without_a_shard(
-    plain: _Built, packed: _Built, tmp_path: Path
-) -> None:
-    nowhere = LocalStore(tmp_path / "none")
-    for packing, seq_len in PACKS:
-        counts = sample_counts(nowhere, packed.manifest, "train", packing, seq_len, tmp_path)
-        assert counts.dtype == np.int64
-        assert counts.tolist() == packed.counts(packing, seq_len)
-    concat = sample_counts(nowhere, plain.manifest, "train", "concat", 30, tmp_path)
-    assert concat.tolist() == plain.counts("concat", 30)
+def test_counts_of_concat_are_found_without_a_shard(plain: _Built, tmp_path: Path) -> None:
+    concat = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", "concat", 30, tmp_path)
+    assert (concat.dtype, concat.tolist()) == (np.int64, plain.counts("concat", 30))
     assert not list(tmp_path.iterdir())
 
 
@@ -121,7 +88,6 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
     path = CountsFile(tmp_path, plain.manifest, "train", packing, 30).path
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
     assert f"kept in {path}" in message
-    assert "`packs` in the spec" in message
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
 
 

@@ -43,7 +43,6 @@ def test_the_version_has_every_kind_of_file(made: Made) -> None:
     shards = [shard for split in made.manifest["splits"].values() for shard in split["shards"]]
     assert len(made.manifest["splits"]) == 3
     assert any(shard["documents"] == 0 for shard in shards)
-    assert all(shard["samples"] for shard in shards)
     assert len(shards) > 4
 
 

@@ -119,16 +119,6 @@ def test_the_identity_contains_defaults_but_no_path_and_nothing_that_is_absent()
     }
 
 
-def test_the_order_of_packs_is_not_in_the_identity() -> None:
-    packs = [{"packing": "document", "seq_len": 8}, {"packing": "best_fit", "seq_len": 64}]
-    packs.append({"packing": "best_fit", "seq_len": 8})
-    one, other = spec(packs=packs), spec(packs=packs[::-1])
-    assert one.identity() == other.identity()
-    assert one.identity()["packs"] == [packs[2], packs[1], packs[0]]
-    assert one.pack_pairs() == [("best_fit", 8), ("best_fit", 64), ("document", 8)]
-    assert "packs" not in spec(packs=[]).identity()
-
-
 def test_sources_without_a_name_are_named_by_kind_and_position() -> None:
     sources = [SOURCE, {**SOURCE, "name": "named"}, {"kind": "text", "path": "a.txt"}]
     assert spec(sources=sources).source_names() == ["parquet-0", "named", "text-2"]
@@ -190,13 +180,6 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
         ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
         ({"shard_tokens": 0}, "greater than or equal to 1"),
         ({"documents": {"max_bytes": 2**31}}, "less than or equal to 2147483647"),
-        (
-            {"packs": [{"packing": "greedy", "seq_len": 8}]},
-            "'document_padded', 'best_fit', 'best_fit_drop' or 'best_fit_keep_start'",
-        ),
-        ({"packs": [{"packing": "best_fit", "seq_len": 0}]}, "greater than or equal to 1"),
-        ({"packs": [{"packing": "best_fit", "seq_len": 2**31}]}, "less than or equal to 2147483647"),
-        ({"packs": [{"packing": "best_fit", "seq_len": 8}] * 2}, "best_fit with seq_len 8 is listed twice"),
         ({"store": "st\0ore"}, "a path can't contain a NUL character; remove it"),
         ({"documents": {"exclude": "a\0b"}}, "a path can't contain a NUL character; remove it"),
         ({"sources": [{"kind": "text", "path": "\0"}]}, "a path can't contain a NUL character; remove it"),

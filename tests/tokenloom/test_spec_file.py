@@ -56,8 +56,8 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     [
         (
             "seq_len: 2048\n",
-            "spec.yaml:7: seq_len: unknown key (value 2048). It is an argument of TokenDataset in training; in a spec, "
-            "it belongs under `packs`. Allowed: dataset",
+            "spec.yaml:7: seq_len: unknown key (value 2048). It is an argument of TokenDataset in training. "
+            "Allowed: dataset",
         ),
         ("batch_size: 2\n", "unknown key (value 2). It is an argument of TokenLoader in training. Allowed: "),
         ("min_chars: 2\n", "spec.yaml:7: min_chars: unknown key (value 2). It belongs under `documents`. Allowed: dat"),
@@ -112,7 +112,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
-        ("packs: [{packing: concat}]\n", "spec.yaml:7: packs.0.seq_len: this key is required and is missing"),
+        ("splits: [{share: 1}]\n", "spec.yaml:7: splits.0.name: this key is required and is missing"),
         ("documents: {on_error: ignore}\n", "documents.on_error: must be 'fail' or 'skip'; got 'ignore'"),
         ("5: 6\n", "spec.yaml:7: 5: keys must be text; got 5"),
         ("documents:\n  min_chars: 1\n  1: x\n", "spec.yaml:9: documents.1: keys must be text; got 1"),
@@ -230,9 +230,9 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         (BASE + "\tseed: 1\n", "that cannot start any token; the line begins with a tab, and YAML is indented with"),
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
         (BASE + "---\nseed: 1\n", "not valid YAML"),
-        (BASE + "packs: " + "[" * 5000, "not valid YAML: nested too deep"),
+        (BASE + "splits: " + "[" * 5000, "not valid YAML: nested too deep"),
         (BASE + "documents: &a [*a]\n", "not valid YAML: aliases (*name) are not supported; write"),
-        (BASE + "packs: [&a [x, x], [*a, *a]]\n", "not valid YAML: aliases (*name) are not supported; write"),
+        (BASE + "splits: [&a [x, x], [*a, *a]]\n", "not valid YAML: aliases (*name) are not supported; write"),
         (BASE + "[a, b]: 1\n", "not valid YAML: found unhashable key"),
         ("a\0b", "not valid YAML"),
         ("- a\n", "a spec is a mapping of keys (dataset, store, sources"),

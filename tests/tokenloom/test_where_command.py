@@ -510,14 +510,11 @@ def test_states_that_do_not_fit_are_usage_errors(built: Built, run: Run, tmp_pat
     assert "it is of data@0000000000000000, and REF names data@" in run(*arguments, code=2)["error"]["message"]
 
 
-def test_counting_samples_first_is_announced_with_what_spares_it(
-    built: Built, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counting_samples_first_is_announced(built: Built, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["trace", built.reference, "--sample", "1", "--seq-len", "24", "--packing", "best_fit"]
     assert main(arguments) == 0
     error = capsys.readouterr().err
-    assert "counting the samples of train for best_fit/24 first, because the manifest does not list them" in error
-    assert "`packs` in the spec counts them ahead of time" in error
+    assert "counting the samples of train for best_fit/24 first: this reads" in error
     assert main(arguments) == 0
     assert "counting" not in capsys.readouterr().err  # kept
 

@@ -172,17 +172,16 @@ def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -
     """Say so if opening a split reads all of its shards; raise ValueError or StoreError as opening would."""
     from tokenloom.storage.cache.cache_settings import default_cache_folder
     from tokenloom.storage.packing.packings import check_packing, sample_key
-    from tokenloom.storage.packing.sample_counts import has_counts
+    from tokenloom.storage.packing.sample_counts import CountsFile
 
     if not check_packing(packing, seq_len).follows_documents:
         return
     store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
-    if not has_counts(store, manifest, split, packing, seq_len, default_cache_folder()):
+    if CountsFile(default_cache_folder(), manifest, split, packing, seq_len).read() is None:
         print_status(
             f"{store.root}@{manifest.version}: counting the samples of {split} for {sample_key(packing, seq_len)} "
-            "first, because the manifest does not list them: this reads the document offsets of every shard. `packs` "
-            "in the spec counts them ahead of time"
+            "first: this reads the document offsets of every shard"
         )
 
 

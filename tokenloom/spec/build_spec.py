@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -23,53 +23,10 @@ from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import IdsTokenizer, Tokenizer
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.packing.packings import OVERLONG, PACKINGS, check_packing, packing_name
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 
-if TYPE_CHECKING:
-    PackingName: TypeAlias = str
-    Overlong: TypeAlias = str
-else:
-    PackingName = Literal[tuple(PACKINGS)]
-    Overlong = Literal[tuple(OVERLONG)]
 SplitName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-
-
-class Pack(SpecModel):
-    """A packing whose samples are counted during the build, so that readers need not count them."""
-
-    packing: PackingName = Field(
-        title="Packing",
-        description="How tokens become samples. `best_fit`: whole documents with little padding; "
-        "docs/concepts/packing.md describes each",
-    )
-    seq_len: int = Field(
-        ge=1, le=2**31 - 1, title="Tokens per sample", description="Tokens in a sample, as `seq_len` of the reader"
-    )
-    overlong: Overlong | None = Field(
-        None,
-        title="Overlong",
-        description="Of `best_fit`: what it does with a document that is longer than a sample. `split` cuts it "
-        "(default), `drop` leaves it out, `keep_start` keeps its beginning",
-    )
-    pad_documents: int | None = Field(
-        None,
-        ge=1,
-        le=2**30 - 1,
-        title="Pad documents",
-        description="Of `best_fit`, for context parallelism: each document takes a multiple of so many tokens",
-    )
-
-    @model_validator(mode="after")
-    def _of_best_fit(self) -> Pack:
-        check_packing(*self.pair)
-        return self
-
-    @property
-    def pair(self) -> tuple[str, int]:
-        """The full name of the packing, and seq_len."""
-        return packing_name(self.packing, self.overlong, self.pad_documents), self.seq_len
 
 
 class Split(SpecModel):
@@ -84,7 +41,7 @@ class BuildSpec(SpecModel):
     """Everything that defines a build."""
 
     folded_fields = ("documents", "chat", "checks")
-    rare_fields = ("seed", "shard_tokens", "report", "runner", "packs", "credentials")
+    rare_fields = ("seed", "shard_tokens", "report", "runner", "credentials")
     dataset: Name = Field(
         title="Dataset", description="Name of the dataset: lower-case letters, digits, `.`, `_` and `-`"
     )
@@ -117,11 +74,6 @@ class BuildSpec(SpecModel):
         title="Limit",
         description="A try-out: use only so many documents of each source, the first ones. The tag `tryout` names it, "
         "never `latest`",
-    )
-    packs: list[Pack] = Field(
-        [],
-        title="Packs",
-        description="Packings whose samples the build counts, so that readers need not; the manifest lists the counts",
     )
     checks: Checks = Field(
         Checks(),
@@ -167,15 +119,6 @@ class BuildSpec(SpecModel):
             raise ValueError(f"shares must add up to 1, not {float(total):g}")
         if "train" not in names:
             raise ValueError("a split named train is required; it takes the rest of the key range")
-        return value
-
-    @field_validator("packs")
-    @classmethod
-    def _packs_once(cls, value: list[Pack]) -> list[Pack]:
-        pairs = [pack.pair for pack in value]
-        for packing, seq_len in pairs:
-            if pairs.count((packing, seq_len)) > 1:
-                raise ValueError(f"{packing} with seq_len {seq_len} is listed twice; remove one")
         return value
 
     @model_validator(mode="after")
@@ -257,10 +200,6 @@ class BuildSpec(SpecModel):
         """Return what the readers of tokens need to know of the tokenizer; nothing if sources are texts."""
         return self.tokenizer.ids() if isinstance(self.tokenizer, IdsTokenizer) else {}
 
-    def pack_pairs(self) -> list[tuple[str, int]]:
-        """Return (packing, seq_len) of each of `packs`, sorted because their order does not matter."""
-        return sorted(pack.pair for pack in self.packs)
-
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""
         operational = {"store", "checks", "report", "runner", "credentials"}
@@ -273,7 +212,6 @@ class BuildSpec(SpecModel):
             "documents": self.documents.identity(),
             "chat": self.chat.identity() if self.has_conversations else {},
             "splits": [[name, share] for name, share in self.split_shares()],  # their order matters
-            "packs": [{"packing": packing, "seq_len": seq_len} for packing, seq_len in self.pack_pairs()],
         }
         return given_options(self.model_dump(exclude=operational | parts.keys()) | parts)
 

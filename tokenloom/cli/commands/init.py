@@ -51,7 +51,6 @@ documents:
 splits: {train: 0.98, validation: 0.01, test: 0.01}         # by content: a document never changes its split
 seed: 0                             # of the order of the documents
 shard_tokens: 100_000_000
-packs: []                           # {packing: best_fit, seq_len: 2048}: count these samples during the build
 
 # What a finished version must hold to be published (docs/guides/checks.md). None of these is set by default.
 # checks:
