@@ -22,11 +22,10 @@ from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_t
 from tokenloom.tasks.estimate import (
     Estimate,
     PartitionProbe,
-    check_disk,
+    disk_messages,
     estimate_build,
     probe_jobs,
     probe_partition,
-    surely_fits,
 )
 from tokenloom.tasks.jobs import (
     check_batches,
@@ -106,7 +105,7 @@ def _build(
     repairs: Counter[str | None] = Counter()
     encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
-    _refuse_too_large(plan, num_workers, run_each)
+    _report_messages(disk_messages(plan))
     if proves_first(plan):
         prove_encoder(plan.definition, plan.tokenizer.fingerprint, num_workers, run_each)
         plan = replace(plan)  # which chooses again
@@ -165,12 +164,6 @@ def _report_messages(messages: Iterable[str]) -> None:
 def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[list[PartitionRange]]:
     """Return the partitions of every input."""
     return run_batches(run_each, "cut", cut_file, cut_batches(plan, num_workers))
-
-
-def _refuse_too_large(plan: BuildPlan, num_workers: int, run_each: RunEach) -> None:
-    """Raise StoreError if the disk is too small for the build; sample the input unless the result surely fits."""
-    if plan.spec.limit is None and not surely_fits(plan):
-        check_disk(plan, sample_build(plan, num_workers, run_each))
 
 
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
