@@ -174,12 +174,9 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
 
 
 def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, dict[str, Stamp]]:
-    """Return the fingerprint of a local file, also of what a README.md beside it says about reading it; and stamps."""
+    """Return the fingerprint of a local file with those of its sides, and stamps."""
     known = {url: memory.local(url) for url in (file.url, *file.sides)}
-    fingerprint = joined_fingerprint([one for one, _ in known.values()])
-    stamps = {url: seen for url, (_, seen) in known.items()}
-    readme = file.options.get("set_by_readme")
-    return f"{fingerprint}, read as {sha256_of(readme)[:16]}" if readme else fingerprint, stamps
+    return joined_fingerprint([one for one, _ in known.values()]), {url: seen for url, (_, seen) in known.items()}
 
 
 def check_unchanged(file: InputFile) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,15 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.wildcards import escaped
-from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.sources.files.compressed import too_large_window
 from tokenloom.tasks.sources.files.opening import HUB_STEP, input_bytes, is_local, translate_input_errors
 
-Configs = Mapping[str, Mapping[str, Any]]  # options by the name of a config
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
-HARMLESS = {  # options that change neither rows nor texts; `features` may change types, which is an error here
+_HARMLESS = {  # options of a README.md that change neither rows nor texts, and what our reader of CSV takes
     *("name", "version", "data_dir", "data_files", "description", "features", "chunksize", "batch_size", "block_size"),
-    *("use_threads", "fragment_scan_options", "memory_map", "verbose"),
+    *("use_threads", "fragment_scan_options", "memory_map", "verbose", "sep", "delimiter"),
 }
-SKIPPING = {"on_bad_files", "on_bad_lines", "error_bad_lines", "warn_bad_lines"}
 _EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # may be nested
 _STREAM_ROWS = 16  # rows that the package gives at a time: few, since each may be a large text
 _HUB_SECONDS = 30
@@ -38,7 +35,6 @@ class Dataset:
         urls: its data files.
         kind: the kind of source that reads the files; None if only the package reads them.
         delimiter: the character between the columns of CSV files.
-        options: what its README.md sets for the package, see options_of; {} if the package does not read it.
 
     Args:
         builder: the package's builder of the dataset.
@@ -53,21 +49,9 @@ class Dataset:
         if not files[split]:
             raise InputError(f"{name}: split {split!r} has no data file; check data_files in the spec and in README.md")
         self.urls = files[split]
-        self._builder, self._split, self._name = builder, split, name
-        options = options_of(builder.config)
-        self.kind = _kind(builder.config, self.urls, options, name)
-        self.options = {} if self.kind else options
+        self._builder, self._split = builder, split
+        self.kind = _kind(builder.config, self.urls)
         self.delimiter = str(getattr(builder.config, "sep", ","))
-
-    def check_options(self, configs: Configs) -> None:
-        """Raise InputError for an option of the configs in README.md that the package would ignore."""
-        config = self._builder.config
-        known = {field.name for field in fields(config)} | {"config_name", "default"}
-        if odd := next((option for option in configs.get(config.name, {}) if option not in known), None):
-            raise InputError(
-                f"{self._name}: README.md sets the option {odd!r} of config {config.name!r}, which the package "
-                "datasets does not know and would ignore; remove it there, or update the package"
-            )
 
     def num_shards(self) -> int:
         """Return the number of parts into which the package can cut the split, 0 if it can't say."""
@@ -100,25 +84,11 @@ class Dataset:
             raise _read_error(url, error) from error
 
 
-def options_of(config: Any) -> dict[str, str]:
-    """Return the options that a config sets and that change what is read, as text."""
-    found = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
-    return {name: repr(value) for name, (value, default) in found.items() if value != default and name not in HARMLESS}
-
-
-def _kind(config: Any, urls: list[str], options: dict[str, str], name: str) -> str | None:
-    """Return the kind of source that reads the files of a config; None if only the package reads them as it says.
-
-    Raises InputError for an option that leaves out rows without counting them.
-    """
-    if skipping := next((option for option in options if option in SKIPPING), None):
-        raise InputError(
-            f"{name}: its README.md sets {skipping}: {options[skipping]}, which leaves out bad files or rows without "
-            "counting them; remove it there, and set documents: {on_error: skip}"
-        )
-    sep = str(getattr(config, "sep", ","))
-    is_own = not options.keys() - {"sep", "delimiter"} and len(sep) == 1 and sep not in '"\r\n\0'
-    if not is_own or any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
+def _kind(config: Any, urls: list[str]) -> str | None:
+    """Return the kind of source that reads the files of a config; None if only the package reads them as it says."""
+    sep, given = str(getattr(config, "sep", ",")), {field.name: field.default for field in fields(config)}
+    is_own = all(getattr(config, name) == default for name, default in given.items() if name not in _HARMLESS)
+    if not is_own or len(sep) != 1 or sep in '"\r\n\0' or any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
         return None
     return _KINDS.get(type(config).__name__)
 
@@ -153,43 +123,18 @@ def _quiet(library: Any) -> Iterator[None]:
             library.enable_progress_bars()
 
 
-@dataclass(frozen=True)
-class HubCommit:
-    """A commit of a dataset on the hub: its hash, the names of its files, and the configs in its README.md."""
-
-    sha: str
-    names: list[str]
-    configs: Configs
-
-
-def current_commit(name: str, revision: str | None) -> HubCommit:
+def current_commit(name: str, revision: str | None) -> str:
     """Return the commit that a revision of a dataset on the hub names now."""
     _library(name)
     from huggingface_hub import HfApi
 
     try:
-        info = HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS)
+        return str(HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS).sha)
     except Exception as error:  # also of its HTTP library, whose errors have another base class
         raise InputError(
             f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
             f"{_said(error)}; check name, revision and HF_TOKEN; {HUB_STEP}"
         ) from error
-    names = [file.rfilename for file in info.siblings or []]
-    return HubCommit(str(info.sha), names, _configs(info.card_data))
-
-
-def configs_of(folder: Path) -> Configs:
-    """Return the configs in the README.md of a folder that the package has opened; {} without such a file."""
-    from huggingface_hub import DatasetCard
-
-    readme = folder / "README.md"
-    return _configs(DatasetCard(read_regular(readme).decode()).data) if readme.is_file() else {}
-
-
-def _configs(card: Any) -> Configs:
-    from datasets.utils.metadata import MetadataConfigs
-
-    return {} if card is None else dict(MetadataConfigs.from_dataset_card_data(card))
 
 
 def load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> Dataset:

@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +27,7 @@ from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows, SourceReader
 from tokenloom.tasks.sources.datasets_package import (
     BUILDERS,
-    Configs,
     Dataset,
-    configs_of,
     current_commit,
     is_on_hub,
     load,
@@ -43,8 +40,6 @@ from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
-_FORMATS = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "tsv": "csv", "jsonl": "json", "ndjson": "json"}
-_FORMAT = re.compile(rf"\.({'|'.join(_FORMATS)})(\.\w+)?$")
 
 
 class Reader(SourceReader):
@@ -65,37 +60,24 @@ class Reader(SourceReader):
 
         Raises InputError if dataset, config, split, revision or files don't exist, or if the hub can't be reached.
         """
-        name, data_files = str(self._options["name"]), self._options.get("data_files")
-        if is_on_hub(name):
-            current = current_commit(name, self._options.get("revision"))
-            commit = current.sha
-            dataset = self._dataset(commit)
-            self._check(dataset, f"hf://datasets/{name}", current.names, current.configs)
+        name = str(self._options["name"])
+        commit = current_commit(name, self._options.get("revision")) if is_on_hub(name) else None
+        dataset = self._dataset(commit)
+        if commit:
             with translate_package_errors(name):
                 found = [_pinned(url, commit) for url in dataset.urls]
         else:
-            dataset = self._dataset(None)
             check_names(dataset.urls)
-            if name not in BUILDERS:
-                names = sorted(str(path.relative_to(name)) for path in Path(name).rglob("*"))
-                self._check(dataset, name, names, configs_of(Path(name)))
-            root = root_of(filesystem_of(str(data_files))[1]) if name in BUILDERS else f"{Path(name).resolve()}/"
+            root = f"{Path(name).resolve()}/"
+            if name in BUILDERS:
+                root = root_of(filesystem_of(str(self._options["data_files"]))[1])
             found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
-        options = self._reading(dataset)
-        return [replace(file, options=options) for file in found]
-
-    def _check(self, dataset: Dataset, place: str, names: Sequence[str], configs: Configs) -> None:
-        """Raise InputError if the package would ignore an option of README.md, or files that nobody chose among."""
-        dataset.check_options(configs)
-        if dataset.kind and self._options.get("data_files") is None and not configs:
-            _check_formats(place, names, dataset.urls)
-
-    def _reading(self, dataset: Dataset) -> dict[str, Any]:
-        """Return the options for reading the files: with the reader of their kind, or with this one."""
         if dataset.kind is not None and self._take is None:
-            return {"kind": dataset.kind, "delimiter": dataset.delimiter}
+            return [replace(one, options={"kind": dataset.kind, "delimiter": dataset.delimiter}) for one in found]
         is_one = self._take is not None or dataset.num_shards() != len(dataset.urls)
-        return ({"stream": True} if is_one else {}) | ({"set_by_readme": dataset.options} if dataset.options else {})
+        readme = Path(name, "README.md")  # says how the package reads the files
+        sides = () if commit or name in BUILDERS or not readme.is_file() else (str(readme),)
+        return [replace(one, options={"stream": True} if is_one else {}, sides=sides) for one in found]
 
     def _dataset(self, commit: str | None) -> Dataset:
         get = self._options.get
@@ -108,8 +90,6 @@ class Reader(SourceReader):
         dataset = self._dataset(found[1] if found else None)
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
-        if dataset.options != self._options.get("set_by_readme", {}):
-            raise InputError(f"{url}: the options in README.md of {self._options['name']} changed; build again")
         return dataset, dataset.urls.index(url)
 
     def place(self, url: str, row: int) -> str:
@@ -151,28 +131,6 @@ class Reader(SourceReader):
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file or stream."""
         return [FileRange(0, 1)]
-
-
-def _check_formats(place: str, names: Sequence[str], urls: Sequence[str]) -> None:
-    """Raise InputError if a dataset holds data of a second format: the package reads the more frequent one alone.
-
-    Args:
-        place: the folder or URL of the dataset.
-        names: the paths of all its files in it.
-        urls: the files that the package reads.
-    """
-    formats = set(map(_format, urls))
-    if odd := next((name for name in names if _format(name) not in {None, *formats}), None):
-        raise InputError(
-            f"{place}/{odd}: not of the format of the dataset's other files, so it would be left out; set data_files"
-        )
-
-
-def _format(path: str) -> str | None:
-    """Return the format of a data file by its name; None if that may be something else, or nothing reads the file."""
-    name = path.rsplit("/", 1)[-1]
-    found = None if name.startswith((".", "_", "metadata.")) else _FORMAT.search(name)
-    return found and _FORMATS[found[1]]
 
 
 def _pinned(url: str, commit: str) -> FoundFile:

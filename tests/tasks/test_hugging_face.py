@@ -6,9 +6,6 @@ import json
 import os
 import socket
 import sys
-from dataclasses import fields
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,8 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.planning.inputs import find_inputs
+from tokenloom.tasks.planning.inputs import check_unchanged, find_inputs
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
-from tokenloom.tasks.sources.datasets_package import HubCommit
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import input_bytes
 
@@ -138,20 +134,6 @@ def test_columns_that_a_readme_leaves_out_are_not_there(tmp_path: Path) -> None:
         read(card(three_files(tmp_path), "train-0.parquet", "columns: [number]"))
 
 
-@pytest.mark.parametrize(
-    ("data_files", "option"), [("train-*.parquet", "on_bad_files: skip"), ("a.csv", "on_bad_lines: warn")]
-)
-def test_options_that_lose_rows_in_silence_are_refused(data_files: str, option: str, tmp_path: Path) -> None:
-    (three_files(tmp_path) / "a.csv").write_text("text\none\n")
-    with pytest.raises(InputError, match=rf"README\.md sets {option[:9]}.*documents: {{on_error: skip}}"):
-        read(card(tmp_path, data_files, option))
-
-
-def test_an_option_that_the_package_would_ignore_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"README\.md sets the option 'unheard_of' of config 'default'.*would ignore"):
-        read(card(three_files(tmp_path), "train-0.parquet", "unheard_of: 3"))
-
-
 def test_another_option_in_the_readme_is_another_version(tmp_path: Path) -> None:
     source = {"kind": "huggingface", "name": str(three_files(tmp_path / "data"))}
     spec = make_spec(tmp_path / "store", [source])
@@ -162,51 +144,9 @@ def test_another_option_in_the_readme_is_another_version(tmp_path: Path) -> None
         assert problems == []
         found.append([file.fingerprint for file in inputs])
     assert found[0] != found[1] == found[2]
-    reader = make_reader(inputs[0].options)
-    card(tmp_path / "data", "train-0.parquet", "filters: [[number, '>=', 9]]")
-    with pytest.raises(InputError, match=r"options in README\.md .* changed; build again"):
-        list(reader.read(inputs[0].url, FileRange(0, 1)))
-
-
-#: options that the package honors; a source with one of them is read through it
-_OF_THE_PACKAGE = {
-    "arrow": "",
-    "csv": "sep delimiter header names column_names index_col usecols prefix mangle_dupe_cols engine converters "
-    "true_values false_values skipinitialspace skiprows nrows na_values keep_default_na na_filter skip_blank_lines "
-    "thousands decimal lineterminator quotechar quoting escapechar comment encoding dialect skipfooter doublequote "
-    "float_precision encoding_errors date_format",
-    "json": "encoding encoding_errors field newlines_in_values on_mixed_types parse_agent_traces",
-    "parquet": "columns filters",
-    "text": "encoding encoding_errors keep_linebreaks sample_by",
-}
-
-
-@pytest.mark.parametrize("builder", datasets_package.BUILDERS)
-def test_every_option_that_the_package_knows_is_honored_refused_or_harmless(builder: str) -> None:
-    module = import_module(f"datasets.packaged_modules.{builder}.{builder}")
-    config = getattr(module, f"{builder.capitalize()}Config")
-    assert datasets_package.options_of(config()) == {}
-    for field in fields(config):
-        is_honored = field.name in _OF_THE_PACKAGE[builder].split()
-        kinds = [field.name in datasets_package.HARMLESS, field.name in datasets_package.SKIPPING, is_honored]
-        assert kinds.count(True) == 1, f"{field.name} is new: what does it change?"
-        changed = config()
-        setattr(changed, field.name, "changed")
-        changed.data_files = {"train": ["/a"]}
-        dataset = partial(datasets_package.Dataset, type("Builder", (), {"config": changed}), "train", "name")
-        if field.name in datasets_package.SKIPPING:
-            with pytest.raises(InputError, match=field.name):
-                dataset()
-        else:
-            assert dataset().options == ({field.name: "'changed'"} if is_honored and field.name != "delimiter" else {})
-
-
-def test_a_file_of_another_format_that_the_package_would_skip_is_named(tmp_path: Path) -> None:
-    write_jsonl(three_files(tmp_path) / "more" / "train-3.jsonl", ["a"])
-    with pytest.raises(InputError, match=r"train-3\.jsonl: not of the format of .* would be left out; set data_files"):
-        read(tmp_path)
-    assert read(tmp_path, data_files="more/*") == ["a"]
-    assert len(read(card(tmp_path, "'*.parquet'", "default: true"))) == 30
+    card(tmp_path / "data", "train-0.parquet", "filters: [[number, '>=', 19]]")
+    with pytest.raises(InputError, match=r"README\.md: .*changed"):
+        check_unchanged(inputs[0])
 
 
 def test_a_split_without_files_is_not_called_missing() -> None:
@@ -396,7 +336,6 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     three_files(tmp_path)
     urls = [f"hf://datasets/org/name@{_COMMIT}/data/train-{i}.parquet" for i in range(3)]
     asked: list[tuple[str, str | None]] = []
-    configs: dict[str, Any] = {}
 
     config = ParquetConfig()
     config.data_files = {"train": urls}
@@ -406,11 +345,9 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         asked.append((name, options["revision"]))
         return builder()
 
-    names = [url.partition(f"{_COMMIT}/")[2] for url in urls]
-
-    def commit(name: str, revision: str | None) -> HubCommit:
+    def commit(name: str, revision: str | None) -> str:
         asked.append((name, revision))
-        return HubCommit(_COMMIT, names, configs)
+        return _COMMIT
 
     def local(url: str) -> str:
         return str(tmp_path / url.rsplit("/", 1)[-1])
@@ -425,16 +362,6 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     assert [file.path for file in files] == [f"data/train-{i}.parquet" for i in range(3)]
     assert {file.fingerprint for file in files} == {PINNED + _COMMIT}
     assert asked == [("org/name", "main"), ("org/name", _COMMIT)]
-
-    configs = {"default": {"data_files": "data/*"}}
-    names.append("more/train-3.jsonl")
-    assert len(reader.files("")) == 3
-    configs = {"default": {"unheard_of": 3}}
-    with pytest.raises(InputError, match=r"org/name: README\.md sets the option 'unheard_of'"):
-        reader.files("")
-    configs = {}
-    with pytest.raises(InputError, match=r"org/name/more/train-3\.jsonl: not of the format .* set data_files"):
-        reader.files("")
 
     assert {file.options["kind"] for file in files} == {"parquet"}
     other = reader_of("org/name", take=18, stream=True)  # as in a worker, which takes the commit from the URL
