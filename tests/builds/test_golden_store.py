@@ -20,7 +20,7 @@ import pytest
 from tokenloom.flows.direct import build_directly, verify_directly
 from tokenloom.spec.loading import load_spec
 
-_VERSION = "6bbb367b7d974282"
+_VERSION = "90a91830377506d3"
 
 
 @pytest.fixture
