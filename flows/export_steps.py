@@ -52,11 +52,9 @@ def run_export(
         return result_of(export, found, existed=True)
     for line in export.losses:
         progress.report(progress.Message(line))
-    with export.destination.locked():
-        run_one("begin", lambda: begin(export))
-        records = _write(export, num_workers, run_each)
-        records = run_one("finish", lambda: finish(export, records))
-    return result_of(export, records, existed=False)
+    run_one("begin", lambda: begin(export))
+    records = _write(export, num_workers, run_each)
+    return result_of(export, run_one("finish", lambda: finish(export, records)), existed=False)
 
 
 def _write(export: Export, num_workers: int, run_each: RunEach) -> dict[str, FileRecord]:

@@ -1,7 +1,6 @@
 """Export the documents of a version into the files of other trainers.
 
 documents     the documents of a split over its shards, streamed and checked
-destination   where an export goes, hidden until it is complete
 export        plans, writes the units of an export, resumes one
 formats       one module a format
 """

@@ -1,15 +1,17 @@
 """Export a version: what to write, one unit of it, and its end. flows/export_steps.py puts these in order.
 
-A unit is written at once: its files first, then its record. A run that finds a record whose files are there with the
-length and checksum that it says does not write them again, so a killed export goes on where it was.
+A local export grows in NAME.tmp beside its destination, which is renamed at the end. On an object store each file
+appears when it is complete. tokenloom-export.json is written last. A run that finds all files of a unit does not write
+them again, so a killed export continues where it was; until its end, BEGUN says what is exported.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import xxhash
@@ -20,18 +22,20 @@ from tokenloom.storage.formats.canonical import canonical_json, read_signed_reco
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
 from tokenloom.storage.formats.records import JsonObject, fields_of
-from tokenloom.storage.stores.local_files import syncing
-from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores import Store, open_store
+from tokenloom.storage.stores.local_files import sync_folder, syncing
+from tokenloom.storage.stores.store import TMP
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.exporting.destination import EXPORT, SUMMARY, WORK, Destination
 from tokenloom.tasks.exporting.documents import Documents, report_written
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportOptions, ExportUnit, VersionFacts
 from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, read_record
 from tokenloom.tasks.running import progress
 
+SUMMARY, BEGUN = "tokenloom-export.json", "tokenloom-export.begun.json"
 _SUMMARY_FORMAT = 1
+_WORK = TMP.partition("/")[0]  # where a store keeps files that are being written
 
 
 class ExportResult(TypedDict):
@@ -50,13 +54,6 @@ class ExportResult(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class _UnitRecord:
-    """The files of a unit that is complete, by name."""
-
-    files: dict[str, FileRecord]
-
-
-@dataclass(frozen=True, slots=True)
 class _Summary:
     """What tokenloom-export.json says."""
 
@@ -66,18 +63,23 @@ class _Summary:
 
 @dataclass(frozen=True)
 class UnitJob:
-    """A unit to write, and where its record goes."""
+    """A unit to write."""
 
     store: Store
     facts: VersionFacts
     format: str
     unit: ExportUnit
-    record: str
 
 
 @dataclass(frozen=True)
 class Export:
-    """An export that is planned; `identity` is what tokenloom-export.json says of it besides its files."""
+    """An export that is planned.
+
+    Attributes:
+        identity: what tokenloom-export.json says of it besides its files.
+        destination: where the complete export is.
+        store: where its files are written: the destination itself, unless that is a folder.
+    """
 
     reference: str
     facts: VersionFacts
@@ -85,15 +87,13 @@ class Export:
     units: list[ExportUnit]
     losses: list[str]
     identity: JsonObject
-    destination: Destination
+    destination: Store
+    store: Store
 
     def jobs(self) -> list[UnitJob]:
         """Return a job for each unit, which carries no more of the version than the unit needs."""
-        facts = VersionFacts(**vars(self.facts) | {"splits": {}})
-        return [
-            UnitJob(self.destination.store, facts, self.format.name, unit, f"{WORK}/units/{i:06}.json")
-            for i, unit in enumerate(self.units)
-        ]
+        facts = replace(self.facts, splits={})
+        return [UnitJob(self.store, facts, self.format.name, unit) for unit in self.units]
 
 
 def open_export(reference: str, name: str, place: str, options: ExportOptions) -> Export:
@@ -123,8 +123,7 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
     empty = [f"{split} is empty: it gets no file" for split in chosen if split not in facts.splits]
     units = export_format.plan(facts)
     _check_names(units)
-    destination = Destination(place.replace("{version}", manifest.version))
-    destination.check_outside(store)
+    destination = open_store(place.replace("{version}", manifest.version).rstrip("/") or place)
     return Export(
         reference=f"{store.root}@{manifest.version}",
         facts=facts,
@@ -133,7 +132,24 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
         losses=export_format.losses(facts) + empty,
         identity=_identity(manifest, name, facts),
         destination=destination,
+        store=_written_to(destination, store),
     )
+
+
+def _written_to(destination: Store, dataset: Store) -> Store:
+    """Return where the files of an export are written.
+
+    Raises StoreError if the destination is in the folder of the dataset, or a local folder that can't be replaced.
+    """
+    root, folder = destination.local(""), dataset.local("")
+    place = str(root.resolve() if root else destination.root)
+    if f"{place}/".startswith(f"{folder.resolve() if folder else dataset.root}/"):
+        raise StoreError(f"{place}: in the folder of the dataset, where gc deletes files; give another destination")
+    if root is None:
+        return destination
+    if root.is_symlink() or os.path.ismount(root):  # the rename at the end can't replace them
+        raise StoreError(f"{root}: a link or a mounted file system; give a new folder inside it")
+    return open_store(f"{root}.tmp")
 
 
 def _identity(manifest: Manifest, name: str, facts: VersionFacts) -> JsonObject:
@@ -184,7 +200,7 @@ def _check_options(facts: VersionFacts, name: str) -> None:
 def _check_names(units: list[ExportUnit]) -> None:
     """Raise SpecError if a format gives two splits one name (validation, val), or a split is called as our folder."""
     for name, count in Counter(name for unit in units for name in unit.files).items():
-        if count > 1 or name.startswith(f"{WORK}/"):
+        if count > 1 or name.startswith(f"{_WORK}/"):
             raise SpecError(f"{name}: the names of splits clash; export them one by one with --split")
 
 
@@ -193,11 +209,10 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
 
     Only the lengths of its files are compared.
     """
-    final = export.destination.final
+    final = export.destination
     try:
         data = final.read(SUMMARY)
     except FileNotFoundError:
-        export.destination.check_free()
         return None
     try:
         found = read_signed_record(data, final.place(SUMMARY), _Summary)
@@ -211,37 +226,39 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
                 f"{final.place(name)}: it is missing or was changed after the export; delete {final.root} and export "
                 "again"
             )
-    if export.destination.store is final:
-        export.destination.clear_work()
+    final.remove(BEGUN)  # of a run that was killed after its summary
     return found.files
 
 
 def begin(export: Export) -> None:
     """Note what is exported, or check that an unfinished export is this one, and delete its unfinished files."""
-    store = export.destination.store
-    note = sign(export.identity)
-    try:
-        found = store.read(EXPORT)
-    except FileNotFoundError:
-        store.replace(EXPORT, note)
-        return
-    if found != note:
+    store, note = export.store, sign(export.identity)
+    for place in (export.destination, store):
+        folder = place.local("")
+        found = {*place.names("")} - {_WORK}  # which a run may leave that could not begin
+        if (found or (folder and folder.is_file())) and BEGUN not in found:
+            raise StoreError(f"{place.root}: it exists and is not this export; give another destination, or delete it")
+    if not store.exists(BEGUN):
+        store.replace(BEGUN, note)
+    elif store.read(BEGUN) != note:
         raise SpecError(f"{store.root}: it is another export that is not complete; delete it, or finish that export")
-    export.destination.clear_unfinished()
+    elif store.is_local:
+        store.remove_files(list(store.files_below(TMP)))
+    else:
+        store.remove_stale_temporaries()
 
 
 def write_unit(job: UnitJob) -> dict[str, FileRecord]:
     """Write the files of a unit unless they are there; return their records."""
-    if (known := _written(job)) is not None:
+    if all(job.store.exists(name) for name in job.unit.files):
+        known = {name: read_record(job.store, name) for name in job.unit.files}
         report_written(job.unit.documents.num_tokens, job.unit.documents.num_documents)
         return known
     progress.report(progress.Working(f"writing {job.unit.files[0]}"))
     with ExitStack() as stack:
         files = [_opened(stack, job.store, name) for name in job.unit.files]
         FORMATS[job.format].write(job.unit, job.facts, files)
-    records = {name: file.record for name, file in zip(job.unit.files, files, strict=True)}
-    job.store.replace(job.record, sign_record(_UnitRecord(records)))
-    return records
+    return {name: file.record for name, file in zip(job.unit.files, files, strict=True)}
 
 
 def _opened(stack: ExitStack, store: Store, name: str) -> HashedFile:
@@ -249,26 +266,22 @@ def _opened(stack: ExitStack, store: Store, name: str) -> HashedFile:
     return HashedFile(file, stack.enter_context(syncing(file)) if store.is_local else None)
 
 
-def _written(job: UnitJob) -> dict[str, FileRecord] | None:
-    """Return the records of a unit whose files are there; of remote ones only the lengths are compared."""
-    try:
-        files = read_signed_record(job.store.read(job.record), job.record, _UnitRecord).files
-    except (FileNotFoundError, FormatError):
-        return None
-    for name, record in files.items():
-        if job.store.num_bytes(name) != record.bytes:
-            return None
-        if job.store.is_local and read_record(job.store, name) != record:
-            return None
-    return files if set(files) == set(job.unit.files) else None
-
-
 def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileRecord]:
     """Write the small files and the summary, and show the export; return the records of all files."""
+    store, final = export.store, export.destination
     for name, data in export.format.finish(export.facts, export.units, records).items():
-        export.destination.store.replace(name, data)
+        store.replace(name, data)
         records[name] = FileRecord(len(data), xxhash.xxh3_128_hexdigest(data))
-    export.destination.publish(sign_record(_Summary(export.identity, records)))
+    store.replace(SUMMARY, sign_record(_Summary(export.identity, records)))
+    if (root := final.local("")) is not None:
+        store.remove_files(list(store.files_below(_WORK)))
+        store.remove_empty_folders(_WORK)
+        try:
+            os.rename(store.root, root)
+            sync_folder(root.parent)
+        except OSError as error:
+            raise StoreError(f"{root}: {error.strerror}; what was exported is in {store.root}") from error
+    final.remove(BEGUN)
     return records
 
 
@@ -279,7 +292,7 @@ def result_of(export: Export, records: dict[str, FileRecord], *, existed: bool) 
         "reference": export.reference,
         "version": str(export.identity["version"]),
         "format": export.format.name,
-        "destination": str(export.destination.final.root),
+        "destination": str(export.destination.root),
         "files": len(records),
         "bytes": sum(record.bytes for record in records.values()),
         "documents": sum(each.num_documents for each in documents),

@@ -23,15 +23,12 @@ class FileRecord:
     xxh3_128: str
 
 
-def read_record(store: Store, path: str) -> FileRecord | None:
-    """Return the record of the bytes of a file, None if there is none; of a remote file the whole is downloaded."""
+def read_record(store: Store, path: str) -> FileRecord:
+    """Return the record of the bytes of a file; of a remote file the whole is downloaded."""
     hasher, num_bytes = xxhash.xxh3_128(), 0
-    try:
-        for block in store.blocks(path):
-            hasher.update(block)
-            num_bytes += len(block)
-    except FileNotFoundError:
-        return None
+    for block in store.blocks(path):
+        hasher.update(block)
+        num_bytes += len(block)
     return FileRecord(num_bytes, hasher.hexdigest())
 
 

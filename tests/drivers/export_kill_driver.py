@@ -28,7 +28,7 @@ from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.tasks.exporting.destination import SUMMARY, WORK
+from tokenloom.tasks.exporting.export import BEGUN, SUMMARY
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
 from tokenloom.tasks.exporting.hashed_file import read_record
@@ -100,7 +100,7 @@ def _in_fork(function: Callable[[], object]) -> Any:
 
 
 def _record(store: Store, path: str) -> object:
-    return fields_of(found) if (found := read_record(store, path)) else None
+    return fields_of(read_record(store, path))
 
 
 def _records(place: str) -> dict[str, object]:
@@ -115,15 +115,15 @@ def _problems(place: str, whole: dict[str, object]) -> list[str]:
 
 
 def _unfinished(place: str, *, hidden: bool) -> list[str]:
-    """Return what shows that an export has not ended: no summary, and if asked its hidden folder."""
-    staged = Path(place).with_name(f".{Path(place).name}.exporting")
+    """Return what shows that an export has not ended: no summary, and if asked its folder NAME.tmp."""
+    staged = Path(f"{place}.tmp")
     found = [] if _in_fork(lambda: open_store(place).exists(SUMMARY)) else ["it is not complete"]
-    return found + (["its hidden folder is still there"] if hidden and staged.exists() else [])
+    return found + (["its folder NAME.tmp is still there"] if hidden and staged.exists() else [])
 
 
 def _wrong(place: str, whole: dict[str, object]) -> Iterator[str]:
     store = open_store(place)
-    names = [name for name in store.files_below("") if not name.startswith(f"{WORK}/")]
+    names = [name for name in store.files_below("") if not name.startswith(("work/", BEGUN))]
     if SUMMARY not in names:
         if store.is_local and names:
             yield f"half an export is visible: {names}"

