@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiktoken
 
 from tests.builders.chats import chat_spec, conversation
 from tests.builders.datasets import build
 from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.rendering import ChatRenderer
+from tokenloom.chat.stops import stop_as_text
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 from tokenloom.spec.chat import TEMPLATES
 from tokenloom.storage.formats.classes import learned_classes
+from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import AddedToken
 
 _MESSAGES = [
@@ -69,6 +73,15 @@ def test_every_template_is_named_and_tried() -> None:
     files = {file.name for file in (resources.files("tokenloom.chat") / "templates").iterdir()}
     assert files == {f"{name}.jinja" for name in TEMPLATES}
     assert set(_WRITTEN) == set(TEMPLATES)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_stop_that_is_no_token_of_gpt2_is_named_with_its_tokens(name: str) -> None:
+    gpt2 = load_tokenizer({"kind": "tiktoken", "name": "gpt2"}, {})
+    stop = re.findall(r"Hello! ?(<.*?>)", _WRITTEN[name][0])[0]
+    num_tokens = len(tiktoken.get_encoding("gpt2").encode(f"a{stop}", disallowed_special=())) - 1
+    expected = f"{stop!r}, which ends a turn in the template, is not a token of gpt2 but {num_tokens} ordinary tokens"
+    assert stop_as_text(named_definition(name), gpt2).startswith(expected)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -12,7 +12,7 @@ from tokenloom.errors import BadConversation
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.wording import counted
 
-_REPLY = "reply0"
+_QUESTION, _REPLY = "question", "reply0"
 
 
 def stop_as_text(definition: ChatDefinition, tokenizer: Tokenizer) -> str:
@@ -22,15 +22,17 @@ def stop_as_text(definition: ChatDefinition, tokenizer: Tokenizer) -> str:
     """
     from tokenloom.chat.template import ChatTemplate  # late: versions of texts need no Jinja
 
-    messages = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _REPLY}]
+    user = {"role": "user", "content": _QUESTION}
+    said, template = [user, {"role": "assistant", "content": _REPLY}], ChatTemplate(definition)
     try:
-        _, reply, after = ChatTemplate(definition).render(messages).rpartition(_REPLY)
+        _, reply, after = template.render(said).rpartition(_REPLY)
+        before_user = template.render([*said, user]).rpartition(_REPLY)[2].partition(_QUESTION)[0]
     except BadConversation:
         return ""
     reference: Any = getattr(tokenizer, "reference", tokenizer)
-    if not reply or not after.strip() or any(token.text in after for token in reference.chat_tokens().added):
+    stop, added = next(iter(after.split()), ""), [token.text for token in reference.chat_tokens().added]
+    if not reply or not stop or any(token in stop or (token in after and token in before_user) for token in added):
         return ""
-    stop = after.split()[0]
     num_tokens = tokenizer.encode(pa.array([_REPLY, _REPLY + stop], pa.large_string()), np.dtype(np.uint32)).num_tokens
     ordinary = counted(int(num_tokens[1]) - int(num_tokens[0]), "ordinary token")
     return f"{stop!r}, which ends a turn in the template, is not a token of {tokenizer.name} but {ordinary} there"
