@@ -75,7 +75,7 @@ _SIZED, _CHECKED = (str, list, tuple), (str, bytes, int)
 _PLAIN = frozenset([bool, int, str])  # types of values that the sandbox need not look at
 _MAX_FREE = 1000  # characters of a sum that take no time that matters
 _MAX_KNOWN = 10_000  # answers of the sandbox that are remembered
-_DIRECTIVE = re.compile(r"%[-_0^#+\d]*[EO]?(.)", re.DOTALL)  # of strftime, with what it takes of the C library
+_DIRECTIVE = re.compile(r"%[-_0^#+:\d]*[EO]?(.)", re.DOTALL)  # of strftime, with what it takes of the C library
 _OF_JINJA = ("_loop_vars", "_block_vars")  # arguments that Jinja adds to those of a call, for functions that want them
 
 
@@ -289,8 +289,9 @@ def _clock(date: str | None) -> Callable[[str], str]:
             raise DateError("it asks for the present day (strftime_now)")
         if len(pattern) > 1000 or WIDE_FIELD.search(pattern):
             raise LimitError("strftime_now has a width of five digits or more, or a thousand characters")
-        if any(match[1] == "s" for match in _DIRECTIVE.finditer(pattern)):
-            raise TemplateError("strftime_now('%s') depends on the time zone of the machine; remove %s")
+        for match in _DIRECTIVE.finditer(pattern):
+            if match[1] in "szZ":
+                raise TemplateError(f"strftime_now({match[0]!r}) depends on the time zone of the machine; remove it")
         return datetime.fromisoformat(date).strftime(pattern)
 
     return strftime_now
