@@ -124,7 +124,7 @@ def test_marks_of_other_trainers_keep_a_message_out_or_say_nothing(key: str, lay
 
 
 @pytest.mark.parametrize(
-    "key", ["train_detail", "trainable", "loss_scale", "mask", "weights", "train_on_input", "Loss"]
+    "key", ["train_details", "trainable", "loss_scale", "mask", "weights", "train_on_input", "Loss"]
 )
 def test_a_key_that_may_say_what_is_learned_is_an_error_that_names_it(key: str) -> None:
     detail = [{"begin_offset": 0, "end_offset": 8, "train": False}]
@@ -133,6 +133,32 @@ def test_a_key_that_may_say_what_is_learned_is_an_error_that_names_it(key: str) 
     part = {"type": "text", "text": "Hello!"}
     assert "content[0] is not to be learned" in problem([{**_HELLO, "content": [{**part, "train": False}]}])
     assert f"content[0].{key} is not known" in problem([{**_HELLO, "content": [{**part, key: 1}]}])
+
+
+@pytest.mark.parametrize("layout", ["messages", "sharegpt"])
+def test_train_detail_names_parts_of_a_content_that_is_text(layout: str) -> None:
+    turn = _HELLO if layout == "messages" else {"from": "gpt", "value": "Hello!"}
+    first, last = ({"begin_offset": at, "end_offset": at + 2, "train": at > 0} for at in (0, 3))
+    for value in ([last, first], json.dumps([last, first])):
+        assert messages_of({**turn, "train_detail": value}, layout=layout) == [
+            {**_HELLO, "train_detail": [last, first]}
+        ]
+    assert messages_of({**turn, "train_detail": None}, layout=layout) == [_HELLO]
+    for wrong in ({"end_offset": 6}, {"begin_offset": -1}, {"end_offset": 2}, {"end_offset": 4.0}, {"train": 1}):
+        named = "messages[0].train_detail[1] is {" + f"'begin_offset': {wrong.get('begin_offset', 3)}"
+        assert named in problem([{**turn, "train_detail": [first, last | wrong]}], layout)
+    for refused in ([], {}, 1, "[]"):
+        assert "messages[0].train_detail is not a list" in problem([{**turn, "train_detail": refused}], layout)
+    called = (
+        {"from": "function_call", "value": json.dumps(_CALL)}
+        if layout == "sharegpt"
+        else {**_HELLO, "content": [{"type": "text", "text": "Hello!"}]}
+    )
+    assert "train_detail" in problem([{**called, "train_detail": [first]}], layout)
+    whole, cut = (
+        {"messages": messages_of({**turn, **more}, layout=layout)} for more in ({}, {"train_detail": [first]})
+    )
+    assert identity(whole) == identity(cut)
 
 
 @pytest.mark.parametrize("arguments", _ARGUMENTS)

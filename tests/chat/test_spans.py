@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from tests.builders.chat_styles import NAMES, STOPS, template
 from tests.chat.test_encoding import CONVERSATIONS, encoder_of, small_tokenizer
@@ -103,6 +105,60 @@ def test_each_style_of_template(style: str, learned: list[str], generation: bool
     assert _learned(rendered, "last") == learned[1:]
     assert rendered.num_turns == 2
     assert rendered.num_ended == sum(text.endswith(">") for text in learned)
+
+
+_CONTENTS = st.lists(
+    st.sampled_from(["hello", " to", " a user", "assistant", "\n", " ", "é", "👩", "<think>", "</think>", "</s>"]),
+    min_size=1,
+    max_size=6,
+).map("".join)
+
+
+@settings(max_examples=count(100, 3000), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(["chatml", "headers", "instruct"]), st.booleans(), _CONTENTS, st.data())
+def test_a_token_with_characters_that_train_detail_keeps_out_is_not_learned(
+    style: str, generation: bool, content: str, data: st.DataObject
+) -> None:
+    assume(re.sub("</?think>", "", content).strip())
+    cuts = [0, *sorted(data.draw(st.sets(st.integers(1, len(content))))), len(content)]
+    parts = [
+        {"begin_offset": begin, "end_offset": end - 1, "train": train}
+        for begin, end in pairwise(cuts)
+        if begin < end and (train := data.draw(st.sampled_from([True, False, None]))) is not None
+    ]
+    assume(parts)
+    encoder, turn = encoder_of(style, generation), ASSISTANT | {"content": content}
+    whole, cut = (
+        encoder.render(canonical({"messages": [USER, one]})) for one in (turn, turn | {"train_detail": parts})
+    )
+    trims = style != "chatml"
+    header = _render(template(style, generation=generation), [USER, ASSISTANT]).text.index("hello")
+    trimmed = len(content) - len(content.lstrip()) if trims else 0
+    learned = {at for part in parts if part["train"] for at in range(part["begin_offset"], part["end_offset"] + 1)}
+    length = len(content.strip()) if trims else len(content)
+    kept_out = {header + at for at in range(length) if trimmed + at not in learned}
+    assert cut.text == whole.text
+    expected, found = (encoder.encode([one], np.dtype(np.uint32)) for one in (whole, cut))
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    of_bytes = np.repeat(
+        [place in kept_out for place in range(len(cut.text))], [len(char.encode()) for char in cut.text]
+    )
+    ends = np.cumsum(encoder._tokens.num_bytes[found.tokens[:-1]])
+    is_kept_out = [of_bytes[start:end].any() for start, end in pairwise([0, *ends])]
+    for learn in ("assistant", "all"):
+        table = learned_classes(learn)
+        np.testing.assert_array_equal(
+            table[found.classes[:-1]], table[expected.classes[:-1]] & ~np.array(is_kept_out, bool)
+        )
+    assert (found.counts.turns, found.counts.ended_turns) == (1, 1)
+
+
+def test_a_content_with_train_detail_that_the_template_changes_is_refused() -> None:
+    thinking = {"content": "<think>\na\n</think>\n\nb", "train_detail": [{"begin_offset": 0, "end_offset": 8}]}
+    thinking["train_detail"][0]["train"] = False
+    messages = [USER, ASSISTANT | thinking, USER, ASSISTANT]
+    with pytest.raises(BadConversation, match=r"the content of messages\[1\], so its train_detail has no place"):
+        _render(template("thinking", generation=False), messages)
 
 
 _NO_PROMPT = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"

@@ -1,10 +1,11 @@
 """Conversations as text: canonical JSON of the normalized form, which layouts.py makes, and what identifies one.
 
-    {"messages": [{"role", "content"?, "reasoning_content"?, "tool_calls"?, "name"?, "tool_call_id"?, "train"?: false}],
+    {"messages": [{"role", "content"?, "reasoning_content"?, "tool_calls"?, "name"?, "tool_call_id"?, "train"?: false,
+                   "train_detail"?}],
      "tools"?: [...]}
 
 All keys keep the order of the row, which templates write into the text that a model learns. Only the identity of a
-conversation sorts them; it leaves out `train`.
+conversation sorts them; it leaves out `train` and `train_detail`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def _identity(text: str) -> str:
     conversation = parse(text)
     for message in conversation["messages"]:
         message.pop("train", None)
+        message.pop("train_detail", None)
     return _dumps(conversation, sort_keys=True)
 
 

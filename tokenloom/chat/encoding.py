@@ -22,7 +22,7 @@ from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marker import any_of
 from tokenloom.chat.marks import OF_ASSISTANT
 from tokenloom.chat.rendering import ChatRenderer
-from tokenloom.chat.spans import Rendered
+from tokenloom.chat.spans import KEPT_OUT, Rendered
 from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import Int64s, UInt8s
 from tokenloom.storage.formats.classes import (
@@ -239,11 +239,13 @@ def _merged(joined: _Joined, others: list[tuple[NDArray[Any], UInt8s]], is_joine
 def _ranks() -> tuple[UInt8s, UInt8s]:
     """Return an order of the classes, (256,) each way: a token that overlaps several has the highest.
 
-    Those that a model may learn of the assistant are above those of its messages that are kept out, then all others.
+    What train_detail keeps out is above what a model may learn of the assistant, then come its messages that are kept
+    out, then all others.
     """
     classes = np.arange(256)
     is_of_assistant = np.isin(classes & ROLE_BITS, OF_ASSISTANT)
-    class_of_rank = np.lexsort([classes, is_of_assistant * (1 + (classes & MAY_LEARN > 0))]).astype(np.uint8)
+    order = np.where(classes & KEPT_OUT, 3, is_of_assistant * (1 + (classes & MAY_LEARN > 0)))
+    class_of_rank = np.lexsort([classes, order]).astype(np.uint8)
     ranks = np.empty(256, np.uint8)
     ranks[class_of_rank] = classes
-    return ranks, class_of_rank
+    return ranks, class_of_rank & np.uint8(255 - KEPT_OUT)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenloom.chat.calls import Message, bad, calls_of, in_order, kind_of, parsed, text_of, tools_of
+from tokenloom.chat.details import details_of
 from tokenloom.errors import BadConversation
 from tokenloom.spec.values import LAYOUTS
 
@@ -254,6 +255,10 @@ def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[M
     for key in ("name", "tool_call_id"):
         if turn.get(key) is not None:
             found[key] = text_of(f"{place}.{key}", turn[key])
+    if (detail := turn.get("train_detail")) is not None:
+        is_text = found.get("content") in (turn.get("content"), turn.get("value"))
+        found["train_detail"] = details_of(f"{place}.train_detail", detail, found.get("content") if is_text else None)
+        turn = {key: value for key, value in turn.items() if key != "train_detail"}
     if not _is_learned(place, turn):
         found["train"] = False
     return in_order(turn, found)

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tokenloom.chat.details import kept_out
 from tokenloom.chat.marks import OF_ASSISTANT, Call, Marked, Place, Span, unclear
 from tokenloom.chat.turns import Turns
 from tokenloom.storage.formats.classes import (
     ASSISTANT,
+    BEGINS,
     ENDS_TURN,
     LAST_TURN,
     MAY_LEARN,
@@ -29,6 +31,7 @@ from tokenloom.storage.formats.classes import (
 )
 
 _IN_TURN = {*OF_ASSISTANT, TOOL_OUTPUT}  # a template may write a content after the output of a call
+KEPT_OUT = BEGINS  # of a character that train_detail keeps out; it begins no conversation, as tokens do
 _MAY_LACK = (TEMPLATE, REASONING, TOOL_CALL)  # pieces of a message that is in a text all the same
 
 _CLASSES = [bytes([kind]) for kind in range(256)]
@@ -40,7 +43,7 @@ class Rendered:
 
     Attributes:
         text: as the template renders it.
-        classes: the class of each character, see storage.formats.classes.
+        classes: the class of each character, see storage.formats.classes, with KEPT_OUT.
         spellings: [start, end) of the spellings of special tokens in messages, which are text, in order.
         num_turns: messages of the assistant that may be learned.
         num_ended: those of them that end with a stop token.
@@ -78,6 +81,7 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
         _paint_turns(painting, _runs(places), turns)
         if not marked.marks_names:
             _check_calls(painting, places, marked.calls)
+    _keep_out(painting, places, marked)
     spellings = [(place.start, place.end) for place in places if place.piece.is_spelling]
     return painting.rendered(spellings, is_incomplete=_leaves_out(text, places, marked))
 
@@ -141,6 +145,12 @@ class _Painting:
         self._paint(start, end, ASSISTANT | self._flags[message])
         self.paint_pieces(places, self._flags[message])
         self._stops[message] = stop or self._stops.get(message)
+
+    def keep_out(self, place: int, char: str, message: int) -> None:
+        """Keep a character of a message out of the loss, and any token that has it, unless the template trimmed it."""
+        is_written = place >= 0 and self.text.startswith(char, place)
+        if is_written and (message not in self.assistants or self.is_of_turn(place)):
+            self._classes[place] = self._classes[place] & ~MAY_LEARN | KEPT_OUT
 
     def rendered(self, spellings: list[Span], *, is_incomplete: bool) -> Rendered:
         """Return the text with its classes."""
@@ -283,6 +293,21 @@ def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[C
             num_alike = sum((other.message, other.name) == (call.message, call.name) for other in calls)
             if found and (len(own) < num_alike or not painting.is_of_turn(found[0])):
                 raise unclear(f"a call of {call.name} has no text among its arguments that shows where it is")
+
+
+def _keep_out(painting: _Painting, places: Sequence[Place], marked: Marked) -> None:
+    """Keep out of the loss what `train_detail` says of contents; a template may trim the white space around one."""
+    for number, message in enumerate(marked.messages):
+        if "train_detail" not in message:
+            continue
+        content, own = marked.marks.read(message["content"], marked.pieces)
+        starts = [place.start - own[0].start for place in places if own and place.index == own[0].index]
+        core = content.strip()
+        if not starts or not all(painting.text.startswith(core, start + content.index(core)) for start in starts):
+            raise unclear(f"the template changes the content of messages[{number}], so its train_detail has no place")
+        for start in starts:
+            for offset in kept_out(content, message["train_detail"]):
+                painting.keep_out(start + offset, content[offset], number)
 
 
 def _leaves_out(text: str, places: Sequence[Place], marked: Marked) -> bool:

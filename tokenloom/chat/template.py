@@ -107,7 +107,7 @@ def _given(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any
         if "reasoning_content" in message:
             num_chars += len(message["reasoning_content"])
             message = {"thinking": message["reasoning_content"], **message}
-        if "train" in message:
-            message = {name: value for name, value in message.items() if name != "train"}
+        if "train" in message or "train_detail" in message:
+            message = {name: value for name, value in message.items() if name not in ("train", "train_detail")}
         given.append(message)
     return given, num_chars
