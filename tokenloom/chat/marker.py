@@ -20,6 +20,7 @@ from tokenloom.chat.marks import (
     MarkedFloat,
     MarkedInt,
     MarkedList,
+    MarkedValue,
     Marks,
     Piece,
     TooFewMarks,
@@ -139,17 +140,14 @@ class _Marking:
         if not isinstance(value, dict | list | int | float) or isinstance(value, bool):
             return value
         mark = self._open(TOOL_CALL)  # before those in it
-        marked: MarkedDict | MarkedList | MarkedInt | MarkedFloat
+        marked: MarkedValue
         if isinstance(value, dict):
             marked = MarkedDict({key: self._value(item) for key, item in value.items()})
-            marked.tokenloom_value = value
         elif isinstance(value, list):
             marked = MarkedList(map(self._value, value))
-            marked.tokenloom_value = value
         else:
             marked = MarkedInt(value) if isinstance(value, int) else MarkedFloat(value)
-        marked.tokenloom_closing = self._marks.closing
-        marked.tokenloom_mark = mark
+        marked.tokenloom_value, marked.tokenloom_mark, marked.tokenloom_closing = value, mark, self._marks.closing
         return marked
 
     def _assistant(self, text: str) -> str:

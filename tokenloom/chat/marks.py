@@ -102,7 +102,7 @@ class Marks:
     def around_json(self, value: Any, text: str) -> str:
         """Return JSON with marks around it if it is that of a value with a mark, and with none that JSON escaped."""
         text = _ESCAPED.sub(self._unescaped, text) if "\\u" in text else text
-        return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MARKED) else text
+        return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MarkedValue) else text
 
     def _unescaped(self, match: re.Match[str]) -> str:
         """Return what an escape in JSON spells if it is one of the characters, else the escape."""
@@ -148,8 +148,8 @@ def _cut() -> BadConversation:
     return unclear("the template cuts its strings")
 
 
-class MarkedDict(dict[str, Any]):
-    """An object that is a piece where it is written, and whose JSON is one."""
+class MarkedValue:
+    """A value that is a piece where it is written; the JSON of an object or an array is one too."""
 
     tokenloom_mark = tokenloom_closing = ""  # a template looks for attributes before keys
     tokenloom_value: Any = None
@@ -158,35 +158,20 @@ class MarkedDict(dict[str, Any]):
         return f"{self.tokenloom_mark}{self.tokenloom_value!r}{self.tokenloom_closing}"
 
 
-class MarkedList(list[Any]):
-    """An array that is a piece where it is written, and whose JSON is one."""
-
-    tokenloom_mark = tokenloom_closing = ""
-    tokenloom_value: Any = None
-
-    def __str__(self) -> str:
-        return f"{self.tokenloom_mark}{self.tokenloom_value!r}{self.tokenloom_closing}"
+class MarkedDict(MarkedValue, dict[str, Any]):
+    """An object in the arguments of a call."""
 
 
-class MarkedInt(int):
-    """An integer that is a piece where it is written; its JSON is not."""
-
-    tokenloom_mark = tokenloom_closing = ""
-
-    def __str__(self) -> str:
-        return f"{self.tokenloom_mark}{int.__repr__(self)}{self.tokenloom_closing}"
+class MarkedList(MarkedValue, list[Any]):
+    """An array there."""
 
 
-class MarkedFloat(float):
-    """A number that is a piece where it is written; its JSON is not."""
-
-    tokenloom_mark = tokenloom_closing = ""
-
-    def __str__(self) -> str:
-        return f"{self.tokenloom_mark}{float.__repr__(self)}{self.tokenloom_closing}"
+class MarkedInt(MarkedValue, int):
+    """An integer there."""
 
 
-MARKED = (MarkedDict, MarkedList, MarkedInt, MarkedFloat)
+class MarkedFloat(MarkedValue, float):
+    """A number there."""
 
 
 @dataclass(frozen=True)

@@ -226,8 +226,9 @@ def _runs(places: Sequence[Place]) -> list[_Run]:
         runs[-1].end = max(runs[-1].end, place.end)
     written = [number for number, run in enumerate(runs) if run.is_of_assistant]
     indices = [place.index for number in written for place in runs[number].places]
-    first = {runs[number].message: number for number in reversed(written)}
-    between = [one for number in written for one in runs[first[runs[number].message] : number]]
+    first, between = {runs[number].message: number for number in reversed(written)}, list[_Run]()
+    if len(first) < len(written):  # seldom
+        between = [one for number in written for one in runs[first[runs[number].message] : number]]
     kinds = {place.piece.kind & ROLE_BITS for run in between for place in run.places}
     if len(set(indices)) < len(indices) or not kinds <= _IN_TURN:
         raise unclear("the template writes a message of the assistant in several places")
@@ -248,7 +249,7 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
                 if not is_alone and run.speaks_after_calls():
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
                 is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
-                start = starts.pop(run.message, painting.start_of(run))
+                start = starts.pop(run.message) if run.message in starts else painting.start_of(run)
                 _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
             for message, start in starts.items():
                 _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)

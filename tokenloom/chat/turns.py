@@ -249,12 +249,13 @@ class _Probe:
         name = repr((messages, add_prompt))
         if name not in self._known:
             self._known[name] = None
-            for tools in ({"tools": _TOOLS}, {}):  # a few templates want some
+            for tools in ({}, {"tools": _TOOLS}):  # a few templates want some
                 with suppress(BadConversation):
                     marked = self._marker.mark({"messages": messages} | tools, "")
                     written = self._template.render_marked(marked, add_generation_prompt=add_prompt)
                     text, places = marked.marks.read(written, marked.pieces)
                     self._known[name] = text, [place for place in places if not place.piece.is_block]
+                    break
         return self._known[name]
 
 
