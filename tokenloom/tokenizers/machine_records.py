@@ -51,16 +51,6 @@ def find_record(kind: type[Record], decides: object) -> Record | None:
         return None
 
 
-def kept_records(kind: type[Record]) -> list[Record]:
-    """Return the records of a class that this machine keeps, without those that are damaged or can't be read."""
-    found = []
-    with contextlib.suppress(OSError):  # StoreError is one, without a cache folder
-        for path in sorted(_folder().glob(f"{kind.__name__}-*.json")):
-            with contextlib.suppress(OSError, FormatError):
-                found.append(read_signed_record(read_regular(path), str(path), kind))
-    return found
-
-
 def keep_record(record: Record, decides: object, *, only_here: bool = False) -> None:
     """Keep a record: on this machine, or only in this process if `only_here`, or if its cache can't be written."""
     name = _name(type(record), decides)

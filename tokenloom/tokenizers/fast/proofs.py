@@ -59,11 +59,6 @@ def find_proof(key: str, reference: str) -> Proof | None:
     return find_record(Proof, [key, reference])
 
 
-def shipped_proofs() -> dict[str, Proof]:
-    """Return the proofs that the package contains, by the name of their vocabulary."""
-    return {path.stem.rpartition("-")[0]: _shipped(path) for path in sorted(_FOLDER.glob("*.json"))}
-
-
 def _shipped(path: Path) -> Proof:
     try:
         return read_signed_record(path.read_bytes(), str(path), Proof)
