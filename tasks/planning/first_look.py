@@ -5,7 +5,7 @@ What is found is tried with the reader of the kind, and layouts are recognized a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import PurePosixPath
@@ -21,7 +21,7 @@ from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.planning.layouts import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import Rows
-from tokenloom.tasks.sources.files.compressed import compression
+from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.opening import input_bytes
 from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.sources.rows.records import RecordReader
@@ -67,15 +67,15 @@ def reading_options(url: str) -> tuple[Options, str]:
     kind = kind_of(url) or "text"
     if kind == "text":
         return {"kind": kind} | ({"separator": _SEPARATOR} if _has_separator(url) else {}), ""
-    base = {"kind": kind} | ({"delimiter": "\t"} if suffix_of(url).startswith(".tsv") else {})
-    names = _names(url, base)
+    base = {"kind": kind} | ({"delimiter": mark} if kind == "csv" and (mark := _delimiter(url)) != "," else {})
+    names, paths = _names(url, base)
     if found := _conversations(url, base, names):
         return base | found, ""
     if set(PAIR_KEYS) <= set(names):
         raise InputError(f"{url}: {PAIRS}")
-    text, note = _text(url, base, names)
-    has_id = (name for name in _IDS if name in names and name != text and _rows(url, base | {"text": text, "id": name}))
-    identifier = next(has_id, None) if text else None
+    text, note = _text(url, base, names, paths)
+    known = (name for name in _IDS if text and name in names and name != text)
+    identifier = next((name for name in known if _rows(url, base | {"text": text, "id": name})[0]), None)
     return base | ({"text": text} if text else {}) | ({"id": identifier} if identifier else {}), note
 
 
@@ -85,21 +85,19 @@ def _read_with(source: Options, **changes: Any) -> Options:
     return {**options, "max_bytes": DocumentRules().max_bytes, "encoding_errors": "fail", "on_error": "skip"} | changes
 
 
-def _rows(url: str, source: Options) -> Rows | None:
-    """Return the first rows of a file, None if a source can't read them."""
+def _rows(url: str, source: Options) -> tuple[Rows | None, Sequence[BadRow]]:
+    """Return the first rows of a file, None if a source can't read them; and those that are bad."""
     with suppress(InputError):
         for batch in first_rows(url, _read_with(source)):
-            texts = batch.texts.drop_null()
-            return batch if len(texts) > len(batch.bad) else None
-    return None
+            return batch if len(batch.texts.drop_null()) > len(batch.bad) else None, batch.bad
+    return None, ()
 
 
-def _problem(url: str, source: Options) -> BadRow | None:
-    """Return the first row that is bad whichever column or key has the text; None if there is none."""
-    with suppress(InputError):
-        for batch in first_rows(url, _read_with(source)):
-            return next((bad for bad in batch.bad if bad.reason not in ("missing_key", "not_text")), None)
-    return None
+def _delimiter(url: str) -> str:
+    """Return what is most often in the first line of a CSV file: a comma, semicolon or tab."""
+    with open_decompressed(url) as file:
+        line = file.readline(_SEPARATOR_BYTES)
+    return max(",;\t", key=lambda mark: line.count(mark.encode()))
 
 
 def _has_separator(url: str) -> bool:
@@ -119,12 +117,13 @@ def _has_separator(url: str) -> bool:
     return first.num_bytes + len(_SEPARATOR) <= size and compression(url) is None
 
 
-def _names(url: str, base: Options) -> list[str]:
-    """Return the columns or keys of a file; none if its rows are texts or lists."""
+def _names(url: str, base: Options) -> tuple[list[str], list[str]]:
+    """Return the columns or keys of a file, WHOLE_ROW for texts and lists; and the same with keys in objects."""
     reader = make_reader(_read_with(base, text=None))
     if not isinstance(reader, RecordReader):
-        return list(reader.schema(url).names)  # type: ignore[attr-defined]  # those of columns have it
-    names, problem = dict[str, None](), InputError(f"{url}: no row in it; leave it out")
+        names = list(reader.schema(url).names)  # type: ignore[attr-defined]  # those of columns have it
+        return names, names
+    keys, paths, problem = dict[str, None](), dict[str, None](), InputError(f"{url}: no row in it; leave it out")
     for raw in islice(reader.raw_rows(url, 0, input_bytes(url)), _MAX_ROWS):
         try:
             if isinstance(raw.value, BadRow):
@@ -133,37 +132,54 @@ def _names(url: str, base: Options) -> list[str]:
         except BadRow as error:
             problem = error
             continue
-        names |= dict.fromkeys(value if isinstance(value, Mapping) else [WHOLE_ROW])
-    if not names:
+        keys |= dict.fromkeys(value if isinstance(value, Mapping) else [WHOLE_ROW])
+        paths |= dict.fromkeys(_paths(value) if isinstance(value, Mapping) else [WHOLE_ROW])
+    if not keys:
         raise problem
-    return list(names)
+    return list(keys), list(paths)
+
+
+def _paths(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the keys of a JSON object and of those in it, dotted."""
+    for key, inner in value.items():
+        yield before + key
+        yield from _paths(inner, f"{before}{key}.") if isinstance(inner, Mapping) else ()
 
 
 def _conversations(url: str, base: Options, names: list[str]) -> Options | None:
     """Return how to read a file whose rows hold conversations, None if they don't."""
     known = [name for name in _CONVERSATIONS if name in names or name == WHOLE_ROW]
     for name in (*known, *(name for name in names if name not in known and not set(_TEXTS) & set(names))):
-        if rows := _rows(url, base | {"messages": name}):
+        if rows := _rows(url, base | {"messages": name})[0]:
             with suppress(InputError):
                 return {"messages": name, "layout": recognized_layout(rows, url)}
     return None
 
 
-def _text(url: str, base: Options, names: list[str]) -> tuple[str | None, str]:
-    """Return the column of the texts, and a note if it was chosen among several; None if records are texts."""
+def _text(url: str, base: Options, names: list[str], paths: list[str]) -> tuple[str | None, str]:
+    """Return the column of the texts, and a note if it was chosen among several; None if records are texts.
+
+    It is one of `names`, or else of the other `paths`, into objects.
+    """
     lengths: dict[str, float] = {}
-    for name in sorted(names, key=lambda name: _TEXTS.index(name) if name in _TEXTS else len(_TEXTS)):
-        if rows := _rows(url, base | {"text": name}):
+    problems: list[BadRow] = []
+    leaves = {name: name.rpartition(".")[2] for name in paths}
+    for name in sorted(paths, key=lambda name: (name not in names, (*_TEXTS, leaves[name]).index(leaves[name]))):
+        if lengths and name not in names:
+            break
+        rows, bad = _rows(url, base | {"text": name})
+        problems += (row for row in bad if row.reason not in ("missing_key", "not_text"))
+        if rows:
             texts = rows.texts.drop_null().slice(0, _MAX_ROWS).to_pylist()
             lengths[name] = sum(map(len, texts)) / len(texts)
-            if name in _TEXTS:
+            if leaves[name] in _TEXTS:
                 return name, ""
     if not lengths and base["kind"] == "arrayrecord":
         return None, ""
+    if not lengths and problems:
+        raise problems[0]
     if not lengths:
-        if problem := next(filter(None, (_problem(url, base | {"text": name}) for name in names)), None):
-            raise problem
-        shown = shown_names(names)
+        shown = shown_names(paths)
         raise InputError(f"{url}: no column or key has text; they are: {shown}. Write the spec with their `text`")
     longest = max(lengths, key=lambda name: lengths[name])
     others = [name for name in lengths if name != longest]

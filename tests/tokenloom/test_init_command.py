@@ -61,6 +61,14 @@ _FILES: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {
     "a.parquet": (_parquet, {"kind": "parquet", "text": "essay", "id": "id"}),
     "a.csv": (_csv, {"kind": "csv", "text": "content", "id": "url"}),
     "a.tsv": (lambda path: path.write_text("n\ttext\n1\ta\n"), {"kind": "csv", "delimiter": "\t", "text": "text"}),
+    "a;b.csv": (
+        lambda path: path.write_text("n;text\n1;a, b\n"),
+        {"kind": "csv", "delimiter": ";", "text": "text"},
+    ),
+    "nested.jsonl": (
+        lambda path: path.write_text(_lines([{"n": 1, "data": {"url": "a longer one", "body": {"text": "a"}}}])),
+        {"kind": "jsonl", "text": "data.body.text"},
+    ),
     "a.jsonl": (lambda path: path.write_text(_lines(_rows(body=_TEXTS))), {"kind": "jsonl", "text": "body"}),
     "a.jsonl.gz": (
         lambda path: path.write_bytes(gzip.compress(_lines(_rows(body=_TEXTS)).encode())),
@@ -144,6 +152,7 @@ def test_a_pattern_stays_a_pattern_and_a_saved_dataset_is_read(tmp_path: Path) -
     ("name", "content", "message"),
     [
         ("a.jsonl", '{"n": 1}\n', "no column or key has text; they are: n"),
+        ("a.jsonl", '{"n": 1, "data": {"m": 2}}\n', "no column or key has text; they are: n, data, data.m. "),
         ("a.jsonl", "", "no row in it"),
         ("a.txt", "", "no text in it"),
         ("a.jsonl", '{"prompt": "a", "chosen": "b", "rejected": "c"}\n', "preference pair"),

@@ -53,6 +53,12 @@ def _inside(name: str, kind: pa.DataType) -> str:
     return f"the fields of {name!r} are: {shown_names(field.name for field in kind)}"
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is one of lists, of any length and kind of offsets."""
+    types = pa.types
+    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
 def pick(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column of a batch by its dotted name."""
     first, *rest = _path(batch.schema, name)

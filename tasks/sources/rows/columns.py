@@ -17,7 +17,7 @@ from tokenloom.spec.row_filter import Comparison, Filter, Members, comparisons_o
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
-from tokenloom.tasks.sources.rows.column_names import field_type, has_column, pick, plain, value_type
+from tokenloom.tasks.sources.rows.column_names import field_type, has_column, is_list, pick, plain, value_type
 from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns
 from tokenloom.tasks.sources.rows.conversations import ROLES, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding
@@ -72,7 +72,7 @@ class Columns:
     def _check_text(self, schema: pa.Schema, url: str) -> None:
         kind = field_type(schema, self._text, url, "text")
         if not _is_text(kind):
-            items = value_type(kind).value_type if _is_list(value_type(kind)) else None
+            items = value_type(kind).value_type if is_list(value_type(kind)) else None
             if items is not None and pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
             raise InputError(
@@ -172,21 +172,16 @@ def _is_string(kind: pa.DataType) -> bool:
     return kind in strings
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
-
-
 def _is_text(kind: pa.DataType) -> bool:
     kind = value_type(kind)
-    if _is_list(kind):
+    if is_list(kind):
         return not isinstance(kind.value_type, pa.BaseExtensionType) and _is_string(value_type(kind.value_type))
     return _is_string(kind)
 
 
 def _joined(values: pa.Array) -> pa.Array:
     """Return lists of strings as strings with one item on each line; null items are left out."""
-    if not _is_list(values.type):
+    if not is_list(values.type):
         return values
     items = values.cast(pa.large_list(pa.large_binary()))
     if items.flatten().null_count:
@@ -203,7 +198,7 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         lengths = _text_lengths(values.dictionary)
         indices = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)
         return lengths[indices] if len(lengths) else np.zeros(len(values), np.int64)
-    if _is_list(values.type):
+    if is_list(values.type):
         items = values.flatten()
         item_bytes = np.concatenate([[0], np.cumsum(_text_lengths(items) + 1)])
         ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)

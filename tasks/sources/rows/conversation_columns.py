@@ -12,7 +12,7 @@ from tokenloom.chat.layouts import PAIR_KEYS, PAIRS, ROW_KEYS
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import Options
-from tokenloom.tasks.sources.rows.column_names import field_type, has_column, value_type
+from tokenloom.tasks.sources.rows.column_names import field_type, has_column, is_list, value_type
 from tokenloom.tasks.sources.rows.conversations import SYSTEM, Conversations
 from tokenloom.tasks.sources.rows.shown_names import shown_names
 
@@ -92,7 +92,7 @@ def _check_type(name: str, kind: pa.DataType, url: str) -> None:
 
 def _may_hold(kind: pa.DataType) -> bool:
     types = pa.types
-    if any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+    if is_list(kind):
         return bool(types.is_struct(kind.value_type))
     texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
     return any(test(kind) for test in (*texts, types.is_binary_view, types.is_struct, types.is_null))

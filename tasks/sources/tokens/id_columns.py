@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.tasks.sources.base import Rows
+from tokenloom.tasks.sources.rows.column_names import is_list
 from tokenloom.tasks.sources.rows.columns import Columns
 from tokenloom.tasks.sources.rows.shown_names import shown_names
 from tokenloom.tasks.sources.tokens.base import Piece
@@ -47,7 +48,7 @@ class IdColumns(Columns):
                 f"{url}: {found} {name}, and the first file of its source {first}; read them as two sources"
             )
         for field in schema:
-            if _OF_THE_LOSS.search(field.name) and _is_list(field.type) and field.name not in (*BESIDE, _HARMLESS):
+            if _OF_THE_LOSS.search(field.name) and is_list(field.type) and field.name not in (*BESIDE, _HARMLESS):
                 raise InputError(
                     f"{url}: column {field.name!r} seems to say which ids are learned, and is not one of "
                     f"{', '.join((LABELS, *MASKS))}: write it as {MASKS[-1]}, with 1 for what is learned and 0 for the "
@@ -60,8 +61,8 @@ class IdColumns(Columns):
                     f"that {IDS!r} has the ids"
                 )
             kind = schema.field(name).type
-            is_flag = name in BESIDE[1:] and _is_list(kind) and pa.types.is_boolean(kind.value_type)
-            if not is_flag and not (_is_list(kind) and pa.types.is_integer(kind.value_type)):
+            is_flag = name in BESIDE[1:] and is_list(kind) and pa.types.is_boolean(kind.value_type)
+            if not is_flag and not (is_list(kind) and pa.types.is_integer(kind.value_type)):
                 raise InputError(f"{url}: column {name!r} is {kind}, not lists of integers; write it as such lists")
         return names
 
@@ -70,10 +71,6 @@ class IdColumns(Columns):
         numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
         columns = [batch.column(name) for name in beside]
         return Rows(batch.column(ids), numbers, masks=pa.StructArray.from_arrays(columns, beside) if beside else None)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return any(check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def piece_of(rows: Rows, url: str, has_mask: bool) -> Piece:
