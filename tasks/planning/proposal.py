@@ -119,7 +119,7 @@ def _groups(files: Sequence[str]) -> Iterator[tuple[Options, str, list[str]]]:
 def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield patterns, and which of the files each matches: one for all of them, or each file by itself."""
     wanted, end = set(files), suffix_of(files[0])
-    folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(files[0]) else ""
+    folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(with_urls(files[0])) else ""
     start = re.sub(r"\d+$", "", commonprefix([PurePosixPath(url).name for url in files]).removesuffix(end))  # noqa: RUF071  (of names, not of paths)
     names = [f"*{end}", f"{escaped(start)}*{end}", f"**/*{end}", f"**/{escaped(start)}*{end}"]
     tried = [*patterns, *(f"{escaped(folder)}/{name}" for name in names if folder)] if len(files) > 1 else []

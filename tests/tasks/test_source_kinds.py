@@ -471,8 +471,10 @@ def test_an_error_in_the_copy_of_a_file_names_its_url(tmp_path: Path) -> None:
         spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"{url}/page.jsonl"}])
         with pytest.raises(InputError, match=f"^{url}/page.jsonl, line 1 at byte 0: not valid JSON"):
             build(spec)
-        (tmp_path / "page.jsonl").write_text('{"text": "a"}')
-        assert propose([f"{url}/page.jsonl"])[0][0].source["path"] == f"{url}/page.jsonl"
+        for name in ("page.jsonl", "more.jsonl"):
+            (tmp_path / name).write_text('{"text": "a"}')
+        urls = [f"{url}/more.jsonl", f"{url}/page.jsonl"]
+        assert sorted(proposal.source["path"] for proposal in propose(urls)[0]) == urls
 
 
 def test_dictionaries_that_change_from_batch_to_batch(tmp_path: Path) -> None:
