@@ -96,7 +96,7 @@ def encoders_of(rounds: list[Round]) -> dict[str, list[str]]:
 def further_figures(bench: Bench, texts: list[str], rounds: list[Round]) -> Iterator[Figure]:
     """Yield the figures of --full, of one run each."""
     ours = statistics.median(one[OURS].wall for one in rounds)
-    yield Figure("Prefect adds, with the start of a temporary server", "s", [bench.build().wall - ours])
+    yield Figure("Prefect adds, with the start of its temporary server", "s", [bench.build("--prefect").wall - ours])
     joined = "\n".join(texts)
     documents = [joined[i : i + LARGE_DOCUMENT_BYTES] for i in range(0, len(joined), LARGE_DOCUMENT_BYTES)]
     large = Bench(bench.folder / "large", documents, bench.vocabulary, bench.num_workers).build("--direct")

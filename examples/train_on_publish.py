@@ -19,7 +19,7 @@ from prefect.types.entrypoint import EntrypointType
 from tokenloom.automations import TAG, install_publication_automation
 from tokenloom.errors import TokenloomError
 from tokenloom.examples.train_small import train
-from tokenloom.server.prefect_session import known_url
+from tokenloom.server.known_server import known_url
 from tokenloom.spec.values import NAME_PATTERN
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def build_from_spec(spec: BuildSpec) -> BuildResult:
     """Build with the number of worker processes in the spec; see check_direct and run_build for errors."""
-    check_direct(spec, "leave out --direct")
+    check_direct(spec, "run it as a flow (`tokenloom up` in another terminal, or --prefect instead of --direct)")
     return build_directly(spec, chosen_num_workers(spec.runner.workers))
 
 

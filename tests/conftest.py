@@ -16,7 +16,6 @@ from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import proxied_s3, s3_server
-from tokenloom.server.prefect_server import ensure_prefect_home
 from tokenloom.storage.stores import remote_retries
 
 pytest_plugins = ["tests.without_torch"]
@@ -24,8 +23,6 @@ pytest_plugins = ["tests.without_torch"]
 # A busy machine is slow, which is not a fault of a test: no example has a deadline.
 settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tokenloom")
-
-ensure_prefect_home()  # before any test imports Prefect, whose warning would be an error
 
 
 @pytest.fixture(scope="session")

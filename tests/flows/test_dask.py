@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.builders.learned_texts import MadeConversations, digest, learned_in_shards
 from tests.counts import SUMMARY, count, full_only
 from tests.servers.s3_server import BUCKET, proxied_s3, upload
-from tokenloom.errors import InputError, SpecError, TokenloomError
+from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.server.prefect_session import run_flow
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import PartitionRecord
 from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
@@ -170,14 +168,6 @@ def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
         pytest.raises(TokenloomError, match=r"runner\.address: no cluster at tcp://127\.0\.0\.1:1"),
     ):
         build_dataset(spec)
-
-
-def test_a_lasting_cluster_is_refused_with_a_temporary_server(tmp_path: Path) -> None:
-    spec = _spec(tmp_path, runner={"kind": "dask", "address": "tcp://127.0.0.1:1"})
-    message = r"runner\.address: .* outlive a temporary Prefect server.*PREFECT_API_URL"
-    with temporary_settings({PREFECT_API_URL: None}), pytest.raises(SpecError, match=message):
-        run_flow(spec)
-    assert not (tmp_path / "store").exists()
 
 
 def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:

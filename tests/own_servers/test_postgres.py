@@ -19,7 +19,8 @@ from tests.counts import full_only
 from tests.servers.postgres import Postgres, run_program
 from tests.servers.prefect_servers import prefect_worker
 from tests.servers.running import artifact, event, parameters
-from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
+from tokenloom.server.known_server import PRIVATE
+from tokenloom.server.up import running_server
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
@@ -44,14 +45,11 @@ def serving(folder: Path, database: str) -> Iterator[str]:
             patch.setenv(name, value)
         patch.setenv("PREFECT_HOME", str(folder / "prefect"))
         patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", database)
-        server, url = start_server(log=folder / "server.log")
-        patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nothing else needs it
-        patch.setenv("PREFECT_API_URL", url)
-        try:
+        with running_server(folder / "server.log") as (_, url):
+            patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nothing else needs it
+            patch.setenv("PREFECT_API_URL", url)
             with temporary_settings({PREFECT_API_URL: url}):
                 yield url
-        finally:
-            stop_server(server)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,12 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterName,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.deployments import run_deployment
-from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling, Running, Scheduled
+from prefect.states import Cancelling, Scheduled
 
 from tests.builders.datasets import build, listed_files, local_store, write_parquet
 from tests.counts import count, full_only
@@ -50,7 +46,7 @@ from tests.servers.running import (
 )
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
-from tokenloom.server.prefect_server import HEARTBEAT_SECONDS, answers
+from tokenloom.server.known_server import HEARTBEAT_SECONDS
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.tasks.publishing.outcome import CONTINUES
@@ -164,96 +160,39 @@ def assert_equal_to_an_undisturbed_build(asked: dict[str, Any], folder: Path, mo
     assert listed_files(spec, version) == listed_files(calm, build(calm).version)
 
 
-def test_a_killed_prefect_worker_is_replaced_and_the_retry_continues_from_the_spills(
-    up: RestartedUp, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=full_only)])
+def test_up_ends_with_all_that_it_started_and_the_next_one_continues(
+    up: RestartedUp, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, mark = up.folder, up.mark
-    asked = waiting_parameters(folder, "killed")
+    name = f"stopped-{by.name.lower()}"
+    asked = waiting_parameters(up.folder, name)
     run = started(asked)
-    (record,) = local_store(asked["spec"]["store"], "killed").local("work/spills").glob("*.json")
-    written = record.stat().st_mtime_ns
-    os.kill(process_named(mark, "worker start"), signal.SIGKILL)
-    ended = wait_until_final(run.id)
-    assert_crash_is_reported(ended, "killed", "Execution was aborted by a termination signal")
+    assert len(processes_with(up.mark)) >= 5  # itself, the server, the worker, the run, its own worker
+    up.stop(by)
     assert published(asked) == []
-    let_go(folder, "killed")
-    with get_client(sync_client=True) as client:  # what the button Retry does
-        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)
-    ended = wait_until_final(run.id)
-    assert ended.state is not None and ended.state.is_completed(), ended.state
-    assert record.stat().st_mtime_ns == written
-    assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
-
-
-def assert_crash_is_reported(run: FlowRun, dataset: str, reason: str) -> None:
-    """Assert that state, last log line and event say why the run ended, and that Retry continues it."""
-    message = f"{reason}; {CONTINUES}"
-    failed = event("tokenloom.dataset.failed", dataset)
-    assert failed == {"dataset": dataset, "state": "crashed", "error": None, "message": message} | {
-        "flow_run_id": str(run.id)
-    }
-    run = flow_run(run.id)
-    assert run.state is not None and run.state.is_crashed()
-    assert run.state.message == message
-    assert_log_ends_with(run, f"crashed: {message}")
-
-
-@full_only
-def test_a_run_whose_process_is_killed_says_so_and_that_retry_continues(up: RestartedUp) -> None:
-    folder, mark = up.folder, up.mark
-    run = started(waiting_parameters(folder, "oom"))
-    os.kill(process_named(mark, "prefect.engine"), signal.SIGKILL)
-    reason = (
-        "Process exited with status code: -9. Process exited due to a SIGKILL signal. Typically caused by the "
-        "operating system terminating the process for exceeding memory limits, or by manual cancellation"
-    )
-    assert_crash_is_reported(wait_until_final(run.id), "oom", reason)
-
-
-def test_ctrl_c_ends_its_runs_at_once_and_the_next_up_continues(up: RestartedUp) -> None:
-    asked = waiting_parameters(up.folder, "stopped")
-    run = started(asked)
-    mine = run_without_worker()
-    up.stop()
-    (record,) = local_store(asked["spec"]["store"], "stopped").local("work/spills").glob("*.json")
+    (record,) = local_store(asked["spec"]["store"], name).local("work/spills").glob("*.json")
     written = record.stat().st_mtime_ns
     up.start()
-    assert_crash_is_reported(run, "stopped", "stopped with `tokenloom up`")
-    assert flow_run(mine).state.is_running()  # type: ignore[union-attr]
-    with get_client(sync_client=True) as client:
-        of_run = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
-        tasks = client.read_task_runs(task_run_filter=of_run)
-        limit = client.read_deployment_by_name("build-dataset/build-dataset").global_concurrency_limit
-    assert {task.state_name for task in tasks} == {"Completed", "Crashed"}
-    assert limit is not None and (limit.limit, limit.active_slots) == (1, 0)
+    assert wait_until_final(run.id).state.is_crashed()  # type: ignore[union-attr]
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)  # what the button Retry does
-    let_go(up.folder, "stopped")
+    let_go(up.folder, name)
     ended = wait_until_final(run.id)
     assert ended.state is not None and ended.state.is_completed(), ended.state
-    with get_client(sync_client=True) as client:
-        assert "AwaitingConcurrencySlot" not in [state.name for state in client.read_flow_run_states(run.id)]
     assert "; 1 of 2 partitions reused; " in str(ended.state.message)
     assert record.stat().st_mtime_ns == written
+    assert_equal_to_an_undisturbed_build(asked, up.folder, monkeypatch)
 
 
-def run_without_worker() -> uuid.UUID:
-    """Return a running flow run that no worker of `up` executes."""
-    with get_client(sync_client=True) as client:
-        return client.create_flow_run(Flow(lambda: None, name="another"), state=Running()).id
-
-
-def test_a_killed_server_is_restarted_and_the_run_completes(up: RestartedUp, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, mark = up.folder, up.mark
-    asked = waiting_parameters(folder, "restart")
-    run = started(asked)
-    os.kill(process_named(mark, "tokenloom.server.server_process"), signal.SIGKILL)
-    assert not answers(PREFECT_API_URL.value())
-    wait_until(lambda: answers(PREFECT_API_URL.value()))
-    let_go(folder, "restart")
-    ended = wait_until_final(run.id)
-    assert ended.state is not None and ended.state.is_completed(), ended.state
-    assert_equal_to_an_undisturbed_build(asked, folder, monkeypatch)
+@pytest.mark.parametrize(("words", "log"), [("own_pages:prefect_app", "server.log"), ("worker start", "worker.log")])
+def test_up_ends_and_names_the_log_if_a_process_of_it_dies(words: str, log: str, up: RestartedUp) -> None:
+    os.kill(process_named(up.mark, words), signal.SIGKILL)
+    output, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 1
+    assert f"{log} says why; then run `tokenloom up` again" in output
+    up.running.close()
+    assert wait_until_gone(up.mark) == []
+    up.start()
 
 
 def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: RestartedUp) -> None:
@@ -281,13 +220,13 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: RestartedUp) -> None:
     with started_by_command(waiting_parameters(folder, "command"), folder, mark) as by_command:
         os.kill(process_named(mark, "worker start"), signal.SIGKILL)  # first, or it would report to the server
         for pid in processes_with(mark):  # everything it started, and the command, at once
-            if not re.search(r" up |tokenloom\.server\.server_process", command_line(pid)):
+            if not re.search(r" up |own_pages:prefect_app", command_line(pid)):
                 os.kill(pid, signal.SIGKILL)
     assert flow_run(run.id).state.is_running()  # type: ignore[union-attr]  # the server does not know yet
-    ended = wait_until_final(run.id)
-    no_heartbeat = "no heartbeat for 24 s: its process or its machine died"
-    assert_crash_is_reported(ended, "died", no_heartbeat)
-    assert_crash_is_reported(wait_until_final(by_command.id), "command", no_heartbeat)
+    for died in (run, by_command):
+        state = wait_until_final(died.id).state
+        assert state is not None and state.is_crashed()
+        assert state.message == f"no heartbeat for 24 s: its process or its machine died; {CONTINUES}"
     install_crash_automation(HEARTBEAT_SECONDS)
 
 
@@ -342,16 +281,3 @@ def test_a_published_version_starts_training(up: RestartedUp) -> None:
     assert run.state is not None and run.state.is_completed(), run.state
     assert run.parameters["reference"] == event("tokenloom.dataset.published", "novels")["reference"]
     assert run.parameters["updates"] == 10
-
-
-@full_only
-def test_sigterm_in_the_middle_of_a_run_leaves_no_process_and_nothing_visible(up: RestartedUp) -> None:
-    asked = waiting_parameters(up.folder, "long")
-    run = started(asked)
-    assert flow_run(run.id).name.startswith("long ")
-    assert len(processes_with(up.mark)) >= 5  # itself, the server, the worker, the run, its own worker
-    up.stop(by=signal.SIGTERM)
-    assert published(asked) == []
-    with closing(sqlite3.connect(up.folder / "up" / "prefect.db")) as database:
-        (state,) = database.execute("SELECT state_name FROM flow_run WHERE id = ?", (str(run.id),))
-    assert state == ("Crashed",)

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from tokenloom.server.prefect_server import PRIVATE, start_server, stop_server
+from tokenloom.server.known_server import PRIVATE
+from tokenloom.server.up import running_server
 
 _NAME = "prefect.db"  # in PREFECT_HOME
 #: for a server: what it does from time to time, it does each second or two, not each five to sixty
@@ -55,12 +56,12 @@ def serving_flows(migrated: Path, home: Path) -> Iterator[str]:
     """Run a server without pages and schedules; yield the URL of its API."""
     use_migrated(migrated, home)
     settings = PRIVATE | SOON | {"PREFECT_HOME": str(home), "PREFECT__SERVER_EPHEMERAL": "1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        server, url = start_server(log=home / "server.log")
-    yield url
-    stop_server(server)
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in settings.items():
+                patch.setenv(name, value)
+            _, url = stack.enter_context(running_server(home / "server.log"))
+        yield url
 
 
 def recorded_text(home: Path) -> str:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ def _environment(**extra: str) -> dict[str, str]:
     path = os.pathsep.join([*extra.pop("FIRST", "").split(), str(_ROOT)])
     names = ("PREFECT_API_URL", "PREFECT_PROFILE")
     kept = {name: value for name, value in os.environ.items() if name not in names}
-    return kept | {"PYTHONPATH": path, "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"} | extra
+    return kept | {"PYTHONPATH": path, "DO_NOT_TRACK": "1", "TOKENLOOM_UP_HOME": "/none"} | extra
 
 
 @dataclass(frozen=True)
@@ -408,27 +407,34 @@ def test_an_ended_build_leaves_nothing_visible_and_the_same_command_continues(
     assert json.loads(done.stdout)["published"] is True
 
 
-@pytest.mark.slow
-def test_build_through_prefect_prints_one_json_object_and_says_which_server(project: Path, migrated: Path) -> None:
-    use_migrated(migrated, project / "prefect")
-    home = {
-        "PREFECT_HOME": str(project / "prefect"),
-        # The settings of a user's own server and network must not keep ours from being reached.
-        "PREFECT_SERVER_API_BASE_PATH": "/other",
-        "PREFECT_SERVER_API_AUTH_STRING": "user:password",
-        "http_proxy": "http://127.0.0.1:9",
-        "NO_PROXY": "",
-    }
-    done = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
+def test_a_build_without_a_known_server_is_direct_and_says_so_in_one_line(project: Path) -> None:
+    done = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", PREFECT_HOME=str(project / "prefect"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["published"] is True
-    assert done.stderr.count("starting a temporary Prefect server (analytics off), which takes 3 to 30 s") == 1
-    assert "--direct builds without one, `tokenloom up` keeps one running" in done.stderr
-    assert len(_visible(project)) == 2
-    again = _spawn(project, "build", "spec.yaml", "--json", "--workers", "1", **home)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["published"] is False
-    assert "temporary Prefect server" not in again.stderr  # there is nothing to run
+    assert done.stderr.count("no Prefect server is known: building directly; ") == 1
+    assert not (project / "prefect").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_builds_by_prefects_own_temporary_server_at_once_both_publish(project: Path) -> None:
+    home = _environment(PREFECT_HOME=str(project / "prefect"))  # whose database both make
+    command = [*_COMMAND, "build", "spec.yaml", "--prefect", "--json", "--workers", "1", "--set"]
+    builds = [
+        subprocess.Popen(
+            [*command, f"dataset={name}"],
+            cwd=project,
+            env=home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("news", "books")
+    ]
+    for build in builds:
+        output, errors = build.communicate(timeout=240)
+        assert build.returncode == 0, errors
+        assert json.loads(output)["published"] is True
 
 
 @pytest.mark.slow
@@ -486,22 +492,15 @@ def _unshared(*arguments: str) -> list[str]:
     return command
 
 
-def test_a_user_without_a_home_folder_and_a_name_can_use_prefect_and_read(project: Path) -> None:
-    built = _run(project, "build", "spec.yaml", "--direct")
-    assert built.returncode == 0, built.stderr
-    reading = """
-        from tokenloom.server.prefect_server import ensure_prefect_home
-        ensure_prefect_home()
-        import os, prefect.settings
-        assert os.path.isdir(os.environ["PREFECT_HOME"])
-        del os.environ["HOME"]
-        from tokenloom import TokenDataset
-        print(len(TokenDataset("store/news", split="train", seq_len=8)))
-    """
+def test_a_user_without_a_home_folder_and_a_name_can_build_and_read(project: Path) -> None:
     unlisted = _unshared("--user", "--map-user=12345", "env", "--unset=HOME", "--unset=PREFECT_HOME")
-    command = [*unlisted, "--unset=TOKENLOOM_CACHE", f"TMPDIR={project}", sys.executable, "-c", dedent(reading)]
-    done = subprocess.run(command, cwd=project, env=_environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    unlisted += ["--unset=TOKENLOOM_CACHE", f"TMPDIR={project}"]
+    reading = "from tokenloom import TokenDataset; print(len(TokenDataset('store/news', split='train', seq_len=8)))"
+    for command in ([*_COMMAND, "build", "spec.yaml"], [sys.executable, "-c", reading]):
+        done = subprocess.run(
+            [*unlisted, *command], cwd=project, env=_environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
 
 
@@ -518,7 +517,6 @@ def test_build_publishes_with_an_empty_or_missing_home_folder(project: Path, hom
     assert json.loads(done.stdout)["published"] is True
     assert "Warning" not in done.stderr
     assert not (project / "missing").exists()
-    assert not list((project / "tmp").glob("tokenloom-prefect-*"))
 
 
 @pytest.mark.slow

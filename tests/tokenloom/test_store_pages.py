@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tokenloom.flows.runs.store_links import STORES, noted_stores, page_url
-from tokenloom.server.server_process import is_not_late_crash_report
 from tokenloom.server.store_pages import page_at, with_store_pages
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.references import dataset_store
@@ -120,12 +118,3 @@ def test_only_a_store_that_a_server_shows_has_urls(tmp_path: Path, monkeypatch: 
         urls = {page_url(store, f"news/reports/{name}.html") for name in "ab"}
     assert len(urls) == 2
     assert list(noted_stores(tmp_path / "notes").values()) == [tmp_path / "store"]
-
-
-@pytest.mark.parametrize(
-    ("reason", "is_kept"),
-    [("State update rejected: Run is already in terminal state COMPLETED.", False), ("no such deployment", True)],
-)
-def test_the_log_of_the_server_leaves_out_the_refusal_of_a_late_crash(reason: str, is_kept: bool) -> None:
-    record = logging.LogRecord("x", logging.WARNING, "", 1, "Action failed: %r", (reason,), None)
-    assert is_not_late_crash_report(record) is is_kept

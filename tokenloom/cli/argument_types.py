@@ -50,7 +50,14 @@ def add_whole_spec(parser: argparse.ArgumentParser) -> None:
 def add_build_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say where a build runs."""
     add_workers(parser)
-    parser.add_argument("--direct", action="store_true", help="run the same steps without a Prefect server")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--direct", action="store_true", help="run the same steps without Prefect, whatever is known")
+    ways.add_argument(
+        "--prefect",
+        action="store_true",
+        help="run a Prefect flow also if no server is known (default: on the server that PREFECT_API_URL, a profile or "
+        "a running `tokenloom up` names; without one, directly)",
+    )
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation, install_crash_report
 from tokenloom.errors import TokenloomError
-from tokenloom.server.prefect_server import POOL, page_of
+from tokenloom.server.known_server import POOL, page_of
 
 NAMES = (
     "build-a-spec-file/build-a-spec-file",

@@ -1,4 +1,4 @@
-"""Refuse what pages of other addresses send to the servers that tokenloom starts.
+"""Prefect's server, which refuses what pages of other addresses send, and whose own load nothing from other hosts.
 
 Any page in a browser of this machine can send requests to 127.0.0.1, and the name of its site can point there. CORS, a
 setting of Prefect, only keeps such a page from reading the answers, and WebSockets ignore it. So a request is refused
@@ -15,12 +15,17 @@ from fastapi.datastructures import Headers
 from fastapi.responses import PlainTextResponse
 from starlette.websockets import WebSocketClose
 
+from tokenloom.server.store_pages import with_store_pages
+
 HOSTS = "TOKENLOOM_UP_HOSTS"  # more names, separated by commas: that of a proxy in front of the server, for example
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _FOREIGN_HOST = (
     "refused: the server does not know the host name of this address; use 127.0.0.1 or localhost, or start the server "
     f"with {HOSTS}=NAME\n"
 )
+# Prefect's UI loads settings from a server of Amplitude, and the logos of blocks from another host.
+# No page may show a form of it in a frame, where clicks could be led onto it.
+_POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"
 _FOREIGN_PAGE = "refused: a page of another address sent this; a proxy must pass the Host header on unchanged\n"
 
 
@@ -37,11 +42,28 @@ def for_own_pages(app: Any) -> Any:
     return serve
 
 
-def team_server() -> Any:
-    """Return Prefect's server without such requests: `uvicorn --factory tokenloom.server.own_pages:team_server`."""
+def prefect_app() -> Any:
+    """Return Prefect's server without such requests: `uvicorn --factory tokenloom.server.own_pages:prefect_app`.
+
+    That of `tokenloom up` also serves the pages of stores.
+    """
     from prefect.server.api.server import create_app  # late: it reads the settings
 
-    return for_own_pages(create_app())
+    return for_own_pages(with_store_pages(_with_policy(create_app())))
+
+
+def _with_policy(app: Any) -> Any:
+    """Return the ASGI application with a Content-Security-Policy in every response."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY)]
+            await send(message)
+
+        await app(scope, receive, send_with_policy)
+
+    return serve
 
 
 def _refusal(headers: Headers, names: frozenset[str]) -> str | None:

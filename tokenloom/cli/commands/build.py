@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tokenloom.cli.argument_types import add_build_options, add_spec
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Json, JsonResult
+from tokenloom.console import print_status
 from tokenloom.wording import counted, counted_rows
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(
-    spec: str, overrides: list[str], limit: int | None, workers: int | None, direct: bool, out: Output
+    spec: str, overrides: list[str], limit: int | None, workers: int | None, direct: bool, prefect: bool, out: Output
 ) -> JsonResult:
     """Build and publish a version."""
-    result = build(load_limited_spec(spec, overrides, limit), workers, direct)
+    result = build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
     _print(out, result)
     return JsonResult(result)
 
@@ -36,26 +37,30 @@ def load_limited_spec(path: str, overrides: list[str], limit: int | None) -> Bui
     return load_spec(path, [*overrides, *([f"limit={limit}"] if limit is not None else [])])
 
 
-def build(spec: BuildSpec, workers: int | None, direct: bool) -> Json:
+def build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> Json:
     """Build with progress on stderr; return the fields of BuildResult.to_json.
 
     Args:
         spec: what to build.
         workers: worker processes; None for what the spec says.
         direct: run the steps in this process, not as a Prefect flow.
+        prefect: run them as a flow also if no server is known.
     """
     from tokenloom.cli.display import showing_progress  # late: the workers' server starts before it is imported
+    from tokenloom.server.known_server import known_url, run_flow
 
     spec = spec.with_workers(workers)
-    if direct:
+    url = None if direct else known_url()
+    with showing_progress():
+        if url or prefect:
+            return run_flow(spec, url)
+        if not direct:
+            print_status(
+                "no Prefect server is known: building directly; --prefect and `tokenloom up` show it in Prefect"
+            )
         from tokenloom.flows.direct import build_from_spec
 
-        with showing_progress():
-            return build_from_spec(spec).to_json()
-    from tokenloom.server.prefect_session import run_flow
-
-    with showing_progress():
-        return run_flow(spec)
+        return build_from_spec(spec).to_json()
 
 
 def _print(out: Output, result: Json) -> None:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_build_options(parser)
 
 
-def run(folder: str, updates: int, workers: int | None, direct: bool, out: Output) -> JsonResult:
+def run(folder: str, updates: int, workers: int | None, direct: bool, prefect: bool, out: Output) -> JsonResult:
     """Build a dataset from the standard library's sources, read it back, and train a small model on it.
 
     Args:
@@ -53,6 +53,7 @@ def run(folder: str, updates: int, workers: int | None, direct: bool, out: Outpu
         updates: training steps.
         workers: worker processes; None for what the spec says.
         direct: run the steps in this process, not as a Prefect flow.
+        prefect: run them as a flow also if no server is known.
         out: prints the result.
 
     Raises TokenloomError if torch is not installed, or the build failed.
@@ -71,7 +72,7 @@ def run(folder: str, updates: int, workers: int | None, direct: bool, out: Outpu
     from tokenloom.spec.loading import load_spec
 
     num_files = _write_folder(place, out)
-    result = build(load_spec(place / "demo.yaml"), workers, direct)
+    result = build(load_spec(place / "demo.yaml"), workers, direct, prefect)
     _describe(result, num_files, out)
     reference = f"{place}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")

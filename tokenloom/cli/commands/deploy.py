@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import TokenloomError
-from tokenloom.server.prefect_server import POOL
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ def run(out: Output) -> DeployResult:
     Raises:
         TokenloomError: there is no server, or it refuses the deployments.
     """
-    from tokenloom.server.prefect_session import heartbeat_seconds, known_url
+    from tokenloom.server.known_server import POOL, explaining_server_errors, heartbeat_seconds, known_url
 
     url = known_url()
     if url is None:
@@ -37,7 +36,8 @@ def run(out: Output) -> DeployResult:
     from tokenloom.server.deployments import NAMES, deploy_all
 
     heartbeat = heartbeat_seconds(url)
-    deploy_all(url, heartbeat)
+    with explaining_server_errors(url):
+        deploy_all(url, heartbeat)
     names = [name.partition("/")[2] for name in NAMES]
     out.line(f"deployed {', '.join(names)} to {url}, work pool {POOL}")
     out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")

@@ -12,7 +12,8 @@ from tokenloom.cli.argument_types import integer_in, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.flows.runs.store_links import PREFIX
-from tokenloom.server.up import Services, default_home, run_services
+from tokenloom.server.known_server import default_home
+from tokenloom.server.up import Services, run_services
 
 
 @dataclass(frozen=True)
