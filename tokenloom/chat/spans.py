@@ -250,9 +250,11 @@ def _paint_turns(painting: _Painting, runs: Sequence[_Run], turns: Turns) -> Non
                     raise unclear("an empty output of a tool may be inside a message of the assistant")
                 is_alone = is_alone or painting.assistants.isdisjoint(range(run.message + 1, next_run.message))
                 start = starts.pop(run.message) if run.message in starts else painting.start_of(run)
-                _paint_turn(painting, turns, run, start, next_run.start, is_alone=is_alone)
+                end, stop = turns.end(painting.text, run.end, next_run.start, is_alone=is_alone)
+                painting.paint_turn(start, end, run.message, run.places, stop)
             for message, start in starts.items():
-                _paint_turn(painting, turns, _Run(message, True, [], start, start), start, run.start, is_alone=False)
+                end, stop = turns.end(painting.text, start, run.start, is_alone=False)
+                painting.paint_turn(start, end, message, [], stop)
         position, before = run.end, max(before, run.message)
 
 
@@ -272,12 +274,6 @@ def _starts(painting: _Painting, turns: Turns, run: _Run, empty: list[int], gap:
     if len(ends) != len(written):
         raise unclear("it has empty messages of the assistant")
     return dict(zip(written, ends, strict=True))
-
-
-def _paint_turn(painting: _Painting, turns: Turns, run: _Run, start: int, limit: int, *, is_alone: bool) -> None:
-    """Paint a turn that begins at `start` and ends by `limit`."""
-    end, stop = turns.end(painting.text, run.end, limit, is_alone=is_alone)
-    painting.paint_turn(start, end, run.message, run.places, stop)
 
 
 def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[Call]) -> None:
