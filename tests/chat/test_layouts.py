@@ -147,7 +147,8 @@ def test_train_detail_names_parts_of_a_content_that_is_text(layout: str) -> None
     for wrong in ({"end_offset": 6}, {"begin_offset": -1}, {"end_offset": 2}, {"end_offset": 4.0}, {"train": 1}):
         named = "messages[0].train_detail[1] is {" + f"'begin_offset': {wrong.get('begin_offset', 3)}"
         assert named in problem([{**turn, "train_detail": [first, last | wrong]}], layout)
-    for refused in ([], {}, 1, "[]"):
+    wrong_lists: list[Any] = [[], {}, 1, "[]"]
+    for refused in wrong_lists:
         assert "messages[0].train_detail is not a list" in problem([{**turn, "train_detail": refused}], layout)
     called = (
         {"from": "function_call", "value": json.dumps(_CALL)}

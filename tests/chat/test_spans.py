@@ -154,8 +154,8 @@ def test_a_token_with_characters_that_train_detail_keeps_out_is_not_learned(
 
 
 def test_a_content_with_train_detail_that_the_template_changes_is_refused() -> None:
-    thinking = {"content": "<think>\na\n</think>\n\nb", "train_detail": [{"begin_offset": 0, "end_offset": 8}]}
-    thinking["train_detail"][0]["train"] = False
+    detail = {"begin_offset": 0, "end_offset": 8, "train": False}
+    thinking = {"content": "<think>\na\n</think>\n\nb", "train_detail": [detail]}
     messages = [USER, ASSISTANT | thinking, USER, ASSISTANT]
     with pytest.raises(BadConversation, match=r"the content of messages\[1\], so its train_detail has no place"):
         _render(template("thinking", generation=False), messages)
