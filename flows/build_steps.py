@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from tokenloom.errors import BadRow, EncoderMismatch, StoreError, WorkError
+from tokenloom.errors import BadRow, EncoderMismatch
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.flows.version_report import import_for_reports, with_report
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
-from tokenloom.storage.work.partition_records import partition_record_path
 from tokenloom.tasks.encoding.bad_files import explained
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
@@ -42,7 +40,6 @@ from tokenloom.tasks.publishing.publish import BuildResult, publish_version
 from tokenloom.tasks.publishing.validate import validate_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import run_batches, run_batches_together
-from tokenloom.tasks.running.retries import MAX_REPAIRS
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
@@ -102,44 +99,17 @@ def _build(
         import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
-    repairs: Counter[str | None] = Counter()
-    encoded: set[str] = set()
     plan = with_partitions(plan, cuts)
     _report_messages(disk_messages(plan))
     if proves_first(plan):
         prove_encoder(plan.definition, plan.tokenizer.fingerprint, num_workers, run_each)
         plan = replace(plan)  # which chooses again
     _report_messages(encoder_messages(plan))
-    while True:
-        try:
-            plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, encoded, lease)
-            return with_report(plan, finish_build(plan, start, published, encoded), run_each)
-        except EncoderMismatch as error:
-            raise rejected(plan.store, error) from error
-        except WorkError as error:
-            repairs[error.spill_name] += 1
-            if repairs[error.spill_name] > MAX_REPAIRS:
-                raise _unrepaired(plan, error) from error
-            _repair(plan, error)
-            plan = with_partitions(plan, cuts)
-
-
-def _repair(plan: BuildPlan, error: WorkError) -> None:
-    """Report a work file that is missing or damaged; the next round of steps recreates it."""
-    step = "the partition is encoded again" if error.spill_name else "the file is recreated"
-    progress.report(progress.Message(f"{error}; {step}"))
-    if error.spill_name:
-        plan.store.remove(partition_record_path(error.spill_name))
-
-
-def _unrepaired(plan: BuildPlan, error: WorkError) -> StoreError:
-    """Return the error for a work file that is still missing or damaged after MAX_REPAIRS repairs."""
-    what = "its partition was encoded again" if error.spill_name else "it was recreated"
-    return StoreError(
-        f"{error}. The build failed and nothing was published: {what} {MAX_REPAIRS} times, and the file was missing "
-        f"or damaged each time; check the disk of {plan.store.root}, and that no other program changes its work/, then "
-        "run the same command again"
-    )
+    try:
+        plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, lease)
+    except EncoderMismatch as error:
+        raise rejected(plan.store, error) from error
+    return with_report(plan, finish_build(plan, start, published), run_each)
 
 
 def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
@@ -175,16 +145,18 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
 
 
 def _encode_and_publish(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, encoded: set[str], lease: Lease
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, lease: Lease
 ) -> tuple[BuildPlan, bool]:
-    """Return the plan as executed, and whether this build published it; add the names of new spills to `encoded`."""
+    """Return the plan as executed, and whether this build published it."""
     seconds: dict[str, float] = {}
     num_bytes = sum(part.num_bytes for part in plan.partitions)
     progress.report(progress.WorkKnown(_WEIGHTS))
-    with _step("tokenize", seconds, 0 if plan.spec.limit else num_bytes, "partitions", len(plan.partitions)):
-        with _explaining_bad_rows(plan, num_workers):
-            plan = _encode(plan, num_workers, run_each)
-        encoded.update(part.spill_name for part in plan.missing)
+    read_bytes = 0 if plan.spec.limit else num_bytes
+    with (
+        _step("tokenize", seconds, read_bytes, "partitions", len(plan.partitions)),
+        _explaining_bad_rows(plan, num_workers),
+    ):
+        plan = _encode(plan, num_workers, run_each)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
     checks = check_batches(plan, assignment, num_workers)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.errors import SpecError, WorkError
+from tokenloom.errors import SpecError
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.tasks.preload import preload_build
@@ -144,7 +144,7 @@ def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) 
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads) if num_workers else _call_all
-        yield RunEach(pool.call, submit, partial(pool.close, now=True), pool.release)
+        yield RunEach(pool.call, submit, pool.close)
 
 
 def _call_all(calls: Sequence[Call]) -> list[Any]:
@@ -157,11 +157,9 @@ def _submit_all(threads: ThreadPoolExecutor, calls: Sequence[Call]) -> list[Any]
     try:
         for future in as_completed(futures):
             future.result()
-    except BaseException as error:
+    except BaseException:
         for future in futures:
             future.cancel()
-        if isinstance(error, WorkError):
-            wait(futures)  # a repair must not start before they end
         raise
     return [future.result() for future in futures]
 

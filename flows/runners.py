@@ -30,7 +30,7 @@ from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import Call, RunEach, after_loss
+from tokenloom.tasks.running.steps import Call, RunEach
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # what Dask and Ray raise
@@ -93,7 +93,7 @@ def _open_processes(
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads, num_workers)
-        yield num_workers, RunEach(pool.call, submit, partial(pool.close, now=True), pool.release)
+        yield num_workers, RunEach(pool.call, submit, pool.close)
 
 
 @contextmanager
@@ -110,12 +110,7 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
         num_workers = spec.workers or max(1, num_found)
 
         def submit(calls: Sequence[Call]) -> list[Any]:
-            try:
-                outcomes = _submit_all(tasks, num_workers, calls)
-            except WorkerLost:  # the cluster has repeated what killed its workers, and did not say so to the step
-                again = [call._replace(run=partial(after_loss, call.run)) for call in calls]
-                outcomes = _submit_all(tasks, num_workers, again)
-            return list(map(progress.replayed, outcomes))
+            return list(map(progress.replayed, _submit_all(tasks, num_workers, calls)))
 
         call = partial(_call_on_cluster, list(credentials))
         yield num_workers, RunEach(call, submit)  # the cluster ends with the block

@@ -41,7 +41,7 @@ def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None =
     """Return the result with the place of the version's report, which is written if the version is new or has none.
 
     A version that was found published has none if the build that published it was killed before it wrote the report.
-    With `run_each`, a worker collects the figures: it has the tokenizer. The workers end while the report is drawn.
+    With `run_each`, a worker collects the figures: it has the tokenizer.
     """
     if not plan.spec.report:
         return result
@@ -79,9 +79,7 @@ def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
     from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
 
     job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
-    figures: VersionFigures = run_each(STEP, collect_for_build, [(plan.version, job)])[0]
-    run_each.release()
-    return figures
+    return run_each(STEP, collect_for_build, [(plan.version, job)])[0]  # type: ignore[no-any-return]
 
 
 def _write_catalogue(store: Store) -> None:

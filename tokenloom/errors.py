@@ -10,10 +10,10 @@
     ├── StoreError      (OSError)       the store can't be read or written
     │   └── VersionDeleted              `tokenloom gc` has deleted the version, or is deleting it
     ├── FormatError     (ValueError)    a file of the store is damaged, or newer than this reader
-    ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: the build recreates it, at most twice
+    ├── WorkError       (RuntimeError)  a file in work/ is missing or damaged: it is deleted, the next run writes it
     ├── CheckError      (RuntimeError)  a finished build must not be published             exit code 3
     │   └── GateFailed                  a check of the spec failed
-    └── WorkerLost      (RuntimeError)  a worker process died; the same work may succeed again
+    └── WorkerLost      (RuntimeError)  a worker process died; finished work is kept
 
 A message contains the place (file, row group or shard), the rule, the value and the next step.
 """
@@ -169,23 +169,21 @@ class FormatError(TokenloomError, ValueError):
 
 
 class WorkError(TokenloomError, RuntimeError):
-    """A file in the folder work/ of a dataset is missing, damaged or must not be used. A build recreates it by itself.
+    """A file in the folder work/ of a dataset is missing or damaged. It is deleted, and the build ends.
 
     What to do:
-        Run the build again. If it fails in the same way, check the disk; deleting the dataset's folder work/ loses the
-        cache of the next build, and no version.
+        Run the same command again: it writes the file again, and keeps all other work. If it fails in the same way,
+        check the disk, and that no other program changes the folder.
 
     Args:
-        message: what is wrong with which file.
-        spill_name: the name of the spills to encode again; None if the file does not belong to a partition.
+        place: the path or URL of the file.
     """
 
-    def __init__(self, message: str, spill_name: str | None = None) -> None:
-        super().__init__(message, spill_name)
-        self.spill_name = spill_name
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return f"work file damaged: {self.args[0]}; run the same command again, finished work is kept"
 
 
 class CheckError(TokenloomError, RuntimeError):
@@ -220,14 +218,11 @@ class GateFailed(CheckError):
 
 
 class WorkerLost(TokenloomError, RuntimeError):
-    """A worker process died during its work: it was killed, or ran out of memory. A build retries the work twice.
+    """A worker process died during its work: it was killed, or crashed. The message names the input that it had.
 
     What to do:
-        Run the same command again: it continues where it stopped. If workers run out of memory, use fewer of them
-        (`--workers`).
+        Run the same command again, with fewer `--workers` if memory ran out: it continues where it stopped.
     """
-
-    is_transient = True  # see storage/stores/remote_errors.py
 
 
 _MEANINGS = {  # of errors that are often raised without a message

@@ -2,7 +2,7 @@
 
 A file appears under its name complete or not at all: it is written under a unique name in work/tmp, synced, then
 renamed (`replace`, `writing`) or linked (`create`, which fails if the name exists), and its folder is synced. Work
-files (spills and their records) are not synced: their checksums show damage, and the build writes them again.
+files (spills and their records) are not synced: their checksums show damage.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from tokenloom.console import locale_advice
-from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
 from tokenloom.storage.stores.local_files import (
@@ -181,14 +181,12 @@ class LocalStore(Store):
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
-        _retry_if_deleted(lambda: self._write(path, data, exclusive=True))
+        with self._writing(path, exclusive=True) as file:
+            local_files.write_all(file, data)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
-        _retry_if_deleted(lambda: self._write(path, data, durable=durable))
-
-    def _write(self, path: str, data: bytes, **options: bool) -> None:
-        with self._writing(path, **options) as file:
+        with self._writing(path, durable=durable) as file:
             local_files.write_all(file, data)
 
     def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
@@ -251,11 +249,3 @@ def _remove_if_empty(folder: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-
-
-def _retry_if_deleted(write: Callable[[], None]) -> None:
-    """Write; retry once if work/ was deleted during the write, as the bytes are still in memory."""
-    try:
-        write()
-    except WorkError:
-        write()

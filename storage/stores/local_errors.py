@@ -45,14 +45,14 @@ _ADVICE = {
 def translate_write_errors(path: Path) -> Iterator[None]:
     """Raise a failure to write the store's file `path` as a StoreError with reason and next step.
 
-    A missing folder is raised as a WorkError: all temporary files are in work/, which may be deleted at any time.
+    A missing folder is raised as a WorkError: all temporary files are in work/, which something else has deleted.
     """
     try:
         yield
     except (FileExistsError, StoreError):
         raise
     except FileNotFoundError as error:
-        raise WorkError(f"{path}: work/ was deleted during the write; the build writes the file again") from error
+        raise WorkError(str(path)) from error
     except OSError as error:
         raise _not_written(path, error, _advice(error, "correct the cause")) from error
 

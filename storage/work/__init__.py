@@ -1,1 +1,1 @@
-"""The work files of a build, which it writes again if they are lost: records, assignment, remembered fingerprints."""
+"""The work files of a build: spills, records, assignment, remembered fingerprints."""

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.errors import WorkError
+from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray, runs_of, token_dtype
 from tokenloom.storage.formats.blocks import BlockHasher
 from tokenloom.storage.formats.canonical import canonical_json
@@ -196,30 +196,26 @@ class Spill:
     """
 
     def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str) -> None:
-        self.name = name
         self._checksum = checksum
         self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
-        self._read_header()
-
-    def _error(self, problem: str) -> WorkError:
-        return WorkError(f"{self._store.place(self._path)}: {problem}", self.name)
+        with reading_work_file(store, self._path):
+            self._read_header()
 
     def _read_range(self, start: int, end: int) -> bytes:
-        with reading_work_file(self._store, self._path, self.name):
-            return self._store.read_range(self._path, start, end)
+        return self._store.read_range(self._path, start, end)
 
     def _read_header(self) -> None:
         head = self._read_range(0, min(_HEAD_BYTES, self._num_bytes))
         if len(head) < _FIXED.size or head[:8] != MAGIC:
-            raise self._error("the file is damaged: it is not a spill")
+            raise FormatError("it is not a spill")
         _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack_from(head)
         if self._num_bytes != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
-            raise self._error("the file is damaged: its length is not the one in its header")
+            raise FormatError("its length is not the one in its header")
         head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
         if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
-            raise self._error("its header is damaged")
+            raise FormatError("its header is damaged")
         if head[-_CHECKSUM_BYTES:].hex() != self._checksum:
-            raise self._error("another build has replaced it by one with other contents")
+            raise FormatError("its contents are not those that its record names")
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
@@ -293,6 +289,10 @@ class Spill:
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of the body; checks every block that they touch."""
+        with reading_work_file(self._store, self._path):
+            return self._read_checked(start, end)
+
+    def _read_checked(self, start: int, end: int) -> memoryview:
         length = _BLOCK_BYTES
         first, last = start // length, -(-end // length)
         block_start, block_end = first * length, min(last * length, self._body_bytes)
@@ -301,5 +301,5 @@ class Spill:
             piece = data[(block - first) * length : (block - first + 1) * length]
             checksum = self._checksums[block * _CHECKSUM_BYTES : (block + 1) * _CHECKSUM_BYTES]
             if xxhash.xxh3_128_digest(piece) != checksum:
-                raise self._error(f"block {block} (of {length // 1024} KiB) is damaged")
+                raise FormatError(f"block {block} (of {length // 1024} KiB) is damaged")
         return data[start - first * length : end - first * length]

@@ -1,4 +1,4 @@
-"""Read and write work files, which may be missing or damaged at any time: the build then writes them again."""
+"""Read and write work files. One that a build needs and finds missing or damaged is deleted, and ends the build."""
 
 from __future__ import annotations
 
@@ -12,33 +12,30 @@ from tokenloom.storage.stores.store import Store
 
 
 @contextmanager
-def reading_work_file(store: Store, path: str, spill_name: str | None = None) -> Iterator[None]:
-    """Raise WorkError if the block finds a work file missing or damaged.
+def reading_work_file(store: Store, path: str) -> Iterator[None]:
+    """Delete a work file that the block finds damaged, and raise WorkError, also for one that is missing.
 
     Args:
         store: the dataset's store.
         path: the file's path, relative to the dataset's folder.
-        spill_name: the name of the spills to encode again, if the file belongs to a partition.
     """
     try:
         yield
-    except FileNotFoundError as error:
-        raise WorkError(f"{store.place(path)}: the file is missing", spill_name) from error
-    except (FormatError, StoreError) as error:
+    except (FileNotFoundError, FormatError, StoreError) as error:
         if isinstance(error, StoreError) and not store.is_damage(error):
             raise
-        place = store.place(path)
-        reason = str(error).removeprefix(f"{place}: ")
-        raise WorkError(f"{place}: the file is damaged: {reason}", spill_name) from error
+        raise damaged(store, path) from error
+
+
+def damaged(store: Store, path: str) -> WorkError:
+    """Delete a work file, and return the error that names it and ends the build."""
+    store.remove(path)
+    return WorkError(store.place(path))
 
 
 def find_work_record(store: Store, path: str, kind: type[Record]) -> Record | None:
     """Return the record in a work file; None if the file is missing or damaged."""
-    try:
-        with reading_work_file(store, path):
-            return read_signed_record(store.read(path), store.place(path), kind)
-    except WorkError:
-        return None
+    return find_work_records(store, [path], kind).get(path)
 
 
 def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) -> dict[str, Record]:

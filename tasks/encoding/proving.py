@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import WeightedJob, batch_jobs, run_batches
-from tokenloom.tasks.running.steps import RunEach, has_lost_worker
+from tokenloom.tasks.running.steps import RunEach
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.machine_check import check_here
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 _PROBE_BYTES = 64_000_000  # of usual text, which the reference encodes in the time of a probe
 _BATCH = 10  # slices, which take about a second
-
-
-class _WorkerLost(Exception):
-    """A worker was killed or crashed in a probe."""
 
 
 def proves_first(plan: BuildPlan) -> bool:
@@ -51,10 +47,7 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: 
 
     def pool(function: Callable[[SliceJob], Any], jobs: Iterable[SliceJob]) -> list[Any]:
         weighted = [WeightedJob(f"slice {job.index}", job, 1) for job in jobs]
-        results = run_batches(run_each, "prove", partial(_run, function), batch_jobs(weighted, num_workers, _BATCH))
-        if None in results:
-            raise _WorkerLost
-        return results
+        return run_batches(run_each, "prove", partial(_run, function), batch_jobs(weighted, num_workers, _BATCH))
 
     load = partial(load_job_tokenizer, definition, fingerprint)
     reference = load()
@@ -64,18 +57,12 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: 
         keep_proof(prove(reference, parts, load, pool))
     except Unproven as error:
         keep_refusal(parts.key, reference.backend, str(error))
-    except _WorkerLost:
-        progress.report(
-            progress.Message(
-                "a worker was killed or crashed in the probe of gigatoken; `tokenloom tokenizer SPEC` repeats it"
-            )
-        )
 
 
 def _run(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:
-    """Run a job of a probe and report it; return None if it has lost a worker before."""
+    """Run a job of a probe and report it."""
     with ending_if_hung():
-        result = None if has_lost_worker() else function(job)
+        result = function(job)
     progress.report(progress.Advanced(done=1))
     return result
 

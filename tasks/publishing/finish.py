@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import check_lengths
@@ -13,9 +12,7 @@ from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.publishing.version_facts import facts_of
 
 
-def finish_build(
-    plan: BuildPlan, start: float, published: bool = False, encoded: Collection[str] | None = None
-) -> BuildResult:
+def finish_build(plan: BuildPlan, start: float, published: bool | None = None) -> BuildResult:
     """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return what the build did.
 
     A version that the build did not publish itself must pass the spec's checks too, from its recorded figures.
@@ -23,8 +20,7 @@ def finish_build(
     Args:
         plan: the build's plan.
         start: when it began, by time.monotonic().
-        published: whether it made the version visible.
-        encoded: names of the spills that it made; None if it found the version published.
+        published: whether it made the version visible; None if it found the version published.
 
     Raises:
         FormatError: a file of the published version is missing or cut short.
@@ -39,14 +35,14 @@ def finish_build(
     tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
     return BuildResult(
         facts=facts,
-        published=published,
+        published=bool(published),
         tag=plan.tag,
         tag_moved=tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None,
         tag_note=tag_note,
         gates=gates,
-        num_partitions=None if encoded is None else len(plan.partitions),
+        num_partitions=None if published is None else len(plan.partitions),
         num_identical=plan.num_identical,
-        num_encoded=len(encoded or ()),
+        num_encoded=len(plan.missing),
         seconds=round(time.monotonic() - start, 3),
         reference_library=plan.known.backend,
     )

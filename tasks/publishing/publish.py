@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from tokenloom.errors import WorkError
 from tokenloom.storage.formats.manifest import (
     BUILD,
     INPUTS,
@@ -31,8 +30,9 @@ from tokenloom.storage.formats.version_files import (
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import TOKENIZER, is_published, version_path
 from tokenloom.storage.work.assignment import Assignment
-from tokenloom.storage.work.partition_records import find_partition_records
+from tokenloom.storage.work.partition_records import find_partition_records, partition_record_path
 from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.work_files import damaged
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.gates import evaluate_gates, failed, gate_failure
@@ -176,7 +176,7 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     for part in plan.partitions:
         file, record = plan.inputs[part.input_index], found.get(part.spill_name)
         if record is None:
-            raise WorkError(f"{plan.store.root}: the spills {part.spill_name} are missing", part.spill_name)
+            raise damaged(plan.store, partition_record_path(part.spill_name))
         listed.append((part.spill_name, file.source, file.path, record.quarantine))
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
 

@@ -125,7 +125,7 @@ def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator
     if not summary.rows:
         return
     path, digest = quarantine_path(spill_name), xxhash.xxh3_128()
-    with reading_work_file(store, path, spill_name):
+    with reading_work_file(store, path):
         for line in _lines(store, path):
             digest.update(line)
             yield _parse(line)

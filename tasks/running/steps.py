@@ -7,13 +7,10 @@ processes or on a cluster. They differ in how they call a step for one job and i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
-
-from tokenloom.errors import WorkerLost, WorkError
 
 # Runs a step once, in this process: (name, step) -> its result.
 RunOne = Callable[[str, Callable[[], Any]], Any]
@@ -34,37 +31,6 @@ Submit = Callable[[Sequence[Call]], list[Any]]
 StepJobs = tuple[str, Callable[[Any], Any], Sequence[tuple[str, Any]]]
 
 
-_has_lost_worker = ContextVar("_has_lost_worker", default=False)
-
-
-def has_lost_worker() -> bool:
-    """Return, where a step runs, whether its call was made before and the process that ran it was killed or crashed."""
-    return _has_lost_worker.get()
-
-
-def after_loss(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in which has_lost_worker() is true."""
-    token = _has_lost_worker.set(True)
-    try:
-        return function(*arguments)
-    finally:
-        _has_lost_worker.reset(token)
-
-
-class _Attempts:
-    """Calls a step for one job. If a call loses its worker, has_lost_worker() is true in the next one."""
-
-    def __init__(self, call: Callable[[Callable[[Any], Any], Any], Any], step: Callable[[Any], Any], job: Any) -> None:
-        self._call, self._step, self._job = call, step, job
-
-    def __call__(self) -> Any:
-        try:
-            return self._call(self._step, self._job)
-        except WorkerLost:
-            self._step = partial(after_loss, self._step)
-            raise
-
-
 def _do_nothing() -> None:
     pass
 
@@ -76,15 +42,12 @@ class RunEach:
     Args:
         call: runs a step for one job, where the work happens: (step, job) -> its result.
         submit: runs such calls; raises the first failure.
-        stop: ends the calls in progress after a failure. A WorkError does not end them, because the build repairs the
-            damaged file with the same workers.
-        release: lets the workers end, because no step follows; does not wait for them.
+        stop: ends the calls in progress after a failure.
     """
 
     call: Callable[[Callable[[Any], Any], Any], Any]
     submit: Submit
     stop: Callable[[], None] = _do_nothing
-    release: Callable[[], None] = _do_nothing
 
     def __call__(self, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
         """Run the step `name` for each (label, job); return the results in order."""
@@ -92,13 +55,9 @@ class RunEach:
 
     def run_together(self, *steps: StepJobs) -> list[list[Any]]:
         """Run independent steps, the calls of those named first before the others; return the results of each step."""
-        calls = [
-            Call(name, label, _Attempts(self.call, step, job)) for name, step, jobs in steps for label, job in jobs
-        ]
+        calls = [Call(name, label, partial(self.call, step, job)) for name, step, jobs in steps for label, job in jobs]
         try:
             results = iter(self.submit(calls))
-        except WorkError:
-            raise
         except BaseException:
             self.stop()
             raise

@@ -1,32 +1,55 @@
 """Worker processes, leased by the threads that run tasks.
 
 A thread calls `WorkerPool.call(function, job)`: a free child process runs it and sends back its result or its
-exception. Children are forks of a small process (fork_server.py), not of this one, so they never import Prefect. If a
-child is killed, its call fails with WorkerLost and another child takes its place. Children wait on a socket of their
-parent, so they end when it ends, whatever ends it.
+exception. Children are forks of a small server (worker_process.py), not of this process, so they never import Prefect,
+and a script that builds needs no `if __name__ == "__main__"`, as it would with Python's own pools. A child that is
+killed or crashes fails its call with WorkerLost, which names what it worked on, and ends the build.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
+import pickle
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from types import TracebackType
 from typing import Any, TypeVar
 
 from tokenloom.cores import num_cores
 from tokenloom.errors import WorkerLost
-from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.fork_server import ForkServer, early_or_new_server
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 STOPPED = "the build is ending; this work was stopped"  # the message of calls in progress when another has failed
+_KILLED, _NO_MEMORY = "killed, perhaps for memory", "out of memory"
 _CLOSE_SECONDS = 2.0
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[2:]; from tokenloom.tasks.running.worker_process import serve_forks; "
+    "serve_forks(int(sys.argv[1]))"
+)
+_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",  # a transform that depends on the order of a set gives the same texts in each build
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "NUMPY_MADVISE_HUGEPAGE": "0",  # a guest may have to get huge pages from its host: docs/project/decisions.md
+    "MIMALLOC_ARENA_EAGER_COMMIT": "0",  # Arrow's memory counts when it is used, not 1 GiB at once: see memory.py
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+# Reference libraries allocate for each word: huge pages and no fast bins help (docs/project/decisions-running.md).
+_DEFAULTS = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mxfast=0"}
 
 
 def chosen_num_workers(asked: int | None) -> int:
@@ -34,74 +57,103 @@ def chosen_num_workers(asked: int | None) -> int:
     return num_cores() if asked is None else asked
 
 
+class _Server:
+    """The process that starts workers with an environment."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._has_workers = False
+        self._control, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is the caller's
+                pass_fds=[theirs.fileno()],
+                env=_DEFAULTS | dict(environment) | _ENVIRONMENT,
+                start_new_session=True,  # Ctrl-C reaches all of a terminal's group; here, only the parent decides
+            )
+
+    def preload(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in the server, for what it imports and keeps in memory; return at once.
+
+        What it raises is left to the worker that needs the same.
+        """
+        with self._lock, contextlib.suppress(OSError):  # start_worker raises it too
+            self._control.send(("preload", function, *arguments))
+
+    def start_worker(self, connection: Connection) -> int:
+        """Start a worker that answers calls from a connection; return its process id."""
+        with self._lock:
+            self._has_workers = True
+            self._control.send(("start",))
+            send_handle(self._control, connection.fileno(), self._process.pid)
+            return int(self._control.recv())
+
+    def exit_code(self, pid: int) -> int | None:
+        """Wait for a worker that ends; return its exit code, -n if signal n ended it; None if the server ended too."""
+        with self._lock, contextlib.suppress(EOFError, OSError):
+            self._control.send(("wait", pid))
+            return int(self._control.recv())
+        return None
+
+    def close(self) -> None:
+        """End the server, which kills its workers first, if it has any."""
+        if not self._has_workers:
+            self._process.kill()  # even while it loads something
+        self._control.close()
+        try:
+            self._process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_early: _Server | None = None
+
+
+def start_early(function: Callable[[], object]) -> None:
+    """Start the server of the first pool of this program, and call `function` there while this process imports."""
+    global _early
+    _early = _Server(os.environ)
+    atexit.register(_early.close)  # it has our stderr: whoever reads that waits until the server has loaded and ends
+    _early.preload(function)
+
+
+def _early_or_new_server(environment: Mapping[str, str] | None) -> _Server:
+    """Return the server that start_early has started, once and only if `environment` is None, or else a new one."""
+    global _early
+    if environment is not None or _early is None:
+        return _Server(os.environ if environment is None else environment)
+    server, _early = _early, None
+    return server
+
+
 class _Worker:
     """A worker process and the socket to it."""
 
-    def __init__(self, server: ForkServer) -> None:
-        self._activity = "starting"
-        self.is_busy = False
-        self.reported = progress.Reported()
+    def __init__(self, server: _Server) -> None:
+        self.activity = "starting"
         self._connection, theirs = Pipe()
         with theirs:
-            self._process = server.start_worker(theirs)
+            self.pid = server.start_worker(theirs)
 
-    def call(self, function: Callable[[Any], Any], job: Any) -> Any:
-        self.is_busy = True
-        self.reported = progress.Reported()
-        kind, value = self._exchange((function, job))
-        while kind == "event":
-            if isinstance(value, progress.Working):
-                self._activity = value.what
-            else:
-                self.reported.add(value)
-                progress.report(value)
-            kind, value = self._exchange()
-        self.is_busy = False
-        if kind == "error" and isinstance(value, MemoryError):
-            raise WorkerLost(
-                f"a worker process ran out of memory while {self._activity}; use fewer --workers"
-            ) from value
-        if kind == "error":
-            raise value  # not in _exchange, which treats any EOFError as a lost worker
-        return value
+    def call(self, call: bytes) -> tuple[str, Any]:
+        """Run a pickled (function, job); return ("result", value) or ("error", exception).
 
-    def _exchange(self, call: tuple[Callable[[Any], Any], Any] | None = None) -> tuple[str, Any]:
-        """Send `call` if there is one, and return the worker's next message."""
+        Raises OSError or EOFError if the process ends.
+        """
         try:
-            if call is not None:
-                self._connection.send(call)
-            message: tuple[str, Any] = self._connection.recv()
-        except (EOFError, OSError) as error:  # OSError also for a socket that `release` has closed
-            raise WorkerLost(f"a worker process ended while {self._activity}: {self._why()}") from error
-        return message
-
-    def _why(self) -> str:
-        code = self._process.exit_code(_CLOSE_SECONDS)
-        if code is None:
-            return "the reason is unknown"
-        if code == -signal.SIGKILL:
-            return "killed (SIGKILL), often by the system because memory ran out; use fewer --workers"
-        if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
-            name = signal.Signals(-code).name
-            return f"crashed in native code ({name}); if that happens again, repair the input or leave it out"
-        if code == -signal.SIGALRM:  # see ending_if_hung in tokenizers/fast/tokenizer.py
-            return "hung in native code (SIGALRM)"
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def is_alive(self) -> bool:
-        return self._process.exit_code(0) is None
-
-    def hang_up(self) -> None:
-        """Close the socket, so that an idle process ends."""
-        self._connection.close()
-
-    def end(self, *, now: bool) -> None:
-        """End the process: at once, even in the middle of a call, or an idle one by closing its socket."""
-        if not now:
-            self.hang_up()
-            if self._process.exit_code(_CLOSE_SECONDS) is not None:
-                return
-        self._process.kill(_CLOSE_SECONDS)  # the thread that waits for its answer sees the socket close
+            self._connection.send_bytes(call)
+            while (message := self._connection.recv())[0] == "event":
+                if isinstance(message[1], progress.Working):
+                    self.activity = message[1].what
+                else:
+                    progress.report(message[1])
+        except BaseException:
+            self._connection.close()  # its next answer would be to this call
+            raise
+        return message  # type: ignore[no-any-return]
 
 
 class WorkerPool:
@@ -116,12 +168,9 @@ class WorkerPool:
         if num_workers < 0:
             raise ValueError(f"workers must be at least 0, not {num_workers}")
         self.num_workers = num_workers
-        self._environment = environment
-        self._server: ForkServer | None = None
+        self._server = _early_or_new_server(environment) if num_workers else None
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
-        self._started: set[_Worker] = set()
-        self._lock = threading.Lock()
-        self.closed = False
+        self._closed = False
         for _ in range(num_workers):
             self._free.put(None)
 
@@ -131,88 +180,62 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(now=error is not None)
+        self.close()
 
     def call(self, function: Callable[[Job], Result], job: Job) -> Result:
         """Run `function(job)` in a free child and return its result; both must pickle.
 
         Raises what the function raises, with the child's traceback as a note; WorkerLost if the child dies.
         """
-        if self.num_workers == 0:
+        if self._server is None:
             return function(job)
-        worker = self._free.get()
+        call, worker = pickle.dumps((function, job)), self._free.get()
         try:
-            worker = worker or self._start()
-            result: Result = worker.call(function, job)
-            return result
-        except Exception as error:
-            if self.closed and isinstance(error, WorkerLost):
-                raise _stopped() from error
-            if worker is not None and is_transient(error):  # the build calls again
-                worker.reported.take_back()
-            raise
+            worker = worker or _Worker(self._server)
+            kind, value = worker.call(call)
+        except (EOFError, OSError) as error:
+            if self._closed:
+                raise WorkerLost(STOPPED) from error
+            raise self._lost(worker) from error
         finally:
-            self._give_back(worker)
+            self._free.put(worker)
+        if kind == "result":
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, MemoryError):
+            raise self._lost(worker, _NO_MEMORY) from value
+        raise value
+
+    def _lost(self, worker: _Worker | None, why: str = "") -> WorkerLost:
+        """Return the error for a worker that ended, or for the server, which never started it."""
+        activity = worker.activity if worker else "starting"
+        why = why or _meaning(self._server.exit_code(worker.pid) if self._server and worker else None)
+        if why in (_KILLED, _NO_MEMORY):
+            why += f": --workers {self.num_workers // 2}"
+        return WorkerLost(
+            f"a worker process ended while {activity}: {why}; run the same command again, finished work is kept"
+        )
 
     def preload(self, function: Callable[..., object], *arguments: Any) -> None:
         """Begin to call a function once for all children, before they start; with 0 processes do nothing."""
-        if self.num_workers:
-            with self._lock:
-                self._running_server().preload(function, *arguments)
+        if self._server:
+            self._server.preload(function, *arguments)
 
-    def _start(self) -> _Worker:
-        with self._lock:
-            server = self._running_server()
-        worker = _Worker(server)  # without the lock: it waits while the server loads, which `close` must end
-        with self._lock:
-            if not self.closed:
-                self._started.add(worker)
-                return worker
-        worker.end(now=True)
-        raise _stopped()
-
-    def _running_server(self) -> ForkServer:
-        if self.closed:
-            raise _stopped()
-        if self._server is not None and not self._server.is_alive():
-            self._server.close()
-            self._server = None
-        if self._server is None:
-            self._server = early_or_new_server(self._environment)
-        return self._server
-
-    def _give_back(self, worker: _Worker | None) -> None:
-        if worker is not None and (worker.is_busy or not worker.is_alive()):
-            # Dead, or abandoned during a call by an exception here: its next answer would be to the old call.
-            with self._lock:
-                self._started.discard(worker)
-            worker.end(now=True)
-            worker = None
-        self._free.put(worker)
-
-    def release(self) -> None:
-        """Let idle children end, without waiting for that as `close` does; from now on, calls raise WorkerLost."""
-        with self._lock:
-            self.closed = True
-            for worker in self._started:
-                if not worker.is_busy:
-                    worker.hang_up()
-
-    def close(self, *, now: bool = False) -> None:
-        """End all children; `now` kills the busy ones, whose callers get WorkerLost."""
-        if not now:
-            self.release()  # all at once: the system takes 20 ms to free the memory of each
-        with self._lock:
-            self.closed = True  # also with `now`
-            workers = list(self._started)
-            self._started.clear()
-        for worker in workers:
-            worker.end(now=now)
-        if self._server is not None:
+    def close(self) -> None:
+        """Kill all children; calls in progress raise WorkerLost."""
+        self._closed = True
+        if self._server:
             self._server.close()
 
 
-def _stopped() -> WorkerLost:
-    error = WorkerLost(STOPPED)
-    mark_transient(error, transient=False)
-    return error
+def _meaning(code: int | None) -> str:
+    """Return what an exit code of a worker means; None if it is unknown."""
+    if code is None:
+        return "the reason is unknown"
+    if code >= 0:
+        return f"exit code {code}"
+    if code == -signal.SIGKILL:
+        return _KILLED
+    if code == -signal.SIGALRM:  # see ending_if_hung in tokenizers/fast/tokenizer.py
+        return "hung in native code (SIGALRM)"
+    name = signal.Signals(-code).name
+    return f"crashed in native code ({name}); if that happens again, repair the input or leave it out"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tokenloom.errors import WorkError
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.statistics import EncodedCounts, add_chats
 from tokenloom.storage.formats.version_files import EncoderUse
@@ -17,7 +16,12 @@ from tokenloom.storage.work.assignment import (
     SplitTotals,
     write_assignment,
 )
-from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
+from tokenloom.storage.work.partition_records import (
+    PartitionRecord,
+    find_partition_records,
+    partition_record_path,
+)
+from tokenloom.storage.work.work_files import damaged
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.rows.checked_rows import choose_rows
 from tokenloom.tasks.rows.exclusion import write_exclusions
@@ -37,7 +41,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     for partition in plan.partitions:
         record = found.get(partition.spill_name)
         if record is None:
-            raise WorkError(f"{plan.store.root}: the spills {partition.spill_name} are missing", partition.spill_name)
+            raise damaged(plan.store, partition_record_path(partition.spill_name))
         records.append(record)
     totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
     check_documents_found(plan, found)

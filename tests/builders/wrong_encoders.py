@@ -6,13 +6,10 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from tokenloom.tasks.running.steps import has_lost_worker
 from tokenloom.tokenizers.fast import gigatoken_library, tokenizer
 from tokenloom.tokenizers.fast.encoder import FastEncoder
-from tokenloom.tokenizers.fast.probe import SliceJob
 
 
 def crash(text: str) -> str:
@@ -48,11 +45,3 @@ def leak(text: str) -> str:
 
     FastEncoder.encode = take  # type: ignore[assignment,method-assign]
     return text
-
-
-def die_once(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:
-    """Do the work of proving._run in a process that is killed by it."""
-    if has_lost_worker():
-        return None
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError

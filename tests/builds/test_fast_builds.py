@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from tokenizers import normalizers
 
-from tests.builders import proofs, wrong_encoders
+from tests.builders import proofs
 from tests.builders.datasets import make_spec, write_parquet
 from tests.builders.observing import messages_of_builds
 from tests.counts import full_only
@@ -198,7 +198,7 @@ def test_an_encoder_that_never_returns_ends_the_build(way: str, builds: Builds) 
 
 def test_an_encoder_that_leaks_memory_ends_the_build(builds: Builds) -> None:
     transform = {"function": "tests.builders.wrong_encoders:leak", "version": "1"}
-    with pytest.raises(WorkerLost, match="ran out of memory while encoding"):
+    with pytest.raises(WorkerLost, match=r"while encoding .*: out of memory: --workers 0"):
         builds.build(builds.spec("fast", documents={"transform": transform}), 1)
     assert builds.shards("fast") == {}
 
@@ -323,18 +323,6 @@ def test_a_build_of_much_text_proves_its_encoder_first(
     ((library, use),) = builds.used("fast").items()
     assert (library, use["partitions"]) == (builds.encoder.library, 3)
     assert builds.messages == []
-
-
-def test_a_worker_that_is_lost_in_a_probe_leaves_the_build_to_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokenloom.tasks.encoding.proving._PROBE_BYTES", 1)
-    monkeypatch.setattr("tokenloom.tasks.encoding.proving._run", wrong_encoders.die_once)
-    monkeypatch.setattr("tokenloom.tokenizers.fast.probe.NUM_SLICES", 11)
-    builds = Builds(tmp_path)
-    assert builds.build(builds.spec("slow"), 1).published
-    assert [text for text in builds.messages if "a worker was killed or crashed in the probe" in text]
-    assert builds.used("slow") == {}
 
 
 @pytest.mark.parametrize("machine", ["another machine", ""])

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,11 @@ import pytest
 from tests.builders.chats import with_chats
 from tests.builders.damaging import flip_bit
 from tests.builders.datasets import build, built_alone, listed_files, make_spec, small_spec, write_parquet
-from tests.builders.observing import at_step, messages_of_builds
+from tests.builders.observing import at_step
 from tests.counts import FULL, SUMMARY, full_only
 from tests.drivers.kill_driver import find_incomplete
 from tests.servers.processes import children, is_running
+from tokenloom.errors import WorkError
 from tokenloom.tasks.shuffling.merge import recorded_spill
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
@@ -178,8 +180,7 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
             at = larger.steps()[-1][1]
             victim = _kill(driver, generator.choice(["main", "worker", "group"]), generator)
             kills[at, victim] += 1
-            status = driver.wait(timeout=120)
-            assert status == 0 if victim == "worker" else status in (0, -signal.SIGKILL)
+            assert driver.wait(timeout=120) in ((0, 1) if victim == "worker" else (0, -signal.SIGKILL))
             assert find_incomplete(larger.dataset) is None
         larger.finish()
     _print_table("kills at random moments", kills)
@@ -187,18 +188,6 @@ def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBu
     assert sum(n for (step, _), n in kills.items() if step == "done") <= max(1, len(steps) // 5)
     if FULL:
         assert {step for step, _ in kills} >= set(STEPS)
-
-
-@pytest.mark.parametrize("step", ["tokenize", "shuffle"])
-def test_a_build_continues_when_a_worker_is_killed(larger: _LargerBuild, step: str) -> None:
-    larger.forget()
-    with _running("run", larger.folder) as driver:
-        larger.wait_for(step, driver)
-        while not (workers := _workers(driver.pid)):
-            time.sleep(0.001)
-        os.kill(workers[0], signal.SIGKILL)
-        assert driver.wait(timeout=120) == 0
-    larger.compare()
 
 
 def test_workers_exit_when_the_build_is_killed(larger: _LargerBuild) -> None:
@@ -221,13 +210,17 @@ def test_workers_exit_when_the_build_is_killed(larger: _LargerBuild) -> None:
     ("step", "num_workers"),
     [pytest.param(step, n, marks=[full_only] if n and step != "shuffle" else []) for step in STEPS[1:] for n in (0, 2)],
 )
-def test_work_can_be_deleted_during_a_build(tmp_path: Path, step: str, num_workers: int) -> None:
+def test_after_work_is_deleted_the_same_command_makes_the_same_bytes(
+    tmp_path: Path, step: str, num_workers: int
+) -> None:
     spec = small_spec(tmp_path)
     work = Path(spec.store) / spec.dataset / "work"
-    with at_step(step, lambda: shutil.rmtree(work, ignore_errors=True)):
-        result = build(spec, num_workers)
-    assert result.published
-    assert listed_files(spec, result.version) == built_alone(spec, tmp_path)
+    with (
+        contextlib.suppress(WorkError),  # it is not needed any more when the last steps begin
+        at_step(step, lambda: shutil.rmtree(work, ignore_errors=True)),
+    ):
+        build(spec, num_workers)
+    assert listed_files(spec, build(spec, num_workers).version) == built_alone(spec, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +232,17 @@ def test_work_can_be_deleted_during_a_build(tmp_path: Path, step: str, num_worke
         for n in (0, 2)
     ],
 )
-def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, num_workers: int) -> None:
+def test_a_damaged_spill_ends_the_build_and_the_next_encodes_it_again(
+    tmp_path: Path, step: str, place: str, num_workers: int
+) -> None:
     spec = small_spec(tmp_path)
+
+    damaged: list[Path] = []
 
     def damage() -> None:
         recorded_spill.cache_clear()  # as in a process that has read no header yet
         path = sorted((Path(spec.store) / spec.dataset / "work" / "spills").glob("*.spill"))[0]
+        damaged.append(path)
         size = path.stat().st_size
         if place == "missing":
             path.unlink()
@@ -253,7 +251,12 @@ def test_damaged_spill_is_encoded_again(tmp_path: Path, step: str, place: str, n
         else:
             flip_bit(path, {"magic": 0, "header": 60, "table": size // 2, "tokens": size - 1}[place])
 
-    with messages_of_builds() as messages, at_step(step, damage):
-        result = build(spec, num_workers)
+    with at_step(step, damage), pytest.raises(WorkError) as caught:
+        build(spec, num_workers)
+    named = damaged[0].name.partition(".")[0]  # one of another length is found by the record of its partition
+    assert re.fullmatch(
+        rf"work file damaged: \S*{named}\S*; run the same command again, finished work is kept", str(caught.value)
+    )
+    result = build(spec, num_workers)
     assert listed_files(spec, result.version) == built_alone(spec, tmp_path)
-    assert ["spill" in text for text in messages] == [True]
+    assert result.num_encoded == 1

@@ -31,7 +31,7 @@ from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import cut_file
 from tokenloom.tasks.rows.rules import RulesJob
-from tokenloom.tasks.running.workers import WorkerPool
+from tokenloom.tasks.running.workers import STOPPED, WorkerPool
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import text_bytes
@@ -123,22 +123,22 @@ def read_plainly(case: Case) -> Outcome:
 
 
 class Children:
-    """A pool of one worker, which is replaced after it was killed."""
+    """A pool of one worker; one that was killed is replaced by another."""
 
     def __init__(self) -> None:
         self._pool = WorkerPool(1)
 
     def call(self, function: Callable[[Case], Outcome], case: Case) -> Outcome:
         """Return the result of a function that the worker runs within SECONDS."""
-        timer = threading.Timer(SECONDS, self._pool.close, kwargs={"now": True})
+        timer = threading.Timer(SECONDS, self._pool.close)
         timer.start()
         try:
             return self._pool.call(function, case)
         except WorkerLost as error:
-            if self._pool.closed:
-                self._pool = WorkerPool(1)
-                return Outcome(None, is_hang=True, said=str(error))
-            return Outcome(None, is_lost=True, said=str(error))
+            self._pool.close()
+            self._pool = WorkerPool(1)
+            is_hang = str(error) == STOPPED
+            return Outcome(None, is_hang=is_hang, is_lost=not is_hang, said=str(error))
         except Exception as error:  # noqa: BLE001  (an error that no user should see is counted, all of them)
             return Outcome(None, fault=f"{type(error).__name__}: {error}")
         finally:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
@@ -24,14 +24,13 @@ from tests.counts import full_only
 from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import prefect_worker, send_all
 from tests.servers.running import artifact, log_lines, newest_run
-from tokenloom.errors import InputError, SpecError
+from tokenloom.errors import InputError, SpecError, WorkerLost
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.runs.events import FLOWS
 from tokenloom.server.deployments import NAMES
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.work.partition_records import PartitionRecord
-from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
+from tokenloom.tasks.encoding.tokenization import TokenizeJob
 from tokenloom.tasks.planning.plan import BuildPlan
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -158,33 +157,25 @@ def test_other_flows_in_the_same_process_keep_their_logs(tmp_path: Path) -> None
     assert "Traceback" in text and "Finished in state Failed" in text
 
 
-def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
-    """Encode, but kill this worker process the first time."""
-    mark = Path(job.store.root).parent / "killed"
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        return tokenize_partition(job)
+def _kill_worker(job: TokenizeJob) -> NoReturn:
+    """Kill this worker process."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process continues")
 
 
-@pytest.mark.usefixtures("prefect_server", "quick_retries")
-def test_work_of_a_lost_worker_is_retried_and_the_run_completes(
+@pytest.mark.usefixtures("prefect_server")
+def test_a_killed_worker_ends_the_run_and_the_next_one_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
-    (tmp_path / "store").mkdir()
-    spec = _spec(tmp_path)
-    result = build_dataset(spec.with_workers(1))
-    assert result["published"] is True
-    assert (tmp_path / "store" / "killed").exists()
+    spec = _spec(tmp_path).with_workers(1)
+    with monkeypatch.context() as patched, pytest.raises(WorkerLost, match="killed, perhaps for memory"):
+        patched.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker)
+        build_dataset(spec)
     run, task_runs = _task_runs()
-    assert run.state.is_completed()
-    counts = sorted(r.run_count for r in task_runs if r.name.startswith("tokenize"))
-    assert counts == [1, 2]
-    assert all(r.state is not None and r.state.is_completed() for r in task_runs)
+    assert run.state.is_failed()
+    assert {r.run_count for r in task_runs} == {1}
+    assert build_dataset(spec)["published"] is True
 
 
 @pytest.mark.usefixtures("prefect_server", "quick_retries")

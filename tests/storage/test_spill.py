@@ -207,21 +207,22 @@ def change(path: Path, position: int) -> None:
 def test_any_changed_byte_of_a_small_spill_is_detected(has_classes: bool, tmp_path: Path) -> None:
     documents = make_documents(30, 63, 2, np.uint8)
     written = write(tmp_path, replace(documents, classes=documents.tokens) if has_classes else documents)
-    path = written.path
-    for position in range(path.stat().st_size):
+    path, data = written.path, written.path.read_bytes()
+    said = f"work file damaged: {path}; run the same command again, finished work is kept"
+    for position in range(len(data)):
         change(path, position)
         with pytest.raises(WorkError) as caught:
             read_all(written)
-        assert caught.value.spill_name == NAME
-        assert str(path) in str(caught.value)
-        change(path, position)
+        assert str(caught.value) == said
+        assert not path.exists()
+        path.write_bytes(data)
     read_all(written)
 
 
 def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Path) -> None:
     written = write(tmp_path, big_documents())
-    path = written.path
-    num_bytes = path.stat().st_size
+    path, data = written.path, written.path.read_bytes()
+    num_bytes = len(data)
     (header_bytes,) = struct.unpack_from("<I", path.read_bytes(), 12)
     table_end = header_bytes + 60_000 * TABLE_DTYPE.itemsize
     tokens_end = table_end + 2 * int(big_documents().num_tokens.sum())
@@ -232,10 +233,9 @@ def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Pa
     for start, end in sections:
         for position in [start, end - 1, *random.integers(start, end, count(12, 300)).tolist()]:
             change(path, position)
-            with pytest.raises(WorkError) as caught:
+            with pytest.raises(WorkError):
                 read_all(written)
-            assert caught.value.spill_name == NAME
-            change(path, position)
+            path.write_bytes(data)
     read_all(written)
 
 
@@ -247,18 +247,17 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     spill = written.open()
     assert len(tokens_of(spill, 0, 100)) == 100
     assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
-    with pytest.raises(WorkError, match="block"):
+    with pytest.raises(WorkError):
         read_all(written)
 
 
 def test_spill_cut_at_any_length_is_refused(tmp_path: Path) -> None:
     written = write(tmp_path, make_documents(30, 63, 2, np.uint8))
-    path = written.path
-    for num_bytes in reversed(range(path.stat().st_size)):
-        os.truncate(path, num_bytes)
-        with pytest.raises(WorkError) as caught:
+    path, data = written.path, written.path.read_bytes()
+    for num_bytes in range(len(data)):
+        path.write_bytes(data[:num_bytes])
+        with pytest.raises(WorkError):
             written.open()
-        assert caught.value.spill_name == NAME
 
 
 def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
@@ -266,26 +265,18 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     spill = written.open()
     path = written.path
     os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(WorkError, match=r"the file is damaged: .*cut short"):
+    with pytest.raises(WorkError, match="work file damaged: "):
         tokens_of(spill, 0, int(big_documents().num_tokens.sum()))
 
 
 def test_missing_spill_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkError, match="missing") as caught:
+    with pytest.raises(WorkError, match=NAME):
         Spill(LocalStore(tmp_path), NAME, 0, 100, "0" * 32)
-    assert caught.value.spill_name == NAME
-
-
-def test_a_work_error_can_be_pickled() -> None:
-    import pickle
-
-    error = pickle.loads(pickle.dumps(WorkError("the reason", NAME)))  # noqa: S301  (our own bytes)
-    assert (error.spill_name, str(error)) == (NAME, "the reason")
 
 
 def test_a_spill_with_other_contents_than_recorded_is_refused(tmp_path: Path) -> None:
     """Two builds may write spills of one name; each knows the contents of its own."""
     store, counts = write(tmp_path, make_documents(50, 8, 1, np.uint16))
     assert Spill(store, NAME, 0, counts.bytes, counts.checksum).num_documents == counts.documents
-    with pytest.raises(WorkError, match="another build has replaced it by one with other contents"):
+    with pytest.raises(WorkError, match=NAME):
         Spill(store, NAME, 0, counts.bytes, "0" * 32)

@@ -141,16 +141,18 @@ def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     paths = [build_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
     for path in [*paths, shard_record_path(VERSION, "train/000000")]:
         store.replace(path, DAMAGES[damage](store.read(path)))
-    with pytest.raises(WorkError, match=re.escape(f"{store.place(paths[0])}: the file is damaged: ")):
+    with pytest.raises(
+        WorkError, match=re.escape(f"work file damaged: {store.place(paths[0])}; run the same command again")
+    ):
         read_assignment(store, VERSION)
     assert find_partition_record(store, SPILL) is None
     assert find_partition_records(store, [SPILL]) == {}
     assert find_shard_record(store, VERSION, "train/000000", ()) is None
 
 
-def test_a_missing_work_file_is_reported_as_missing(tmp_path: Path) -> None:
+def test_a_missing_work_file_is_named(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    with pytest.raises(WorkError, match=r"assignment\.json: the file is missing$"):
+    with pytest.raises(WorkError, match=r"assignment\.json; run the same command again, finished work is kept$"):
         read_assignment(store, VERSION)
     assert find_partition_record(store, SPILL) is None
     assert find_partition_records(store, [SPILL]) == {}

@@ -13,7 +13,6 @@ import pytest
 from tests.builders.damaging import flip_bit
 from tests.builders.datasets import (
     build,
-    built_alone,
     lines_spec,
     listed_files,
     local_store,
@@ -23,7 +22,7 @@ from tests.builders.datasets import (
     write_jsonl,
     write_parquet,
 )
-from tests.builders.observing import at_step, messages_of_builds
+from tests.builders.observing import messages_of_builds
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, InputError
 from tokenloom.storage.stores.local_files import read_regular
@@ -173,22 +172,6 @@ def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeyp
     piece = merge_documents(store, read_assignment(store, version).spills, 0, 0, 2**64, MergeRules(deduplicate=True))
     assert (len(piece.rows), piece.duplicates.num_documents) == (201, 4999)
     assert max(merged) == 201
-
-
-def test_every_spill_damaged_at_once_is_encoded_again(tmp_path: Path) -> None:
-    paths = [write_jsonl(tmp_path / f"{i}.jsonl", [f"document {i} {j}" for j in range(20)]) for i in range(6)]
-    spec = make_spec(tmp_path / "store", [jsonl(tmp_path / "*.jsonl")])
-    damaged: list[Path] = []
-
-    def damage() -> None:
-        damaged.extend((tmp_path / "store/data/work/spills").glob("*.spill"))
-        for spill in damaged:
-            flip_bit(spill, -1)
-
-    with at_step("shuffle", damage):
-        result = build(spec)
-    assert len(damaged) == len(paths)
-    assert listed_files(spec, result.version) == built_alone(spec, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["spec", "exclude", "huggingface", "sentencepiece", "ranks", "dataset", "saved", "csv"])

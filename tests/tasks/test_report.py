@@ -57,7 +57,6 @@ from tokenloom.tasks.report.figures import (
 from tokenloom.tasks.report.page import make_report, render_page
 from tokenloom.tasks.report.samples import choose_rows, token_pieces
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
-from tokenloom.tasks.running.workers import WorkerPool
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FATES = "From rows read to documents kept"
@@ -408,24 +407,6 @@ def test_a_fault_of_the_drawing_fails_no_build(
     assert (
         f"no report was written: {type(error).__name__}: {error}; run `tokenloom report {result.reference}`" in message
     )
-
-
-def test_workers_are_released_before_the_report_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    release = WorkerPool.release
-
-    def released(pool: WorkerPool) -> None:
-        calls.append("release")
-        release(pool)
-
-    def drawn(figures: VersionFigures) -> str:
-        calls.append("draw")
-        return render_page(figures)
-
-    monkeypatch.setattr(WorkerPool, "release", released)
-    monkeypatch.setattr("tokenloom.tasks.report.page.render_page", drawn)
-    assert build(small_spec(tmp_path, report=True), num_workers=1).report is not None
-    assert calls[:2] == ["release", "draw"]
 
 
 def test_a_spec_can_leave_the_report_out_and_keeps_its_version(tmp_path: Path) -> None:

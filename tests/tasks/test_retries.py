@@ -51,8 +51,12 @@ def test_only_transient_errors_are_retried(cause: BaseException, is_transient: b
 
 
 def test_the_number_of_retries_is_limited() -> None:
-    assert [should_retry(WorkerLost("killed"), tries) for tries in (1, 2, 3)] == [True, True, False]
     assert [should_retry(TimeoutError(), tries) for tries in (1, 3, 4)] == [True, True, False]
+
+
+@pytest.mark.parametrize("error", [WorkerLost("killed"), WorkError("a.spill")])
+def test_a_lost_worker_and_a_damaged_work_file_end_the_build(error: Exception) -> None:
+    assert not should_retry(_raised(error, TimeoutError()), 1)
 
 
 def _fail(cause: BaseException) -> None:
@@ -114,8 +118,3 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
     ):
         build(spec)
     assert len(messages) == 1 and "try 1 of 5 failed" in messages[0]
-
-
-def test_a_damaged_work_file_is_repaired_and_not_retried() -> None:
-    error = _raised(WorkError("a.spill: can't be read", "a"), TimeoutError())
-    assert not should_retry(error, 1)

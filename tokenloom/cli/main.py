@@ -84,7 +84,7 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
 def _prepare(arguments: argparse.Namespace) -> None:
     if arguments.command == "build" and arguments.workers != 0:
         from tokenloom.tasks.preload import import_steps
-        from tokenloom.tasks.running.fork_server import start_early
+        from tokenloom.tasks.running.workers import start_early
 
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads take time to start
         start_early(import_steps)
