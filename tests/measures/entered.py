@@ -54,7 +54,7 @@ def entered_by(work: Callable[[], object]) -> list[tuple[str, str]]:
         work()
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # None ends it
+        threading.setprofile(None)
     return sorted(calls)
 
 
