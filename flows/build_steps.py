@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 
 from tokenloom.errors import BadRow, EncoderMismatch
 from tokenloom.flows.source_lines import add_source_line
@@ -34,21 +35,29 @@ from tokenloom.tasks.jobs import (
 )
 from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
 from tokenloom.tasks.planning.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
-from tokenloom.tasks.publishing.check import check_partition, compare_with_shards, coverage_warnings
+from tokenloom.tasks.publishing.check import refuse_differences
 from tokenloom.tasks.publishing.finish import finish_build
 from tokenloom.tasks.publishing.publish import BuildResult, publish_version
 from tokenloom.tasks.publishing.validate import validate_build
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import run_batches, run_batches_together
+from tokenloom.tasks.running.batching import run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
 from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
+from tokenloom.tasks.verification.sample import NUM_SAMPLED, compare_documents
 
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
 # 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
-_WEIGHTS = (("tokenize", 0.85), ("assign", 0.01), ("shuffle", 0.12), ("validate", 0.01), ("publish", 0.01))
+_WEIGHTS = (
+    ("tokenize", 0.85),
+    ("assign", 0.01),
+    ("shuffle", 0.10),
+    ("check", 0.02),
+    ("validate", 0.01),
+    ("publish", 0.01),
+)
 
 
 def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
@@ -159,15 +168,14 @@ def _encode_and_publish(
         plan = _encode(plan, num_workers, run_each)
     with _step("assign", seconds):
         assignment = run_one("assign", lambda: assign_shards(plan))
-    checks = check_batches(plan, assignment, num_workers)
     num_tokens = sum(total.tokens for total in assignment.totals.values())
-    check_tokens = sum(job.progress_tokens for _, batch in checks for job in batch)
-    with _step("shuffle", seconds, num_tokens + check_tokens, "shards", len(assignment.shards)):
-        shards = shuffle_batches(plan, assignment, num_workers)
-        steps = ("shuffle", shuffle_shard, shards), ("check", check_partition, checks)
-        records, encoded_again = run_batches_together(run_each, *steps)
-        num_checked = compare_with_shards(plan, records, encoded_again)
-    _report_messages(coverage_warnings(num_checked, sum(record.documents for record in records)))
+    with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
+        records = run_batches(run_each, "shuffle", shuffle_shard, shuffle_batches(plan, assignment, num_workers))
+    with _step("check", seconds, min(NUM_SAMPLED, sum(record.documents for record in records))):
+        checks = check_batches(plan, assignment, records, num_workers)
+        differences = run_batches(run_each, "check", compare_documents, checks)
+        refuse_differences(plan, assignment, chain.from_iterable(differences))
+        num_checked = sum(len(job.documents) for _, batch in checks for job in batch)
     with _step("validate", seconds):
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):

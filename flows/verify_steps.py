@@ -12,6 +12,7 @@ from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
 from tokenloom.tasks.running.steps import RunEach, RunOne
+from tokenloom.tasks.verification.sample import SampleJob
 from tokenloom.tasks.verification.verify import (
     DamagedFile,
     FileReport,
@@ -21,10 +22,10 @@ from tokenloom.tasks.verification.verify import (
     open_version,
     verify_file,
 )
+from tokenloom.tasks.verification.verify_sources import EncodingReport, deep_jobs, verify_encoding
 
-if TYPE_CHECKING:  # only a deep verification imports these: the import takes as long as reading a gigabyte
+if TYPE_CHECKING:  # only a deep verification imports it: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.tasks.verification.verify_sources import DeepJob, EncodingReport
 
 _TASK_BYTES = 64_000_000
 _ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 documents again
@@ -56,7 +57,7 @@ def run_verification(
     subject: OpenedVersion = run_one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         spec = checked_spec(spec, subject.manifest, "--spec")
-    jobs = subject.jobs(deep)
+    jobs = subject.jobs()
     progress.report(_work_known(jobs, deep))
     checked = _read(jobs, num_workers, run_each)
     encoded: list[EncodingReport] = []
@@ -92,10 +93,8 @@ def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[Fi
     return run_batches(run_each, "read", verify_file, batches)
 
 
-def _encode(jobs: list[DeepJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
+def _encode(jobs: list[SampleJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
     """Encode the chosen documents again."""
-    from tokenloom.tasks.verification.verify_sources import verify_encoding
-
     progress.report(progress.StepStarted("encode", sum(len(job.documents) for job in jobs)))
     weighted = [WeightedJob(job.file.path, job, len(job.documents)) for job in jobs]
     batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
@@ -126,10 +125,8 @@ def _usual_next_step(file: str) -> str:
 
 def _deep_jobs(
     subject: OpenedVersion, checked: list[FileReport], spec: BuildSpec | None
-) -> tuple[list[DeepJob], list[str]]:
+) -> tuple[list[SampleJob], list[str]]:
     """Return the documents to encode again, and the reasons why some can't be."""
-    from tokenloom.tasks.verification.verify_sources import deep_jobs
-
     if subject.inputs is None:
         return [], ["no document was encoded again: inputs.json is damaged"]
     assert subject.manifest is not None  # it was readable, as its inputs were
@@ -140,6 +137,6 @@ def _deep_jobs(
             raise
         return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
-        return deep_jobs(subject, [document for report in checked for document in report.chosen], spec)
+        return deep_jobs(subject, {damage.file for report in checked for damage in report.damages}, spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
         return [], [f"no document was encoded again: {error}"]

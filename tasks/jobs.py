@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
+from functools import partial
 
-from tokenloom.storage.work.assignment import Assignment, ShardRange, SpillEntry
-from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.storage.work.assignment import Assignment, ShardRange
+from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding_tokenizer
 from tokenloom.tasks.encoding.tokenization import TokenizeJob
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.publishing.check import CheckJob
-from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, WINDOW_SHARE
 from tokenloom.tasks.rows.rules import RulesJob
 from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs
 from tokenloom.tasks.shuffling.shuffle import ShuffleJob
+from tokenloom.tasks.verification.sample import RUN_DOCUMENTS, SampleJob, choose_documents, divide_by_input
 from tokenloom.tokenizers.fast.machine_check import this_machine
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK, Check
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
 _SAMPLE_BYTES = 1_100_000  # least text that both libraries encode, per build
-_CHECK_DOCUMENTS = 50  # documents that a task encodes again, if it encodes any
-_DOCUMENT_TOKENS = 50_000  # checking a document costs as much as shuffling so many tokens
 
 
 def cut_batches(plan: BuildPlan, num_workers: int) -> list[tuple[str, list[InputFile]]]:
@@ -132,45 +131,24 @@ def _shuffle_job(plan: BuildPlan, shard: ShardRange, position: int) -> ShuffleJo
     )
 
 
-def check_batches(plan: BuildPlan, assignment: Assignment, num_workers: int) -> list[tuple[str, list[CheckJob]]]:
-    """Return the partitions of which documents are encoded again, for check_partition."""
-    num_bytes = sum(entry.num_bytes for entry in assignment.spills)
-    counts = Counter(partition.input_index for partition in plan.partitions)
-    num_checked = min(NUM_CHECKED, sum(total.documents for total in assignment.totals.values()))
-    jobs = []
-    for (input_index, _), entries in groupby(assignment.spills, lambda entry: (entry.input_index, entry.name)):
-        spills = tuple(entries)
-        weight = max(1, num_checked * sum(entry.num_bytes for entry in spills) // num_bytes)
-        part_bytes = plan.inputs[input_index].num_bytes // counts[input_index]
-        near_bytes = part_bytes if spills[0].checked.are_everywhere else part_bytes // WINDOW_SHARE
-        job = _check_job(plan, assignment, spills, weight * _DOCUMENT_TOKENS, near_bytes)
-        jobs.append(WeightedJob(plan.inputs[input_index].path, job, weight))
-    return batch_jobs(jobs, num_workers, _CHECK_DOCUMENTS, MAX_SMALL_TASKS)
+def check_batches(
+    plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_workers: int
+) -> list[tuple[str, list[SampleJob]]]:
+    """Return the documents to encode again, for compare_documents; errors as choose_documents.
 
-
-def _check_rules(plan: BuildPlan, assignment: Assignment) -> EncodingRules:
-    """Return how the check encodes: as the build did, since the reference might take as long as the rest of the build.
-
-    The reference encodes some of it too, unless it has encoded a full sample of this build's text before.
+    They are encoded as the build did, since the reference might take as long as the rest of the build. It encodes some
+    of them too, unless it has encoded a full sample of this build's text before.
     """
-    if not assignment.encoders:
-        return ONLY_REFERENCE
-    has_sample = plan.missing_bytes >= _SAMPLE_BYTES
-    return replace(encoding_rules(plan), check=NO_CHECK if has_sample else FIRST_TEXTS)
-
-
-def _check_job(
-    plan: BuildPlan, assignment: Assignment, spills: tuple[SpillEntry, ...], progress_tokens: int, near_bytes: int
-) -> CheckJob:
-    return CheckJob(
-        store=plan.store,
-        spills=spills,
-        file=plan.inputs[spills[0].input_index],
-        definition=plan.definition,
-        tokenizer_fingerprint=plan.tokenizer.fingerprint,
-        transform=plan.spec.documents.transform.function if plan.spec.documents.transform else None,
-        rules=_check_rules(plan, assignment),
-        progress_tokens=progress_tokens,
-        near_bytes=near_bytes,
-        chat=plan.chat_of(plan.inputs[spills[0].input_index]),
-    )
+    rules = ONLY_REFERENCE
+    if assignment.encoders:
+        check = NO_CHECK if plan.missing_bytes >= _SAMPLE_BYTES else FIRST_TEXTS
+        rules = replace(encoding_rules(plan), check=check)
+    load = partial(encoding_tokenizer, plan.definition, plan.tokenizer.fingerprint, rules)
+    transform = plan.spec.documents.transform.function if plan.spec.documents.transform else None
+    shards = [StoredShard(plan.store, plan.version, record.entry()) for record in records]
+    jobs = []
+    for documents in divide_by_input(choose_documents(shards, len(plan.inputs)), plan.inputs):
+        file = plan.inputs[documents[0].input_index]
+        job = SampleJob(file, documents, transform, plan.chat_of(file), load)
+        jobs.append(WeightedJob(file.path, job, len(documents)))
+    return batch_jobs(jobs, num_workers, RUN_DOCUMENTS, MAX_SMALL_TASKS)

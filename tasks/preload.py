@@ -9,8 +9,8 @@ from typing import Any
 def import_steps() -> None:
     """Import the steps that run in worker processes."""
     from tokenloom.tasks.encoding import tokenization  # noqa: F401
-    from tokenloom.tasks.publishing import check  # noqa: F401
     from tokenloom.tasks.shuffling import shuffle  # noqa: F401
+    from tokenloom.tasks.verification import sample  # noqa: F401
 
 
 def preload_build(definition: Mapping[str, Any]) -> None:

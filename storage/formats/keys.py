@@ -19,8 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, UInt64s
-from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.arrays import AnyBuffer, UInt64s
 
 KEY_SPACE = 2**64  # keys and split values lie in [0, KEY_SPACE)
 SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
@@ -34,7 +33,6 @@ class Purpose(IntEnum):
 
     ORDER = 1
     SPLIT = 2
-    SAMPLE = 3
     SHARD_ORDER = 4  # the order of shards in an epoch: reader/order/
     SAMPLE_ORDER = 5
 
@@ -136,27 +134,6 @@ def split_indices(content: UInt64s, shares: Sequence[tuple[str, float]]) -> NDAr
     values = mix64(Purpose.SPLIT, 0, (content[:, 0], content[:, 1]))
     interval = np.searchsorted(starts, values, side="right")
     return np.array([i for i, _, _ in bounds], dtype=np.uint8)[interval]
-
-
-def hash_of_ids(ids: AnyArray, classes: NDArray[np.uint8] | None = None) -> int:
-    """Return a hash of the ids of a document, in their stored type, and of the classes of its tokens.
-
-    No classes and those of plain text give the same hash, so a text has one hash with a mask and without.
-    """
-    hasher = xxhash.xxh3_64(np.ascontiguousarray(ids).data.cast("B"))
-    if classes is not None and (classes != TEXT_CLASS).any():
-        hasher.update(np.ascontiguousarray(classes).data)
-    return hasher.intdigest()
-
-
-def check_hashes(content_high: UInt64s, rows: UInt64s) -> UInt64s:
-    """Return the (n,) hashes that choose rows to encode again; those of copies of a text differ.
-
-    Args:
-        content_high: (n,) the high halves of content hashes.
-        rows: (n,) row numbers in their file.
-    """
-    return mix64(Purpose.SAMPLE, 0, (content_high, rows))
 
 
 def equal_part(index: int, count: int, start: int = 0, end: int = KEY_SPACE) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.storage.formats.keys import KEY_SPACE
 from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
@@ -20,28 +19,10 @@ _NAME = "assignment.json"
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedRows:
-    """Which rows the check encodes again: those in [first_row, end_row) whose check_hashes are at most `max_hash`.
-
-    `end_row` is in (0, 2**64], the others are in [0, 2**64).
-    """
-
-    first_row: int
-    end_row: int
-    max_hash: int
-
-    @property
-    def are_everywhere(self) -> bool:
-        """Whether they are in the whole partition, and not in a window of it."""
-        return (self.first_row, self.end_row) == (0, KEY_SPACE)
-
-
-@dataclass(frozen=True, slots=True)
 class SpillEntry:
     """One spill to read: its partition's name, its index there, length and checksum, and the index of its input.
 
-    `source_index` is the position of the input's source in Assignment.sources; `checked` says which documents the check
-    encodes again. Entries are in the total order of inputs.
+    `source_index` is the position of the input's source in Assignment.sources. Entries are in the order of inputs.
     """
 
     name: str
@@ -50,7 +31,6 @@ class SpillEntry:
     checksum: str
     input_index: int
     source_index: int
-    checked: CheckedRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,23 +30,13 @@ class QuarantineSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckWindow:
-    """Neighbouring rows of a partition: [first_row, end_row); `documents` is how many documents they hold."""
-
-    first_row: int
-    end_row: int
-    documents: int
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionRecord:
     """What became of the rows of a partition.
 
     `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
     is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
     bytes of their text were encoded by the reference too. `text_bytes` are those that were encoded, in UTF-8, 0 for
-    tokens. The check takes documents from `window`, which is None if there are none. `chat` counts what was rendered of
-    conversations, None if there are none.
+    tokens. `chat` counts what was rendered of conversations, None if there are none.
     """
 
     read: int
@@ -58,7 +48,6 @@ class PartitionRecord:
     encoder: str | None
     compared: int
     text_bytes: int
-    window: CheckWindow | None
     chat: ChatCounts | None = None
 
 

@@ -1,4 +1,4 @@
-"""The record of a shard that a build has written: its row of the manifest, and what check and validation need."""
+"""The record of a shard that a build has written: its row of the manifest, and what the validation needs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,13 @@ from tokenloom.storage.work.work_files import find_work_record, write_work_recor
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedDocument:
-    """A document of a shard that the check encodes again: its row and content, and a hash of ids and classes there."""
-
-    input_index: int
-    row: int
-    content: str  # 32 hexadecimal digits
-    start: int  # first token in the shard
-    num_tokens: int
-    ids_hash: int  # see hash_of_ids
-
-
-@dataclass(frozen=True, slots=True)
 class ShardRecord:
     """A shard as it was written; `name` is its path in the version without suffix, see ShardEntry for the first fields.
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
     the fast encoders that encoded spills of the build. `statistics` describe its documents, `class_counts` the tokens
-    by class, of a shard with a mask. `checked` are the documents that the check encodes again; `checked_digest` is of
-    what chose them.
+    by class, of a shard with a mask.
     """
 
     name: str
@@ -53,8 +40,6 @@ class ShardRecord:
     encoders: tuple[str, ...]
     statistics: DocumentStatistics
     class_counts: dict[str, int]
-    checked_digest: str
-    checked: tuple[CheckedDocument, ...]
 
     def entry(self) -> ShardEntry:
         """Return the shard's row of the manifest."""

@@ -154,7 +154,7 @@ def _usable_record(job: TokenizeJob) -> PartitionRecord | None:
 
 def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:
     pending = _Pending(token_dtype(tokenizer.vocab_size))
-    tally, text_read = PartitionTally(job.spill_name), _TextRead(job.part.num_bytes)
+    tally, text_read = PartitionTally(), _TextRead(job.part.num_bytes)
     spills: list[SpillCounts] = []
     encoder = document_encoder(tokenizer, job.chat)
     for rows in read_documents(job, tokenizer):

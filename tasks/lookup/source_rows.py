@@ -18,7 +18,7 @@ from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
 from tokenloom.tasks.rows.forms import TEXT, DocumentForm, form_of
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.verification.reencoding import located, read_rows
+from tokenloom.tasks.verification.source_rows import located, read_rows
 
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec

@@ -7,7 +7,6 @@ from collections import Counter
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary
 from tokenloom.storage.work.spill import SpillCounts
-from tokenloom.tasks.rows.checked_rows import WindowChooser
 from tokenloom.tasks.sources import Rows
 
 _MESSAGE_CHARS = 500  # how much of the first bad row's message is kept for a message about many
@@ -16,15 +15,11 @@ _MESSAGE_CHARS = 500  # how much of the first bad row's message is kept for a me
 class PartitionTally:
     """Counts the rows of a partition: those read, filtered and not read, and the bad ones by reason.
 
-    Args:
-        name: of the partition's spills.
-
     Attributes:
         num_read: rows so far.
     """
 
-    def __init__(self, name: str = "") -> None:
-        self._window = WindowChooser(name)
+    def __init__(self) -> None:
         self.num_read = self._num_filtered = self._num_not_read = self._text_bytes = 0
         self._unseen: tuple[str, ...] = ()
         self._reasons: Counter[str] = Counter()
@@ -37,7 +32,6 @@ class PartitionTally:
         self._num_filtered += rows.num_filtered
         self._num_not_read += rows.num_not_read
         self._unseen = rows.missing_keys
-        self._window.add(rows)
         if rows.num_without_target:
             self._add_chat(ChatCounts(dropped=rows.num_without_target))
         for bad in rows.bad:
@@ -77,6 +71,5 @@ class PartitionTally:
             encoder=None,
             compared=0,
             text_bytes=self._text_bytes,
-            window=self._window.window(),
             chat=self._chat,
         )

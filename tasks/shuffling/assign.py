@@ -23,7 +23,6 @@ from tokenloom.storage.work.partition_records import (
 )
 from tokenloom.storage.work.work_files import damaged
 from tokenloom.tasks.planning.plan import BuildPlan
-from tokenloom.tasks.rows.checked_rows import choose_rows
 from tokenloom.tasks.rows.exclusion import write_exclusions
 from tokenloom.tasks.shuffling.documents_found import check_documents_found
 
@@ -62,13 +61,10 @@ def assign_shards(plan: BuildPlan) -> Assignment:
 
 def _spill_entries(plan: BuildPlan, records: Sequence[PartitionRecord], sources: list[str]) -> Iterator[SpillEntry]:
     """Yield the spills of all partitions; `records` are those of the plan's partitions."""
-    num_documents = sum(sum(spill.documents) for record in records for spill in record.spills)
     for part, record in zip(plan.partitions, records, strict=True):
         source_index = sources.index(plan.inputs[part.input_index].source)
-        checked = choose_rows(record, num_documents)
         for index, spill in enumerate(record.spills):
-            place = (part.spill_name, index, spill.bytes, spill.checksum)
-            yield SpillEntry(*place, part.input_index, source_index, checked)
+            yield SpillEntry(part.spill_name, index, spill.bytes, spill.checksum, part.input_index, source_index)
 
 
 def _encoded(plan: BuildPlan, records: Sequence[PartitionRecord]) -> dict[str, EncodedCounts]:

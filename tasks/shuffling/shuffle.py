@@ -5,7 +5,6 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -18,9 +17,8 @@ from tokenloom.storage.formats.arrays import UInt64s, token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
-from tokenloom.storage.formats.keys import content_digits, equal_part, hash_of_ids
+from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.mask_writer import MaskWriter
-from tokenloom.storage.formats.shard import checked_header
 from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry
 from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
@@ -30,12 +28,10 @@ from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
 from tokenloom.storage.work.shard_records import (
-    CheckedDocument,
     ShardRecord,
     find_shard_record,
     write_shard_record,
 )
-from tokenloom.tasks.rows.checked_rows import CheckedRowFinder
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffling.merge import MergeRules, Piece, gather_tokens, merge_documents
@@ -74,22 +70,19 @@ def shuffle_shard(job: ShuffleJob) -> ShardRecord:
     """
     assignment = read_assignment(job.store, job.version)
     shard = assignment.shards[job.position]
-    finder = CheckedRowFinder([entry.checked for entry in assignment.spills])
-    if record := _finished_shard(job, shard, assignment.encoders, finder.digest):
+    if record := _finished_shard(job, shard, assignment.encoders):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(job, assignment, shard, finder)
+    record = _write_shard(job, assignment, shard)
     write_shard_record(job.store, job.version, record)
     return record
 
 
-def _finished_shard(
-    job: ShuffleJob, shard: ShardRange, encoders: Collection[str], checked_digest: str
-) -> ShardRecord | None:
+def _finished_shard(job: ShuffleJob, shard: ShardRange, encoders: Collection[str]) -> ShardRecord | None:
     """Return the record of a shard that an earlier process made, if its files are undamaged."""
     record = find_shard_record(job.store, job.version, shard.name, encoders)
-    if record is None or record.checked_digest != checked_digest:
+    if record is None:
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))
     if is_as_listed(job.store, job.version, record.entry()):
@@ -99,9 +92,9 @@ def _finished_shard(
     return None
 
 
-def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, finder: CheckedRowFinder) -> ShardRecord:
+def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = job.store, version_path(job.version, shard.name)
-    measured = _ShardResult(job, assignment, finder)
+    measured = _ShardResult(job, assignment)
     excluded = load_exclusions(store, job.version) if job.excludes else None
     rules = MergeRules(job.deduplicate, excluded, job.has_ids)
     with ExitStack() as stack:
@@ -130,7 +123,6 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange, fin
             measured.write_rows(piece, table, np.concatenate(hashes) if mask else None)
             start_sync()
         written, mask_blocks = tokens.finish(), mask.finish() if mask else None
-        measured.read_checked(token_file.name, mask_file)
     assert tokens.blocks is not None and table.written is not None  # the files are complete
     blocks = encode_blocks(replace(tokens.blocks, mask=mask_blocks))
     store.replace(path + BLOCKS, blocks)
@@ -154,15 +146,13 @@ def _pieces(shard: ShardRange, num_spills: int, job: ShuffleJob) -> list[tuple[i
 
 
 class _ShardResult:
-    """Measures a shard while it is written, for the check and the validation before publishing."""
+    """Measures a shard while it is written, for the validation before publishing."""
 
-    def __init__(self, job: ShuffleJob, assignment: Assignment, finder: CheckedRowFinder) -> None:
+    def __init__(self, job: ShuffleJob, assignment: Assignment) -> None:
         spills = assignment.spills
         self._job = job
         self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # (n,) for n spills
         self._sources = np.array([entry.source_index for entry in spills], np.intp)
-        self._finder = finder
-        self._checked: list[CheckedDocument] = []
         self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
         self._max_id = -1
         self._num_tokens = 0
@@ -171,21 +161,16 @@ class _ShardResult:
         self._documents = DocumentCounter(assignment.sources)
 
     def add_piece(self, piece: Piece) -> None:
-        """Count a piece, and note which documents are checked."""
+        """Count a piece."""
         rows = piece.rows
         self._duplicates += piece.duplicates.num_documents
         self._excluded += piece.excluded.num_documents
         self._left_tokens += piece.duplicates.num_tokens + piece.excluded.num_tokens
         if not len(rows):
             return
-        inputs = self._inputs[piece.spill_position]
         self._documents.add(rows["num_tokens"], self._sources[piece.spill_position])
         self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
         self._last_key = int(rows["key"][-1])
-        starts = np.cumsum(rows["num_tokens"], dtype=np.uint64) - rows["num_tokens"] + np.uint64(self._num_tokens)
-        for i in self._finder.find(rows, piece.spill_position).tolist():
-            place = int(inputs[i]), int(rows["row"][i]), content_digits(_contents(rows[i : i + 1])[0])
-            self._checked.append(CheckedDocument(*place, int(starts[i]), int(rows["num_tokens"][i]), ids_hash=0))
 
     def write_rows(self, piece: Piece, table: DocumentTableWriter, classes: UInt64s | None) -> None:
         """Write the rows of a piece into the document table; `classes` are (n,) hashes of those of their tokens."""
@@ -200,22 +185,6 @@ class _ShardResult:
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
         self._bad_ends += int((tokens[last] != self._job.eot_id).sum())
         self._num_tokens += len(tokens)
-
-    def read_checked(self, path: str, mask: IO[bytes] | None) -> None:
-        """Hash the ids of checked documents as the shard's own reader returns them, and their classes in its mask.
-
-        Args:
-            path: the shard, a local file.
-            mask: its mask, open.
-        """
-        header = checked_header(path)
-        width = header.dtype.itemsize
-        with local_files.open_regular(path) as file:
-            for i, document in enumerate(self._checked):
-                start, count = document.start, document.num_tokens
-                classes = np.frombuffer(os.pread(mask.fileno(), count, start), np.uint8) if mask else None
-                data = os.pread(file.fileno(), count * width, header.tokens_start + start * width)
-                self._checked[i] = replace(document, ids_hash=hash_of_ids(np.frombuffer(data, header.dtype), classes))
 
     def record(
         self,
@@ -241,8 +210,6 @@ class _ShardResult:
             left_tokens=self._left_tokens,
             max_id=self._max_id,
             bad_ends=self._bad_ends,
-            checked_digest=self._finder.digest,
-            checked=tuple(self._checked),
             encoders=encoders,
             statistics=self._documents.statistics(),
             class_counts=class_counts,

@@ -6,10 +6,8 @@ reports it, so that one verification names all damaged files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypedDict
-
-import pyarrow as pa
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
@@ -40,10 +38,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
 from tokenloom.storage.versions.retirement import refuse_deleted
-from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.rows.checked_rows import NUM_CHECKED, max_hash_of
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.verification.sampling import ChosenDocument, choose_documents
 
 _REPORT_BYTES = 2**25
 
@@ -70,21 +65,19 @@ class VerificationResult(TypedDict):
 
 @dataclass(frozen=True)
 class FileReport:
-    """What a job found; `chosen` are documents to encode again."""
+    """What a job found."""
 
     num_files: int
     num_bytes: int
     damages: list[Damage]
-    chosen: list[ChosenDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard and the files beside it to read; documents with hashes up to `max_hash` are chosen, if it is given."""
+    """A shard and the files beside it to read."""
 
     store: Store
     claim: ShardClaim
-    max_hash: int | None
 
     @property
     def label(self) -> str:
@@ -99,13 +92,6 @@ class ShardJob:
     def read(self) -> FileReport:
         """Read the files and compare them with the manifest and with each other."""
         claim, counter = self.claim, _ByteCounter()
-        shard = StoredShard(self.store, claim.version, claim.entry)
-        chosen: list[ChosenDocument] = []
-
-        def choose(batch: pa.RecordBatch) -> None:
-            if header and self.max_hash is not None:
-                chosen.extend(choose_documents(batch, shard, self.max_hash))
-
         progress.report(progress.Working(f"reading {claim.path}"))
         blocks = BlocksCheck(self.store, claim, counter.take)
         header, problems = check_tokens(self.store, claim, _each(counter.take, blocks.take))
@@ -113,7 +99,7 @@ class ShardJob:
         progress.report(progress.Working(f"reading {claim.docs_path}"))
         found = {
             claim.path: problems,
-            claim.docs_path: check_documents(self.store, claim, header, counter.take, choose),
+            claim.docs_path: check_documents(self.store, claim, header, counter.take),
         }
         mask = claim.path_beside(MASK)
         if claim.entry.has_mask:
@@ -125,7 +111,7 @@ class ShardJob:
             found[path] = check_file(self.store, path, sha256, counter.take)
         counter.report(0, 0)
         damages = [damage for path, problems in found.items() for damage in _damages(path, problems)]
-        return FileReport(len(found), counter.num_bytes, damages, [] if damages else chosen)
+        return FileReport(len(found), counter.num_bytes, damages)
 
 
 @dataclass(frozen=True)
@@ -177,14 +163,13 @@ class OpenedVersion:
     damages: list[Damage]
     warnings: list[str]
 
-    def jobs(self, deep: bool) -> list[VerifyJob]:
+    def jobs(self) -> list[VerifyJob]:
         """Return the files to read, the shards first."""
         if self.manifest is None:
             return []
         version = self.manifest.version
         claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
-        max_hash = max_hash_of(NUM_CHECKED / max(1, self.manifest.num_documents)) if deep else None
-        shards = [ShardJob(self.store, claim, max_hash) for claim in claims]
+        shards = [ShardJob(self.store, claim) for claim in claims]
         counts = {QUARANTINE: self.manifest.rows.quarantined}
         others = [
             FileJob(self.store, version_path(version, name), sha256, counts.get(name))

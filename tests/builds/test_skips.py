@@ -523,7 +523,7 @@ def test_a_tryout_lists_the_bad_rows_it_read(limit: int, tmp_path: Path) -> None
 
 # Interrupted builds and damaged work
 
-STEPS = ("assign_shards", "shuffle_shard", "check_partition", "validate_build", "publish_version")
+STEPS = ("assign_shards", "shuffle_shard", "compare_documents", "validate_build", "publish_version")
 
 
 @contextmanager

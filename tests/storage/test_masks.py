@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from tests.builders.datasets import open_documents
 from tests.counts import count
-from tests.storage.test_spill import LAST_KEY, NUM_SPLITS, make_documents
+from tests.storage.test_spill import NUM_SPLITS, make_documents
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, ShardBlocks, decode_blocks
 from tokenloom.storage.formats.classes import TEXT_CLASS
-from tokenloom.storage.formats.keys import hash_of_ids
 from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
-    CheckedRows,
     RowsRead,
     ShardRange,
     SpillEntry,
@@ -103,14 +101,13 @@ def shuffle(
     for number, documents in enumerate(partitions):
         name = f"{number:016x}"
         counts = write_spill(store, name, 0, documents, NUM_SPLITS, {})
-        checked = CheckedRows(0, 2**64, LAST_KEY)
-        entries.append(SpillEntry(name, 0, counts.bytes, counts.checksum, number, 0, checked))
+        entries.append(SpillEntry(name, 0, counts.bytes, counts.checksum, number, 0))
     shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
     totals = {"train": SplitTotals(1, 1)}
     assignment = Assignment(entries, [shard], totals, RowsRead(0, 0, 0, 0), {}, ["books"], {})
     write_assignment(store, VERSION, assignment)
     info = {"tokenizer_fingerprint": "0" * 64}
-    job = ShuffleJob(store, VERSION, 0, deduplicate, False, False, 500, EOT, info, (), has_classes)
+    job = ShuffleJob(store, VERSION, 0, deduplicate, False, False, 500, EOT, info, has_classes)
     return store, shuffle_shard(job)
 
 
@@ -135,11 +132,6 @@ def test_masks_are_those_of_a_plain_computation(
     assert (entry.bytes, entry.sha256) == (len(mask), hashlib.sha256(mask).hexdigest())
     table = open_documents(store.local(f"versions/{VERSION}/train/000000.docs"))
     assert table["classes"].to_pylist() == [xxhash.xxh3_64_intdigest(bytes(classes)) for _, classes in right.values()]
-    hashes = {(document.input_index, document.row): document.ids_hash for document in record.checked}
-    assert hashes == {
-        place[3:]: hash_of_ids(np.array(ids, np.uint16), np.array(classes, np.uint8))
-        for place, (ids, classes) in right.items()
-    }
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "missing"])
@@ -197,11 +189,3 @@ def test_the_blocks_of_a_mask_are_those_of_its_bytes(tmp_path: Path) -> None:
     assert found == ShardBlocks(hashlib.sha256(data).hexdigest(), len(data), BLOCK_BYTES, b"", found.checksums)
     assert all(found.matches(block, data[slice(*found.bounds(block, block + 1))]) for block in range(3))
     assert len(found.checksums) == 16 * 3
-
-
-def test_a_text_has_one_hash_with_a_mask_and_without() -> None:
-    ids = np.arange(9, dtype=np.uint16)
-    text = np.full(9, TEXT_CLASS, np.uint8)
-    other = text.copy()
-    other[8] = 0
-    assert hash_of_ids(ids) == hash_of_ids(ids, text) != hash_of_ids(ids, other)

@@ -15,7 +15,6 @@ from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCoun
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
-    CheckedRows,
     RowsRead,
     ShardRange,
     SpillEntry,
@@ -25,7 +24,6 @@ from tokenloom.storage.work.assignment import (
     write_assignment,
 )
 from tokenloom.storage.work.partition_records import (
-    CheckWindow,
     PartitionRecord,
     QuarantineSummary,
     find_partition_record,
@@ -35,7 +33,6 @@ from tokenloom.storage.work.partition_records import (
     write_partition_record,
 )
 from tokenloom.storage.work.shard_records import (
-    CheckedDocument,
     ShardRecord,
     find_shard_record,
     shard_record_path,
@@ -45,7 +42,7 @@ from tokenloom.storage.work.spill import SpillCounts, spill_path
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
-    [SpillEntry(SPILL, 0, 10, "c" * 32, 0, 0, CheckedRows(0, 2**64, 2**63))],
+    [SpillEntry(SPILL, 0, 10, "c" * 32, 0, 0)],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": SplitTotals(1, 5)},
     RowsRead(1, 0, 0, 0),
@@ -63,7 +60,6 @@ RECORD = PartitionRecord(
     encoder=None,
     compared=0,
     text_bytes=17,
-    window=CheckWindow(0, 2**64, 1),
 )
 SHARD = ShardRecord(
     "train/000000",
@@ -75,7 +71,6 @@ SHARD = ShardRecord(
     {".docs": FileEntry(0, "1" * 64), ".blocks": FileEntry(2, "2" * 64)},
     "0" * 16,
     "f" * 16,
-    {},
     0,
     0,
     0,
@@ -84,8 +79,6 @@ SHARD = ShardRecord(
     (),
     DocumentStatistics([0, 1], {"books": SourceCounts(1, 5)}),
     {},
-    "f" * 32,
-    (CheckedDocument(0, 7, "0" * 32, 0, 5, 2**64 - 1),),
 )
 
 

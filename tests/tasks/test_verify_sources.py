@@ -16,9 +16,9 @@ from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.rows.checked_rows import NUM_CHECKED
-from tokenloom.tasks.verification import reencoding
-from tokenloom.tasks.verification.reencoding import read_rows
+from tokenloom.tasks.verification import sample
+from tokenloom.tasks.verification.sample import NUM_SAMPLED
+from tokenloom.tasks.verification.source_rows import read_rows
 
 
 @pytest.fixture
@@ -105,12 +105,12 @@ def test_a_damaged_tokenizer_file_is_named_and_nothing_is_encoded(made: Made) ->
     assert any("no document was encoded again" in warning for warning in result["warnings"])
 
 
-def test_about_1000_documents_are_chosen_and_always_the_same(tmp_path: Path) -> None:
-    spec = lines_spec(tmp_path, [f"text {i}" for i in range(3 * NUM_CHECKED)], shard_tokens=20_000)
+def test_1000_documents_are_chosen_and_always_the_same(tmp_path: Path) -> None:
+    spec = lines_spec(tmp_path, [f"text {i}" for i in range(3 * NUM_SAMPLED)], shard_tokens=20_000)
     made = Made(spec, build(spec).version)
     result = _deep(made)
     assert result["damages"] == []
-    assert abs(result["documents_encoded_again"] - NUM_CHECKED) < 5 * 26  # five standard deviations of a binomial
+    assert result["documents_encoded_again"] == NUM_SAMPLED
     assert _deep(made, workers=2) == result
 
 
@@ -152,7 +152,7 @@ def test_a_source_that_changes_during_the_comparison_is_not_damage(
         path.write_bytes(path.read_bytes().replace(b"a", b"b"))
         return read_rows(file, *args)
 
-    monkeypatch.setattr(reencoding, "read_rows", change_and_read)
+    monkeypatch.setattr(sample, "read_rows", change_and_read)
     result = _deep(made)
     assert result["damages"] == []
     assert any("a.jsonl: it changed while it was read" in warning for warning in result["warnings"])

@@ -20,11 +20,11 @@ from tests.servers.processes import is_running
 from tokenloom.errors import GateFailed, InputError, StoreError, WorkerLost, WorkError
 from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.planning.plan import cut_file
-from tokenloom.tasks.publishing.check import check_partition
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
+from tokenloom.tasks.verification.sample import compare_documents
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -302,7 +302,7 @@ def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
 
 
 def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool: WorkerPool) -> None:
-    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, check_partition]
+    steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, compare_documents]
     for step in steps:
         with pytest.raises(AttributeError):  # the job is missing, but the step's modules are loaded now
             pool.call(step, None)

@@ -1,0 +1,194 @@
+"""The check of a build and of `verify --deep`: read about 1,000 documents from their sources again, encode them again,
+and compare them with the shards.
+
+The order of a shard is that of hashes of the contents, so its first documents are a random sample. Of these, the sample
+takes runs of neighbours in the sources: a source is read in row groups, and 1,000 documents that lie apart would need
+most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import attrgetter
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tokenloom.chat.definition import ChatDefinition
+from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.keys import content_digits
+from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
+from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
+from tokenloom.tasks.rows.rules import PlaceOf
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.sources.files.shared_files import sharing_files
+from tokenloom.tasks.sources.naming import naming_source
+from tokenloom.tasks.verification.source_rows import read_rows
+from tokenloom.tokenizers import Tokenizer
+
+NUM_SAMPLED = 1000  # a smaller version is compared whole
+RUN_DOCUMENTS = 50  # neighbours in a source
+_MAX_CANDIDATES = 65_536
+_JOB_BYTES = 64_000_000  # of a file, about as much as a partition
+_READERS = 8  # documents of a remote shard that are read at the same time
+_CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
+
+
+class SampledDocument(NamedTuple):
+    """A document of a version: its source row, its content, and tokens [start, end) of its shard."""
+
+    input_index: int
+    row: int
+    content: str  # 32 hexadecimal digits
+    shard: StoredShard
+    start: int
+    end: int
+
+    @property
+    def place(self) -> str:
+        """Where it is in the version, for messages."""
+        return f"shard {self.shard.entry.name.removesuffix('.tok')} at token {self.start}"
+
+
+def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[SampledDocument]:
+    """Return about 1,000 documents of a version, sorted by input and row: the same ones each time.
+
+    Args:
+        shards: those of the version.
+        num_inputs: how many inputs it has.
+
+    Raises StoreError or FormatError if a document table can't be read.
+    """
+    num_documents = sum(shard.entry.documents for shard in shards)
+    share = min(1.0, _MAX_CANDIDATES / max(1, num_documents))
+    candidates = [found for shard in shards for found in _first_documents(shard, share, num_inputs)]
+    candidates.sort(key=lambda document: document[:2])
+    if len(candidates) <= NUM_SAMPLED:
+        return candidates
+    num_runs = NUM_SAMPLED // RUN_DOCUMENTS
+    stride = len(candidates) // num_runs
+    first = int(shards[0].version, 16) % (stride - RUN_DOCUMENTS + 1)
+    starts = range(first, num_runs * stride, stride)
+    return [document for start in starts for document in candidates[start : start + RUN_DOCUMENTS]]
+
+
+def _first_documents(shard: StoredShard, share: float, num_inputs: int) -> Iterator[SampledDocument]:
+    """Yield a share of the documents of a shard, rounded up: those with the smallest keys."""
+    with shard.table(num_inputs) as table:
+        rows = table.rows(0, int(np.ceil(share * shard.entry.documents))) if shard.entry.documents else None
+    if rows is None:
+        return
+    columns = (column.tolist() for column in (rows.input, rows.row, rows.start, rows.num_tokens))
+    for content, (number, row, start, num_tokens) in zip(rows.content, zip(*columns, strict=True), strict=True):
+        yield SampledDocument(number, row, content_digits(content), shard, start, start + num_tokens)
+
+
+@dataclass(frozen=True)
+class SampleJob:
+    """Documents of one input, sorted by row, to read and encode again and to compare with their shards.
+
+    Attributes:
+        file: the input.
+        documents: of the input.
+        transform: applied to each text, as the build did.
+        chat: renders the rows if they are conversations.
+        load_tokenizer: loads what encodes, in the worker.
+    """
+
+    file: InputFile
+    documents: list[SampledDocument]
+    transform: str | None
+    chat: ChatDefinition | None
+    load_tokenizer: Callable[[], Tokenizer]
+
+
+def divide_by_input(
+    chosen: Sequence[SampledDocument], inputs: Sequence[InputFile | None]
+) -> Iterator[list[SampledDocument]]:
+    """Yield the chosen documents of each input; those of a large file in several parts, which workers share.
+
+    Args:
+        chosen: sorted by input and row.
+        inputs: those of the version; None for one that is gone.
+    """
+    for input_index, group in groupby(chosen, key=attrgetter("input_index")):
+        documents = list(group)
+        file = inputs[input_index]
+        num_parts = min(-(-len(documents) // RUN_DOCUMENTS), 1 + file.num_bytes // _JOB_BYTES) if file else 1
+        bounds = np.linspace(0, len(documents), num_parts + 1, dtype=int).tolist()
+        yield from (documents[start:end] for start, end in pairwise(bounds))
+
+
+class Difference(NamedTuple):
+    """A document that differs from its source: the row is "gone", its "text" or its "ids" (or classes) differ."""
+
+    kind: Literal["gone", "text", "ids"]
+    document: SampledDocument
+    source_place: str  # file and row
+
+
+def compare_documents(job: SampleJob) -> list[Difference]:
+    """Encode the documents of a job again and return those that differ from their shards; runs in a worker.
+
+    Raises:
+        InputError: the input can't be read, has changed, or the transform or a template fails.
+        EncoderMismatch: a fast encoder gives other ids than the reference.
+    """
+    progress.report(progress.Working(f"reading documents of {job.file.url} again"))
+    wanted = {document.row: document for document in job.documents}
+    found: list[Difference] = []
+    encoder = document_encoder(job.load_tokenizer(), job.chat)
+    with naming_source(job.file.source), ThreadPoolExecutor(_READERS) as readers:
+        with sharing_files(_block_bytes(job)):
+            for rows, place_of in read_rows(job.file, sorted(wanted), job.transform):
+                found += _compare(encoder, rows, place_of, wanted, readers)
+        found += [Difference("gone", document, f"{job.file.url}: row {row}") for row, document in wanted.items()]
+        if found:
+            check_unchanged(job.file)  # it may have changed while it was read
+    return found
+
+
+def _compare(
+    encoder: DocumentEncoder,
+    rows: Rows,
+    place_of: PlaceOf,
+    wanted: dict[int, SampledDocument],
+    readers: ThreadPoolExecutor,
+) -> Iterator[Difference]:
+    """Yield the rows that differ from their documents, which are removed from `wanted`."""
+    is_there = rows.texts.is_valid().to_numpy(zero_copy_only=False)
+    for row in rows.rows[~is_there].tolist():  # the transform leaves it out now
+        yield Difference("text", wanted.pop(row), place_of(row))
+    if not is_there.any():
+        return
+    for part in encoder.prepared(iter([rows.take(np.flatnonzero(is_there))]), "fail", "keep", place_of):
+        encoded, contents = encoder.encode(part), encoder.form.contents(part.texts)
+        documents = [wanted.pop(row) for row in part.rows.tolist()]
+        bounds = pairwise([0, *np.cumsum(encoded.num_tokens, dtype=np.int64).tolist()])
+        stored = readers.map(_stored, documents)
+        for document, content, (start, end), (ids, classes) in zip(documents, contents, bounds, stored, strict=True):
+            if content_digits(content) != document.content:
+                yield Difference("text", document, place_of(document.row))
+                continue
+            again = np.uint8(TEXT_CLASS) if encoded.classes is None else encoded.classes[start:end]
+            if not np.array_equal(encoded.tokens[start:end], ids) or np.any(again != classes):
+                yield Difference("ids", document, place_of(document.row))
+        progress.report(progress.Advanced(num_documents=len(documents), done=len(documents)))
+
+
+def _stored(document: SampledDocument) -> tuple[AnyArray, AnyArray]:
+    """Return the ids and classes of a document in its shard."""
+    _, _, _, shard, start, end = document
+    return shard.tokens(start, end), shard.classes(start, end)
+
+
+def _block_bytes(job: SampleJob) -> int:
+    """Return how much of a remote file to read at once: more if its documents are close together."""
+    is_close = job.file.num_bytes < len(job.documents) * _APART_BLOCK_BYTES
+    return _CLOSE_BLOCK_BYTES if is_close else _APART_BLOCK_BYTES
