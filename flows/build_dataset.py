@@ -22,7 +22,7 @@ from tokenloom.flows.runs.progress_log import logging_progress
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.hand_moves import move_by_hand
+from tokenloom.storage.versions.tags import move_by_hand
 from tokenloom.tasks.publishing.publish import BuildResult
 
 TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call

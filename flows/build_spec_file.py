@@ -15,7 +15,7 @@ from pydantic import Field
 from tokenloom.flows.build_dataset import absolute_path, build_and_report
 from tokenloom.flows.runs.hooks import HOOKS
 from tokenloom.spec.loading import load_spec
-from tokenloom.storage.versions.hand_moves import check_tag
+from tokenloom.storage.versions.tags import check_tag
 
 
 @flow(name="build-a-spec-file", **HOOKS)

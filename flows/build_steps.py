@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 
@@ -12,8 +12,7 @@ from tokenloom.errors import BadRow, EncoderMismatch
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.flows.version_report import import_for_reports, with_report
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.leases import TAG, TAG_SECONDS, Lease, building, leasing
+from tokenloom.storage.work.plans import HeldPlan, building
 from tokenloom.tasks.encoding.bad_files import explained
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
@@ -82,40 +81,32 @@ def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: Run
     plan = _prepare(spec, run_one)
     if plan.published:
         return finish_published(plan, start)
-    with building(plan.store, plan.version) as lease:
-        return _build(plan, num_workers, run_one, run_each, start, lease)
+    with building(plan.store, plan.version) as held:
+        return _build(plan, num_workers, run_one, run_each, start, held)
 
 
 def finish_published(plan: BuildPlan, start: float) -> BuildResult:
     """Return the result of a build that found its version published, and move its tag; see finish_build."""
-    with _using(plan):
-        return with_report(plan, finish_build(plan, start))
-
-
-def _using(plan: BuildPlan) -> AbstractContextManager[object]:
-    """Hold a lease on a published version during the block, which un-retires it, unless the build's tag names it."""
-    entry = tags.newest(plan.store, plan.tag)
-    if entry is not None and entry.version == plan.version:
-        return nullcontext()
-    return leasing(plan.store, plan.version, TAG, TAG_SECONDS)
+    return with_report(plan, finish_build(plan, start))
 
 
 def _build(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, start: float, lease: Lease
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, start: float, held: HeldPlan
 ) -> BuildResult:
-    """Build and publish a version on which this build holds a lease."""
+    """Build and publish a version whose plan in the store this build holds."""
     if plan.spec.report:
         import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, num_workers, run_each)
     plan = with_partitions(plan, cuts)
+    held.name_spills({part.spill_name for part in plan.partitions})
     _report_messages(disk_messages(plan))
     if proves_first(plan):
         prove_encoder(plan.definition, plan.tokenizer.fingerprint, num_workers, run_each)
         plan = replace(plan)  # which chooses again
     _report_messages(encoder_messages(plan))
     try:
-        plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, lease)
+        plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, held)
     except EncoderMismatch as error:
         raise rejected(plan.store, error) from error
     return with_report(plan, finish_build(plan, start, published), run_each)
@@ -154,7 +145,7 @@ def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estima
 
 
 def _encode_and_publish(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, lease: Lease
+    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, held: HeldPlan
 ) -> tuple[BuildPlan, bool]:
     """Return the plan as executed, and whether this build published it."""
     seconds: dict[str, float] = {}
@@ -179,7 +170,7 @@ def _encode_and_publish(
     with _step("validate", seconds):
         measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):
-        lease.renew()  # it may have ended if this machine was suspended
+        held.renew()  # it may be old if this machine was suspended
         published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, published
 

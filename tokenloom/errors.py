@@ -146,11 +146,11 @@ class StoreError(TokenloomError, OSError):
 
 
 class VersionDeleted(StoreError):
-    """`tokenloom gc` has deleted the version, or is deleting it.
+    """The version was deleted while it was read or tagged, as `tokenloom gc` does with old versions without a tag.
 
     What to do:
-        Read another version, or build again from the same inputs and spec, which makes the same bytes. To keep one
-        next time, tag it, or read it with `lease=True`.
+        Read another version, or build again from the same inputs and spec, which makes the same bytes. Next time, tag
+        what you train on: `tokenloom tag REF NAME`.
     """
 
 

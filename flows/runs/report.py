@@ -25,7 +25,7 @@ from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_line
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.report.wording import megabytes
-from tokenloom.tasks.retention.collect import Collected, collection_line
+from tokenloom.tasks.retention.collect import Collected
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
 from tokenloom.wording import counted, shortened
@@ -206,11 +206,11 @@ def show_collection(found: Collected) -> None:
     """Write what became of each version and of leftovers, or would, as a table artifact."""
     rows = [{"version": version, "outcome": outcome, "why": why} for version, outcome, why in found.rows()]
     rows += [
-        {"version": "", "outcome": found.outcome("delete"), "why": f"{each.kind}: {counted(len(each.paths), 'file')}"}
-        for each in found.leftovers
+        {"version": "", "outcome": found.verb, "why": f"{kind}: {counted(num_files, 'file')}"}
+        for kind, num_files in found.leftovers.items()
     ]
     create_table_artifact(
-        _first(rows), key=f"{artifact_key(found.dataset)}-collection", description=_cell(collection_line(found))
+        _first(rows), key=f"{artifact_key(found.dataset)}-collection", description=_cell(found.line())
     )
 
 

@@ -37,10 +37,8 @@ Python code gets these as UserWarning; commands print them on stderr and go on.
 
 - **No samples**: no document of the split is long enough for `seq_len` and the packing, or the split is empty. What to
   do: the message names the packing or length that would give samples.
-- **The version is retired**: a later run of `tokenloom gc` will delete it. What to do: tag it, or read it with
-  `lease=True`.
-- **It is unknown whether the version is retired**: the log of its retirement is damaged; the version itself can be
-  read. What to do: run `tokenloom verify` on it.
+- **No tag names the version**: `tokenloom gc` may delete it while you train. What to do: the command in the message
+  tags it.
 """
 
 

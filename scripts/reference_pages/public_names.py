@@ -18,7 +18,7 @@ GROUPS = {
         Shown(
             "tokenloom.reader.dataset",
             "TokenDataset",
-            "__len__ __getitem__ __getitems__ decode trace iterable manifest reference packing_shares lease",
+            "__len__ __getitem__ __getitems__ decode trace iterable manifest reference packing_shares",
         ),
         Shown("tokenloom.reader.mixture", "Mixture"),
         Shown("tokenloom.storage.packing.packings", "PackingShares", "padding_share cut_share"),

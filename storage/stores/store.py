@@ -7,7 +7,6 @@ tests/storage/conformance.py tests each implementation against this description.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -202,29 +201,3 @@ class Store(ABC):
     @abstractmethod
     def remove_stale_temporaries(self) -> None:
         """Delete the unfinished files that killed processes left more than a day ago."""
-
-
-def store_time(store: Store) -> float:
-    """Return the time by the store's clock, in seconds since 1970: write a probe into work/tmp, and delete it.
-
-    Raises StoreError if the store cannot be written, or does not say when a file was written.
-    """
-    import uuid  # a reader does not need it
-
-    probe = f"{TMP}/clock.{uuid.uuid4().hex}"
-    store.replace(probe, b"", durable=False)
-    try:
-        modified = store.modified(probe)
-    finally:
-        store.remove(probe)
-    if modified is None:
-        raise StoreError(f"{store.place(probe)}: deleted as soon as it was written; run the same command again")
-    return modified
-
-
-def readers_time(store: Store) -> float:
-    """Return store_time, or the nearly equal time of this machine if the store can't be written."""
-    try:
-        return store_time(store)
-    except StoreError:
-        return time.time()

@@ -7,16 +7,13 @@ from functools import cache, partial
 
 from tokenloom.errors import message_of
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, QUARANTINE, Manifest, version_name
-from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message
 from tokenloom.storage.verification.shard_checks import ShardClaim
-from tokenloom.storage.versions import retirement, tags
-from tokenloom.storage.versions.numbered_entries import E, EntryLog, StrayEntry
 from tokenloom.storage.versions.published import is_published, version_path
-from tokenloom.storage.versions.tags import TagEntry
+from tokenloom.storage.versions.tags import StrayEntry, TagEntry, TagLog
 from tokenloom.wording import counted
 
 
@@ -87,11 +84,14 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
     warnings: list[str] = []
     published = cache(partial(is_published, store))
     for tag in store.names("tags"):
-        log = tags.tag_log(store, tag)
+        log = TagLog(store, tag)
         others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")}.difference(map(log.path, log.numbers()))
         warnings += [f"{path}: not an entry of the log" for path in sorted(others)]
-        entries, found = _read_log(store, log)
-        damages += found
+        entries, problems = log.read_all()
+        damages += [
+            Damage(path, bare_message(error, store.place(path)), "remove it" if isinstance(error, StrayEntry) else None)
+            for path, error in problems.items()
+        ]
         for entry, before in zip(entries, [None, *entries], strict=False):
             damages += _contradictions(tag, log.path(entry.number), entry, before)
             if published(entry.version):
@@ -101,21 +101,6 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
             else:
                 warnings.append(f"{log.path(entry.number)}: it names version {entry.version}, which no longer exists")
     return damages, warnings
-
-
-def check_retirements(store: Store) -> list[Damage]:
-    """Return the damages of the versions' logs of retirement, which `tokenloom gc` reads."""
-    versions = filter(VERSION_PATTERN.match, store.names(retirement.FOLDER))
-    return [damage for version in versions for damage in _read_log(store, retirement.retirement_log(store, version))[1]]
-
-
-def _read_log(store: Store, log: EntryLog[E]) -> tuple[list[E], list[Damage]]:
-    """Return the readable entries of a log, and its damages."""
-    entries, problems = log.read_all()
-    return entries, [
-        Damage(path, bare_message(error, store.place(path)), "remove it" if isinstance(error, StrayEntry) else None)
-        for path, error in problems.items()
-    ]
 
 
 def _contradictions(tag: str, path: str, entry: TagEntry, before: TagEntry | None) -> list[Damage]:

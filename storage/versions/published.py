@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, Manifest, read_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
@@ -44,18 +44,26 @@ def published_versions(store: Store) -> list[str]:
     return [v for v in store.names("versions") if VERSION_PATTERN.match(v) and is_published(store, v)]
 
 
-def load_manifest(store: Store, version: str) -> Manifest:
-    """Return the manifest of a version; raises StoreError if it is missing, FormatError if it is damaged.
+def refuse_deleted(store: Store, version: str) -> None:
+    """Raise VersionDeleted if a version that was there has no manifest any more; nothing if the store can't say."""
+    try:
+        is_there = is_published(store, version)
+    except StoreError:  # the caller's own error says more
+        return
+    if not is_there:
+        raise VersionDeleted(
+            f"{store.root}@{version}: the version was deleted, as `tokenloom gc` does with versions that no tag names; "
+            f"tag what you train on: `tokenloom tag {store.root}@VERSION NAME`. A build of the same inputs makes the "
+            "same bytes again"
+        )
 
-    If `tokenloom gc` deleted it, the StoreError is a VersionDeleted.
-    """
+
+def load_manifest(store: Store, version: str) -> Manifest:
+    """Return the manifest of a version; raises StoreError if it is missing, FormatError if it is damaged."""
     path = version_path(version, MANIFEST)
     try:
         manifest = read_manifest(store.read(path), store.place(path))
     except FileNotFoundError as error:
-        from tokenloom.storage.versions.retirement import refuse_deleted  # most readers find it
-
-        refuse_deleted(store, version)
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     if manifest.version != version:
         raise FormatError(f"{store.place(path)}: it is the manifest of {manifest.version}, not of {version}")
@@ -122,8 +130,12 @@ def read_tokenizer_files(store: Store, manifest: Manifest) -> dict[str, bytes]:
 
 
 def check_lengths(store: Store, manifest: Manifest) -> None:
-    """Raise FormatError if a file that the manifest of a published version lists is missing or cut short."""
+    """Raise FormatError if a file that the manifest of a published version lists is missing or cut short.
+
+    If the version was deleted meanwhile, raises VersionDeleted.
+    """
     if name := missing_file(store, manifest):
+        refuse_deleted(store, manifest.version)
         place = store.place(version_path(manifest.version))
         raise FormatError(
             f"{place}/{name}: missing from a published version, or cut short; restore it, or delete "

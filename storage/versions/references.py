@@ -88,19 +88,12 @@ def dataset_store(store: str, dataset: str) -> Store:
 def resolve(reference: Reference) -> tuple[Store, Manifest]:
     """Return the dataset's store and the manifest of the version that `reference` names.
 
-    Warns (UserWarning) if it names a version that is retired.
-
     Raises:
         StoreError: the dataset, tag or version does not exist.
         FormatError: tag log or manifest are damaged.
     """
     store, version = find_version(reference)
-    manifest = load_manifest(store, version)
-    if version.startswith(reference.name):  # a tag names no retired version
-        from tokenloom.storage.versions.retirement import warn_if_retired  # for those who name a version
-
-        warn_if_retired(store, version)
-    return store, manifest
+    return store, load_manifest(store, version)
 
 
 def find_version(reference: Reference) -> tuple[Store, str]:
@@ -139,9 +132,9 @@ def why_missing(store: Store, reference: Reference) -> str:
     """Return a message: `reference` names no version, and what lists those that can be named instead."""
     if not store.exists(""):
         return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{nearest_names(store)}"
-    from tokenloom.storage.versions.tags import tag_log  # only the message reads other tags
+    from tokenloom.storage.versions.tags import TagLog  # only the message reads other tags
 
-    tags = [tag for tag in store.names("tags") if tag_log(store, tag).numbers()]
+    tags = [tag for tag in store.names("tags") if TagLog(store, tag).numbers()]
     if not tags and (datasets := datasets_in(store)):
         names = first_of(datasets)
         return f"{reference}: {store.root} is a store, not a dataset; write {store.root}/NAME; it has: {names}"

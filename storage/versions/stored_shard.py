@@ -18,8 +18,7 @@ from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_h
 from tokenloom.storage.formats.shard_entries import MASK, ShardEntry, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
-from tokenloom.storage.versions.published import check_header, version_path
-from tokenloom.storage.versions.retirement import refuse_deleted
+from tokenloom.storage.versions.published import check_header, refuse_deleted, version_path
 
 if TYPE_CHECKING:
     from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable

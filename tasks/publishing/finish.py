@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import check_lengths
+from tokenloom.storage.versions.published import check_lengths, refuse_deleted
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.gates import evaluate_gates, failed, published_failure
 from tokenloom.tasks.publishing.publish import BuildResult
@@ -24,15 +24,18 @@ def finish_build(plan: BuildPlan, start: float, published: bool | None = None) -
 
     Raises:
         FormatError: a file of the published version is missing or cut short.
+        VersionDeleted: gc deleted the version before the tag named it; the same command builds it again.
         GateFailed: the version was published before and does not pass a check of the spec; the tag stays.
     """
     facts = facts_of(plan.store, plan.version)
-    check_lengths(plan.store, facts.manifest)
+    if not published:
+        check_lengths(plan.store, facts.manifest)
     gates = facts.recorded_gates if published else evaluate_gates(facts, plan.tag, plan.limits)
     if not published and failed(gates):
         raise published_failure(facts, plan.tag, gates)
     facts.to_json()  # a damaged file fails the build before its tag moves
     tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
+    refuse_deleted(plan.store, plan.version)
     return BuildResult(
         facts=facts,
         published=bool(published),

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import (
     BUILD,
     INPUTS,
@@ -28,7 +29,7 @@ from tokenloom.storage.formats.version_files import (
     encode_inputs,
 )
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import TOKENIZER, is_published, version_path
+from tokenloom.storage.versions.published import TOKENIZER, is_published, missing_file, version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records, partition_record_path
 from tokenloom.storage.work.shard_records import ShardRecord
@@ -140,6 +141,7 @@ def publish_version(
         times: seconds by step, for build.json.
 
     Raises:
+        StoreError: a listed file was deleted meanwhile.
         GateFailed: a check of the spec failed; what was made stays in work/ for the next build.
         WorkError: what a partition left in work/ is gone.
     """
@@ -158,6 +160,9 @@ def publish_version(
             return False
         raise gate_failure(facts, gates)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
+    if missing := missing_file(plan.store, manifest):
+        place = plan.store.place(version_path(plan.version, missing))
+        raise StoreError(f"{place}: deleted since it was written; nothing was published; run the same command again")
     try:
         plan.store.create(version_path(plan.version, MANIFEST), encode_manifest(manifest))
     except FileExistsError:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from tokenloom.errors import CheckError, InputError, StoreError
+from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import add_sources
-from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.tasks.planning.inputs import check_all_unchanged
@@ -39,7 +38,7 @@ def validate_build(
     check_all_unchanged(plan.spec, plan.inputs)
     rows = row_counts(assignment, records)
     _compare_totals(plan, assignment, records, rows)
-    _validate_shards(plan, assignment, records)
+    _validate_shards(plan, records)
     if not rows.kept:
         raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
     inferred = {file.source for file in plan.inputs if file.infers_documents}
@@ -66,19 +65,10 @@ def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[S
         _require_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows.read)
 
 
-def _validate_shards(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> None:
-    """Validate the measured values of each shard, and that it is complete in the store."""
-    folder = version_path(plan.version)
-    lengths = {split: plan.store.lengths(f"{folder}/{split}") for split in assignment.totals}
+def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
+    """Validate the measured values of each shard."""
     for record in records:
-        name = record.name.rpartition("/")[2]
-        num_bytes = lengths[record.split].get(f"{name}.tok")
-        if num_bytes is None:
-            place = plan.store.place(f"{folder}/{record.name}.tok")
-            raise StoreError(
-                f"{place}: deleted since it was written; nothing was published; run the same command again"
-            )
-        _validate_shard(plan, record, num_bytes)
+        _validate_shard(plan, record)
         if plan.has_classes:
             texts = {file.source for file in plan.inputs if not (file.holds_conversations or file.has_masks)}
             _validate_mask(record, texts)
@@ -101,14 +91,13 @@ def _require_equal(what: str, expected: int, found: int) -> None:
         raise CheckError(f"{what}: {expected:,} and {found:,} differ; {NEXT_STEP}")
 
 
-def _validate_shard(plan: BuildPlan, record: ShardRecord, num_bytes: int) -> None:
+def _validate_shard(plan: BuildPlan, record: ShardRecord) -> None:
     name = record.name
     vocab_size = plan.tokenizer.vocab_size
     if record.max_id >= vocab_size:
         raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {NEXT_STEP}")
     if record.bad_ends:
         raise CheckError(f"shard {name}: {record.bad_ends} documents do not end with end-of-text; {NEXT_STEP}")
-    _require_equal(f"shard {name}: bytes written and in the store", record.bytes, num_bytes)
 
 
 def _validate_mask(record: ShardRecord, text_sources: set[str]) -> None:

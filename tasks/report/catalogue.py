@@ -170,7 +170,7 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
     tags_of: dict[str, list[str]] = {}
     moves: list[tags.TagEntry] = []
     for tag in filter(NAME_PATTERN.match, store.names("tags")):
-        log = tags.tag_log(store, tag)
+        log = tags.TagLog(store, tag)
         with suppress(FormatError):
             if newest := log.newest():
                 tags_of.setdefault(newest.version, []).append(tag)

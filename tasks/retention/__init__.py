@@ -1,1 +1,1 @@
-"""Retention: which versions a policy keeps, the collection of the others and of leftovers, and what uses the space."""
+"""Retention: the deletion of versions that nothing keeps and of leftovers, and what uses the space."""

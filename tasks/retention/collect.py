@@ -1,19 +1,58 @@
-"""Collect a dataset: retire versions that no rule keeps, delete those that were retired before, and leftovers."""
+"""Delete the versions of a dataset that no rule keeps, and the files in work/ and reports/ that no version needs.
+
+docs/guides/versions.md states the rules, and why nothing is lost that a build or a tag uses meanwhile. The age of a
+file is the time of this machine less the time that the store gives it.
+"""
 
 from __future__ import annotations
 
+import re
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tokenloom.errors import StoreError
-from tokenloom.storage.stores.store import Store, readers_time, store_time
-from tokenloom.storage.versions.published import is_dataset
-from tokenloom.storage.versions.retirement import KEPT, RETIRED
-from tokenloom.tasks.retention.deletion import FILES_AT_ONCE, Used, change_unless_used, delete_version
-from tokenloom.tasks.retention.leftovers import Leftovers, find_leftovers
-from tokenloom.tasks.retention.policy import Action, Decision, Policy, decide
-from tokenloom.tasks.retention.survey import VersionStatus, survey, version_files
-from tokenloom.wording import shown_bytes
+from tokenloom.errors import StoreError, WorkError
+from tokenloom.storage.formats.manifest import MANIFEST
+from tokenloom.storage.stores.store import TMP, Store, StoredFile
+from tokenloom.storage.versions.published import REPORTS, is_dataset, version_path
+from tokenloom.storage.versions.tags import tagged_versions
+from tokenloom.storage.work.assignment import BUILDS, read_assignment
+from tokenloom.storage.work.plans import PLANS, plan_path, planned_spills
+from tokenloom.storage.work.spill import FOLDER as SPILLS
+from tokenloom.wording import counted, shown_age, shown_bytes
+
+DAY = 24 * 3600.0
+_FILES_AT_ONCE = 1000  # deleted in one request, where the store can
+_PROBE = f"{TMP}/exclusive"  # stays: the next build asks with it whether the store creates exclusively
+_OF_VERSION = re.compile(rf"(?:versions|{BUILDS}|{PLANS}|{REPORTS})/([0-9a-f]{{16}})(?:/|\.json\Z|\.html\Z)")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a collection keeps besides tagged versions.
+
+    Args:
+        keep_last: so many of the versions that were published last.
+        grace_seconds: all that was written less than this time ago.
+    """
+
+    keep_last: int = 3
+    grace_seconds: float = 14 * DAY
+
+
+@dataclass(frozen=True)
+class VersionStatus:
+    """A version that has files, published or not: the tags that name it, and why it stays; "" if it does not."""
+
+    version: str
+    is_published: bool
+    tags: list[str]
+    num_files: int
+    num_bytes: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -26,115 +65,183 @@ class Kept:
 
 @dataclass
 class Collected:
-    """What a collection did, or with `dry_run` would do; `bytes` is what it freed, `surveyed` what it found before."""
+    """What a collection deleted, or would with `delete`; `leftovers` counts files by kind, `bytes` is what it frees."""
 
     dataset: str
-    dry_run: bool
+    delete: bool
     deleted: list[str] = field(default_factory=list)
-    retired: list[str] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
-    leftovers: list[Leftovers] = field(default_factory=list)
+    leftovers: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
-    surveyed: list[VersionStatus] = field(default_factory=list)
+
+    @property
+    def verb(self) -> str:
+        """What became of the files that nothing keeps."""
+        return "deleted" if self.delete else "would delete"
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return (version, what became of it, or would, and why) of each version, for tables."""
-        deleted, retired = self.outcome("delete"), self.outcome("retire")
-        gone = [(version, deleted, "retired before") for version in self.deleted]
-        begun = [(version, retired, "no rule keeps it; a run after the grace deletes it") for version in self.retired]
-        return [*gone, *begun, *((each.version, "kept", each.why) for each in self.kept)]
+        """Return (version, what became of it, and why) of each version, for tables."""
+        gone = [(version, self.verb, "no tag names it, and no rule keeps it") for version in self.deleted]
+        return [*gone, *((each.version, "kept", each.why) for each in self.kept)]
 
-    def outcome(self, verb: str) -> str:
-        """Return "deleted" of "delete", and "would delete" after a dry run."""
-        return f"would {verb}" if self.dry_run else f"{verb}d"
+    def line(self) -> str:
+        """Return what a collection did in one line."""
+        versions, freed = counted(len(self.deleted), "version"), shown_bytes(self.bytes)
+        did = f"deleted {versions}, freed {freed}" if self.delete else f"would delete {versions} and free {freed}"
+        return f"{self.dataset}: {did}; {len(self.kept):,} kept"
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gc --json` prints."""
-        return {
-            "dataset": self.dataset,
-            "dry_run": self.dry_run,
-            "deleted": self.deleted,
-            "retired": self.retired,
-            "kept": [asdict(each) for each in self.kept],
-            "leftovers": [
-                {"kind": each.kind, "files": len(each.paths), "bytes": each.bytes} for each in self.leftovers
-            ],
-            "bytes": self.bytes,
-        }
+        return asdict(self)
 
 
-def collect(store: Store, policy: Policy, *, dry_run: bool = False) -> Collected:
-    """Retire and delete versions of a dataset, and delete its leftovers.
+class _InUse(Exception):
+    """A version is used after all; the message says by what."""
+
+
+def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
+    """Find what nothing keeps in a dataset, and delete it.
 
     Args:
         store: the dataset's store.
         policy: what to keep.
-        dry_run: change nothing, and return what a run would do.
+        delete: False to change nothing, and return what a run would do.
 
     Raises:
-        StoreError: there is no such dataset, the store can't be read or written, or it does not create exclusively.
-        FormatError: the newest entry of a tag or of a version's log is damaged; nothing was deleted.
+        StoreError: there is no such dataset, or the store can't be read or written.
+        FormatError: the newest entry of a tag is damaged; nothing more was deleted.
     """
     if not is_dataset(store):
         raise StoreError(f"{store.root}: no such dataset; name STORE/DATASET")
-    if not dry_run and not store.creates_exclusively():
-        raise StoreError(
-            f"{store.root}: this store lets two writers create the same name, so nothing can be deleted safely while "
-            "others write; `--dry-run` shows what to delete by hand (docs/guides/object-stores.md)"
-        )
-    now = readers_time(store) if dry_run else store_time(store)
-    collected = Collected(str(store.root).rpartition("/")[2], dry_run, surveyed=survey(store, now))
-    for decision in decide(collected.surveyed, policy, now):
-        _apply(store, decision, now, collected)
-    stay = {status.version for status in collected.surveyed} - set(collected.deleted)
-    _remove_leftovers(store, find_leftovers(store, policy, now, stay), collected)
+    collected, before = Collected(str(store.root).rpartition("/")[2], delete), time.time() - policy.grace_seconds
+    for status in survey(store, tagged_versions(store), store.files_below(""), policy):
+        try:
+            if status.why:
+                raise _InUse(status.why)
+            if delete:
+                _delete_version(store, status.version, before)
+        except _InUse as error:
+            collected.kept.append(Kept(status.version, str(error)))
+        else:
+            collected.deleted.append(status.version)
+            collected.bytes += status.num_bytes
+    for kind, files in _leftovers(store, before, {kept.version for kept in collected.kept}).items():
+        if files:
+            collected.leftovers[kind] = len(files)
+            collected.bytes += sum(file.num_bytes for file in files.values())
+            if delete:
+                _remove(store, list(files))
     return collected
 
 
-def collection_line(collected: Collected) -> str:
-    """Return what a collection did in one line."""
-    freed, num_deleted, num_retired = shown_bytes(collected.bytes), len(collected.deleted), len(collected.retired)
-    if collected.dry_run:
-        did = f"would free {freed}, delete {num_deleted:,}, retire {num_retired:,}, keep {len(collected.kept):,}"
-    else:
-        did = f"freed {freed}; {num_deleted:,} deleted, {num_retired:,} retired, {len(collected.kept):,} kept"
-    return f"{collected.dataset}: {did}"
+def survey(
+    store: Store, tags_of: Mapping[str, list[str]], files: Mapping[str, StoredFile], policy: Policy
+) -> list[VersionStatus]:
+    """Return the versions of a dataset that have files, sorted by name.
+
+    Args:
+        store: the dataset's store.
+        tags_of: the tags of each version.
+        files: all files of the dataset, by path.
+        policy: what stays.
+    """
+    files_of: defaultdict[str, dict[str, StoredFile]] = defaultdict(dict)
+    for path, file in files.items():
+        if (match := _OF_VERSION.match(path)) and not path.startswith(f"{REPORTS}/"):
+            files_of[match[1]][path] = file
+    found = {
+        version: files[path].modified for version in files_of if (path := version_path(version, MANIFEST)) in files
+    }
+    last = sorted(found, key=lambda version: (found[version], version), reverse=True)[: policy.keep_last]
+    now, statuses = time.time(), []
+    for version, own in sorted(files_of.items()):
+        names, age = tags_of.get(version, []), now - max(file.modified for file in own.values())
+        why = f"one of the last {policy.keep_last:,} published" if version in last else ""
+        if age < policy.grace_seconds:
+            why = f"written {shown_age(age)} ago, kept {shown_age(policy.grace_seconds)}"
+        if names:
+            why = f"tagged {', '.join(names)}"
+        num_bytes = sum(file.num_bytes for file in own.values())
+        statuses.append(VersionStatus(version, version in found, names, len(own), num_bytes, why))
+    return statuses
 
 
-def _apply(store: Store, decision: Decision, now: float, collected: Collected) -> None:
-    """Do what was decided about a version, unless somebody uses it by now."""
-    version, action = decision.status.version, decision.action
+def _delete_version(store: Store, version: str, before: float) -> None:
+    """Delete a version: its manifest, then the records of its shards, then its files that were written `before`.
+
+    A tag or a plan that is written after the last look finds no manifest and no record.
+
+    Raises:
+        _InUse: a tag or a build uses it by now; it is there as it was, or a build makes it again.
+        FormatError: the newest entry of a tag is damaged.
+    """
+    path = version_path(version, MANIFEST)
+    _refuse_used(store, version, before)
+    manifest = store.read_all([path])[0]
+    store.remove(path)
     try:
-        collected.bytes += _do(store, decision, now, dry_run=collected.dry_run)
-    except Used as error:
-        collected.kept.append(Kept(version, str(error)))
-        return
-    if action == Action.DELETE:
-        collected.deleted.append(version)
-    elif action == Action.RETIRE:
-        collected.retired.append(version)
-    else:
-        collected.kept.append(Kept(version, decision.why))
+        _refuse_used(store, version, before)
+    except BaseException:
+        if manifest is not None:
+            with suppress(FileExistsError):  # a build has just published it
+                store.create(path, manifest)
+        raise
+    for folder in (f"{BUILDS}/{version}", version_path(version)):
+        while True:
+            _refuse_planned(store, version, before)
+            old = [path for path, file in store.files_below(folder).items() if file.modified < before]
+            if not old:
+                break
+            store.remove_files(old[:_FILES_AT_ONCE])
+        store.remove_empty_folders(folder)
+    store.remove(plan_path(version))
 
 
-def _do(store: Store, decision: Decision, now: float, *, dry_run: bool) -> int:
-    """Return how many bytes it frees, or would."""
-    status = decision.status
-    if decision.action == Action.DELETE:
-        if not dry_run:
-            return delete_version(store, status, now)
-        return sum(file.num_bytes for file in version_files(store, status.version).values())
-    state = {Action.RETIRE: RETIRED, Action.UN_RETIRE: KEPT}.get(decision.action)
-    if state and not dry_run:
-        change_unless_used(store, status.version, status.entry_number, state, f"gc: {decision.why}")
-    return 0
+def _refuse_used(store: Store, version: str, before: float) -> None:
+    """Raise _InUse if a tag names a version, or its manifest or plan was not written `before`."""
+    if names := tagged_versions(store).get(version):
+        raise _InUse(f"tagged {', '.join(names)}")
+    modified = store.modified(version_path(version, MANIFEST))
+    if modified is not None and modified >= before:
+        raise _InUse("a build has just published it")
+    _refuse_planned(store, version, before)
 
 
-def _remove_leftovers(store: Store, found: list[Leftovers], collected: Collected) -> None:
-    collected.leftovers += found
-    collected.bytes += sum(each.bytes for each in found)
-    if collected.dry_run:
-        return
-    for each in found:
-        for start in range(0, len(each.paths), FILES_AT_ONCE):
-            store.remove_files(each.paths[start : start + FILES_AT_ONCE])
+def _refuse_planned(store: Store, version: str, before: float) -> None:
+    modified = store.modified(plan_path(version))
+    if modified is not None and modified >= before:
+        raise _InUse("a build has just begun to make it")
+
+
+def _leftovers(store: Store, before: float, versions: Collection[str]) -> dict[str, dict[str, StoredFile]]:
+    """Return the files outside of versions that were written `before` and that no version needs, by kind.
+
+    Args:
+        store: the dataset's store.
+        before: seconds since 1970, by this machine's clock.
+        versions: those that stay.
+    """
+
+    def old(folder: str) -> dict[str, StoredFile]:
+        return {path: file for path, file in store.files_below(folder).items() if file.modified < before}
+
+    def is_gone(path: str) -> bool:
+        match = _OF_VERSION.match(path)
+        return match is not None and match[1] not in versions
+
+    spills = old(SPILLS)
+    plans = store.files_below(PLANS)
+    used = planned_spills(store, [path.rpartition("/")[2][:16] for path in plans if plans[path].modified >= before])
+    for version in sorted(versions) if spills else ():
+        with suppress(WorkError):  # missing or damaged: the next build makes it again, and its spills
+            used.update(spill.name for spill in read_assignment(store, version).spills)
+    return {
+        "spills": {p: file for p, file in spills.items() if p.rpartition("/")[2].partition(".")[0] not in used},
+        "temporary files": {path: file for path, file in old(TMP).items() if path != _PROBE},
+        "reports": {path: file for path, file in old(REPORTS).items() if is_gone(path)},
+    }
+
+
+def _remove(store: Store, paths: list[str]) -> None:
+    for start in range(0, len(paths), _FILES_AT_ONCE):
+        store.remove_files(paths[start : start + _FILES_AT_ONCE])

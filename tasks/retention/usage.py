@@ -1,21 +1,23 @@
-"""What uses the space of a dataset: by version, spills, candidates, unfinished files, reports."""
+"""What uses the space of a dataset: versions with the records of their builds, spills, unfinished files, reports."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.retirement import RETIRED
-from tokenloom.tasks.retention.collect import Collected, collect
-from tokenloom.tasks.retention.policy import Policy
-from tokenloom.tasks.retention.survey import VersionStatus
+from tokenloom.storage.versions.tags import tagged_versions
+from tokenloom.storage.work.assignment import BUILDS
+from tokenloom.storage.work.plans import PLANS
+from tokenloom.tasks.retention.collect import Policy, collect, survey
 
-_PARTS = {
+#: the folders of a dataset by the part that they belong to
+PARTS = {
     "versions": "versions",
+    BUILDS: "versions",
+    PLANS: "versions",
     "work/spills": "spills",
-    "work/builds": "candidates",
     "work/tmp": "temporaries",
     "reports": "reports",
 }
@@ -23,15 +25,11 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class VersionUsage:
-    """The space that a version uses.
-
-    `state` is "published", "retired", "candidate" if it is not published, or "unknown" beside a damaged log.
-    """
+    """The space that a version and the records of its build use."""
 
     version: str
-    state: str
+    published: bool
     tags: list[str]
-    leases: list[str]
     files: int
     bytes: int
 
@@ -40,21 +38,15 @@ class VersionUsage:
 class DatasetUsage:
     """The space that a dataset uses, in bytes.
 
-    `candidates` are the records of builds in work/, also of published versions; `other` is everything else: tags,
-    leases, records. `gc_frees` is what a run of gc would free now. `damage` names the damaged log that stops gc, if
-    there is one.
+    `parts` adds up to `bytes`; `other` in it is everything but PARTS: tags, fingerprints. `gc_frees` is what a run of
+    gc would free now; `damage` names the damaged tag that stops gc, if there is one.
     """
 
     dataset: str
     bytes: int
     versions: list[VersionUsage]
-    spills: int
-    candidates: int
-    temporaries: int
-    reports: int
-    other: int
+    parts: dict[str, int]
     gc_frees: int
-    gc_retires: list[str]
     damage: str | None
 
 
@@ -68,45 +60,26 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
     Raises:
         StoreError: there is no such dataset, or the store can't be read.
     """
-    damage = None
+    tags_of: dict[str, list[str]] = {}
+    damage, gc_frees = None, 0
     try:
-        would = collect(store, policy, dry_run=True)
+        tags_of, gc_frees = tagged_versions(store), collect(store, policy).bytes
     except FormatError as error:
-        would, damage = Collected(str(store.root).rpartition("/")[2], dry_run=True), str(error)
+        damage = str(error)
     files = store.files_below("")
-    parts: Counter[str] = Counter()
-    sizes_of: defaultdict[str, list[int]] = defaultdict(list)  # the sizes of the files of a version
+    parts: Counter[str] = Counter(dict.fromkeys([*PARTS.values(), "other"], 0))
     for path, file in files.items():
-        parts[_part(path)] += file.num_bytes
-        if path.startswith("versions/"):
-            sizes_of[path.split("/")[1]].append(file.num_bytes)
+        parts[next((part for folder, part in PARTS.items() if path.startswith(f"{folder}/")), "other")] += (
+            file.num_bytes
+        )
     return DatasetUsage(
-        dataset=would.dataset,
-        bytes=sum(file.num_bytes for file in files.values()),
-        versions=(
-            [_usage(status, sizes_of[status.version]) for status in would.surveyed]
-            if damage is None
-            else [VersionUsage(name, "unknown", [], [], len(sizes), sum(sizes)) for name, sizes in sizes_of.items()]
-        ),
-        **{part: parts[part] for part in ("spills", "candidates", "temporaries", "reports", "other")},
-        gc_frees=would.bytes,
-        gc_retires=would.retired,
+        dataset=str(store.root).rpartition("/")[2],
+        bytes=parts.total(),
+        versions=[
+            VersionUsage(each.version, each.is_published, each.tags, each.num_files, each.num_bytes)
+            for each in survey(store, tags_of, files, policy)
+        ],
+        parts=dict(parts),
+        gc_frees=gc_frees,
         damage=damage,
-    )
-
-
-def _part(path: str) -> str:
-    """Return the part of a dataset that a file belongs to."""
-    return next((part for folder, part in _PARTS.items() if path.startswith(f"{folder}/")), "other")
-
-
-def _usage(status: VersionStatus, sizes: list[int]) -> VersionUsage:
-    published = "retired" if status.state == RETIRED else "published"
-    return VersionUsage(
-        version=status.version,
-        state="candidate" if status.published is None else published,
-        tags=list(status.tags),
-        leases=list(status.users),
-        files=len(sizes),
-        bytes=sum(sizes),
     )

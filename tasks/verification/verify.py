@@ -27,7 +27,6 @@ from tokenloom.storage.verification.file_checks import (
 )
 from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens
 from tokenloom.storage.verification.version_checks import (
-    check_retirements,
     check_tags,
     inputs_problems,
     manifest_problems,
@@ -37,7 +36,6 @@ from tokenloom.storage.verification.version_checks import (
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
-from tokenloom.storage.versions.retirement import refuse_deleted
 from tokenloom.tasks.running import progress
 
 _REPORT_BYTES = 2**25
@@ -191,7 +189,6 @@ def open_version(reference: str) -> OpenedVersion:
     parsed = parse_reference(reference)
     store = dataset_store(parsed.store, parsed.dataset)
     damages, warnings = check_tags(store)
-    damages += check_retirements(store)
     version: str | None = parsed.name
     if not VERSION_PATTERN.match(parsed.name):
         try:
@@ -231,7 +228,6 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
     except FileNotFoundError as error:
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
-        refuse_deleted(store, version)
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
     except (FormatError, StoreError) as error:
         raise_unless_damage(store, error)

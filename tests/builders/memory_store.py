@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -22,7 +23,7 @@ class _WithoutFolder(Store):
 
 
 class MemoryStore(_WithoutFolder):
-    """A store in memory; every write gets a time of its own from `clock`, which tests may advance.
+    """A store in memory; every write gets a time of its own, near that of this machine.
 
     Args:
         files: the bytes of its files, by path.
@@ -31,7 +32,7 @@ class MemoryStore(_WithoutFolder):
     root = "memory://store/data"
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
-        self.clock = 1_000_000.0
+        self.clock = time.time()
         self.files = dict.fromkeys(files or {}, (b"", 0.0))
         for path, data in (files or {}).items():
             self._write(path, data)
@@ -39,6 +40,12 @@ class MemoryStore(_WithoutFolder):
     def _write(self, path: str, data: bytes) -> None:
         self.clock += 0.001
         self.files[path] = (data, self.clock)
+
+    def age(self, days: float, folder: str = "") -> None:
+        """Make the files below a folder so many days older."""
+        for path, (data, modified) in self.files.items():
+            if path.startswith(folder):
+                self.files[path] = (data, modified - days * 24 * 3600)
 
     def place(self, path: str) -> str:
         """See Store."""
@@ -143,9 +150,7 @@ class _Stepping(_WithoutFolder):
         """See Store."""
         self._step(f"files_below {folder}, first half")
         first = self._inner.files_below(folder)
-        middle = f"{folder}/{'8' * 64}"
-        if folder == "leases":  # half of the random part of the names
-            middle = f"{folder}/{next((path.split('/')[1][:17] for path in first), '')}8"
+        middle = sorted(first)[len(first) // 2] if first else ""
         self._step(f"files_below {folder}, second half")
         second = self._inner.files_below(folder)
         halves = {p: f for p, f in first.items() if p < middle} | {p: f for p, f in second.items() if p >= middle}

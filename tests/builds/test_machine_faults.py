@@ -247,7 +247,7 @@ class _Clock:
         monkeypatch.setattr(time, "time_ns", lambda: int(self.now() * 1e9))
         dates = SimpleNamespace(now=lambda zone: datetime.datetime.fromtimestamp(self.now(), zone))
         stand_in = SimpleNamespace(UTC=datetime.UTC, datetime=dates)
-        monkeypatch.setattr("tokenloom.storage.versions.numbered_entries.datetime", stand_in)
+        monkeypatch.setattr("tokenloom.storage.versions.tags.datetime", stand_in)
 
     def now(self) -> float:
         """Stand in for time.time."""

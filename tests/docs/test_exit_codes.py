@@ -52,7 +52,7 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
         "tag": [reference, "mine"],
         "log": [reference],
         "du": [reference],
-        "gc": [reference, "--keep-last", "1", "--dry-run"],
+        "gc": [reference],
         "verify": [reference, "--workers", "0"],
         "export": [reference, "megatron", f"{init}.export", "--workers", "0"],
     }

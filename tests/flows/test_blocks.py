@@ -114,7 +114,7 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
         spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})
         built = build_dataset(spec)
         assert built["published"] is True
-        found = collect_garbage(f"s3://{BUCKET}/store/data", dry_run=True, credentials="s3=bucket")
+        found = collect_garbage(f"s3://{BUCKET}/store/data", delete=False, credentials="s3=bucket")
         assert found["kept"] == [{"version": built["version"], "why": "tagged latest"}]
         proxy.refused = "PUT"
         with pytest.raises(StoreError, match="no permission to write it") as refused:
@@ -151,7 +151,7 @@ def test_a_store_can_be_a_folder_in_a_block(tmp_path: Path) -> None:
     named = spec.model_copy(update={"store": "block://local-file-system/corpora/team"})
     version = build_dataset(named)["version"]
     assert (tmp_path / "corpora" / "team" / "data" / "versions" / version).is_dir()
-    kept = collect_garbage(f"{named.store}/data", dry_run=True)["kept"]
+    kept = collect_garbage(f"{named.store}/data", delete=False)["kept"]
     assert [each["version"] for each in kept] == [version]
     for store, said in (
         ("block://local-file-system/other", "Prefect has no such block"),

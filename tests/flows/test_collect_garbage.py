@@ -1,4 +1,4 @@
-"""The flow collect-garbage: it retires and deletes as `tokenloom gc` does, and its run shows what and why."""
+"""The flow collect-garbage: it deletes as `tokenloom gc --delete` does, and its run shows what and why."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def test_its_form_has_flat_fields_and_says_that_a_schedule_must_give_the_dataset
     description = schema.properties["dataset"]["description"]
     assert "Required" not in description
     assert "A schedule must give it, although" in " ".join(description.split())
-    assert {"keep_last", "keep_days", "grace", "keep_work", "dry_run", "credentials"} < set(schema.properties)
+    assert {"keep_last", "grace", "delete", "credentials"} < set(schema.properties)
     assert not any("$ref" in json.dumps(field) for field in schema.properties.values())
 
 
-def test_two_runs_retire_then_delete_and_show_why(store: LocalStore) -> None:
-    first = collect_garbage("store/data", keep_last=1, keep_days=0, grace="0")
-    (retired,) = first["retired"]
-    second = collect_garbage("store/data/", keep_last=1, keep_days=0, grace="0")
-    assert second["deleted"] == [retired]
+def test_a_run_deletes_unless_it_is_told_not_to_and_shows_why(store: LocalStore) -> None:
+    would = collect_garbage("store/data", keep_last=1, grace="0", delete=False)
+    (unused,) = would["deleted"]
+    assert unused in store.names("versions")
+    assert collect_garbage("store/data/", keep_last=1, grace="0") == would | {"delete": True}
     rows = json.loads(artifact("data-collection").data)
-    assert {row["version"]: (row["outcome"], row["why"]) for row in rows}[retired] == ("deleted", "retired before")
+    assert {row["version"]: row["outcome"] for row in rows}[unused] == "deleted"
     assert ("kept", "tagged latest") in [(row["outcome"], row["why"]) for row in rows]
-    assert retired not in store.names("versions")
+    assert unused not in store.names("versions")
 
 
 def test_a_mistake_ends_the_run_and_deletes_nothing(store: LocalStore) -> None:
@@ -53,5 +53,5 @@ def test_a_mistake_ends_the_run_and_deletes_nothing(store: LocalStore) -> None:
         collect_garbage("store/data", credentials="gs=a\ns3")
     store.replace("tags/prod/00000001.json", b"{}")
     with pytest.raises(FormatError, match=r"tags/prod/00000001\.json"):
-        collect_garbage("store/data", keep_last=0, keep_days=0, grace="0")
-    assert store.names("retired") == []
+        collect_garbage("store/data", keep_last=0, grace="0")
+    assert len(store.names("versions")) == 2

@@ -14,7 +14,7 @@ import pytest
 from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import s3
-from tokenloom.storage.stores.store import Store, store_time
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import StoreFile
 
 MIB = 2**20
@@ -171,14 +171,6 @@ class StoreConformance:
         assert [path for path in everything if not path.startswith("work")] == ["a/b/c/deep", "a/top", "a2/other", "z"]
         assert {path: file.modified for path, file in found.items()} == {path: store.modified(path) for path in found}
         assert (store.modified("a"), store.modified("a/none")) == (None, None)
-
-    def test_the_stores_clock_runs_forward(self, store: Store) -> None:
-        first = store_time(store)
-        store.replace("a/file", b"data")
-        written = store.modified("a/file")
-        assert written is not None
-        assert first <= written <= store_time(store)
-        assert store.files_below("work/tmp").keys() <= {"work/tmp/exclusive"}
 
     def test_files_and_the_folders_they_leave_empty_are_removed(self, store: Store) -> None:
         paths = [f"v/{number % 3}/{number}" for number in range(count(12, 1100))]

@@ -1,14 +1,17 @@
-"""The tag log: one entry per move, one winner per number, and the rules by which a build moves `latest`."""
+"""The tag log: one entry per move, one winner per number, how a build moves `latest`, where a rollback goes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.canonical import sign, sign_record
+from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 
@@ -163,7 +166,7 @@ def test_a_copy_under_another_number_is_no_entry(store: LocalStore, number: int)
     path = f"tags/latest/{number:08d}.json"
     store.replace(path, store.read("tags/latest/00000001.json"))
     assert (named(store), tags.newest_number(store, "latest"), len(tags.log(store, "latest"))) == (B, 2, 2)
-    entries, problems = tags.tag_log(store, "latest").read_all()
+    entries, problems = tags.TagLog(store, "latest").read_all()
     assert [entry.version for entry in entries] == [A, B]
     (problem,) = problems.values()
     assert str(problem).endswith(f"{path}: it is not an entry of this log, as it says number 1; remove it")
@@ -175,18 +178,6 @@ def test_a_copy_under_another_number_is_no_entry(store: LocalStore, number: int)
     assert named(store) == C
 
 
-def test_a_log_whose_numbers_are_used_up_is_named(store: LocalStore) -> None:
-    history(store, (A, "build"))
-    last = tags.TagEntry(B, A, "", "", "build", 99_999_999)
-    store.replace("tags/latest/99999999.json", sign_record(last))
-    assert named(store) == B  # a lost entry does not make an older one current
-    with pytest.raises(FormatError, match=r"00000002\.json: .*missing, and those up to tags/latest/99999998\.json"):
-        tags.log(store, "latest")
-    with pytest.raises(FormatError, match=r"99999999\.json: no number is left after it; remove it"):
-        tags.move(store, "latest", C, 99_999_999, "tag")
-    assert store.names("tags/latest") == ["00000001.json", "99999999.json"]
-
-
 def test_a_move_that_is_not_there_when_it_is_read_back_is_an_error(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,4 +185,43 @@ def test_a_move_that_is_not_there_when_it_is_read_back_is_an_error(
     create = LocalStore.create
     monkeypatch.setattr(LocalStore, "create", lambda self, path, data: create(self, f"{path}.lost", data))
     with pytest.raises(StoreError, match=r"00000002\.json: it was written, and is not there"):
-        tags.tag_log(store, "latest").append(tags.TagEntry(B, A, "", "", "tag", 2))
+        tags.TagLog(store, "latest").append(tags.TagEntry(B, A, "", "", "tag", 2))
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ([], None),
+        (["A"], None),
+        (["A", "B"], "A"),
+        (["A", "B", "A"], "B"),  # builds: the inputs were those of A again
+        (["A", "B", "C", "b"], "A"),
+        (["A", "B", "C", "b", "a"], None),
+        (["A", "B", "C", "a"], None),
+        (["A", "B", "C", "b", "D"], "B"),
+        (["A", "B", "C", "b", "c"], "B"),  # undone
+        (["A", "B", "b"], "A"),
+        (["A", "x", "B", "x"], "A"),
+    ],
+)
+def test_a_move_by_hand_goes_back_in_the_history_and_a_build_adds_to_it(moves: list[str], expected: str | None) -> None:
+    # An upper-case letter is a build of that version, a lower-case one a move by hand.
+    assert tags.version_before(entries_of(moves)) == (expected and expected.lower())
+
+
+def entries_of(moves: Sequence[str]) -> list[tags.TagEntry]:
+    return [
+        tags.TagEntry(move.lower(), None, "", "", tags.BUILD_REASON if move.isupper() else "rollback", number)
+        for number, move in enumerate(moves, start=1)
+    ]
+
+
+@given(st.lists(st.sampled_from("ABCDabcd"), min_size=1, max_size=12))
+def test_rollbacks_in_a_row_end_and_never_stay(moves: list[str]) -> None:
+    for _ in range(len(moves)):
+        before = tags.version_before(entries_of(moves))
+        if before is None:
+            return
+        assert before != moves[-1].lower()
+        moves = [*moves, before]
+    assert tags.version_before(entries_of(moves)) is None

@@ -27,8 +27,6 @@ from tokenloom.storage.formats.blocks import BLOCK_BYTES, decode_blocks, encode_
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sign
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import ShardHeader, open_shard
-from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.storage.versions.retirement import RETIRED, change_state
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -365,20 +363,6 @@ def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:
     assert "it says that latest named bbbbbbbbbbbbbbbb before" in _messages(made)["tags/latest/00000002.json"]
     path.write_bytes(sign(entry | {"version": "no version"}))
     assert _messages(made)["tags/latest/00000002.json"] == "version must be 16 hexadecimal digits"
-
-
-def test_a_damaged_log_of_retirement_is_named_and_does_not_keep_readers_out(made: Made) -> None:
-    change_state(made.store, made.version, 0, RETIRED, "gc")
-    path = made.store.local(f"retired/{made.version}/00000001.json")
-    path.write_bytes(path.read_bytes()[:-9])
-    (damage,) = _damages(made)
-    assert damage["file"] == f"retired/{made.version}/00000001.json"
-    assert "deleting the newest entry of a log makes the previous entry valid again" in damage["next_step"]
-    with pytest.warns(UserWarning, match="it is unknown whether .* is retired: .*00000001.json: "):
-        manifest = resolve(parse_reference(f"{made.store.root}@{made.version}"))[1]
-    assert manifest.version == made.version
-    path.unlink()
-    assert _damages(made) == []
 
 
 def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:

@@ -27,36 +27,35 @@ def store(files: dict[str, bytes], tmp_path: Path) -> LocalStore:
     return store
 
 
-def test_gc_retires_then_deletes(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    first = run_json(capsys, "gc", store.root, "--keep-last", 0)
-    assert (first["deleted"], len(first["retired"]), first["bytes"], first["dry_run"]) == ([], 1, 0, False)
-    assert [kept["why"] for kept in first["kept"]] == ["tagged latest"]
-    again = run_json(capsys, "gc", store.root, "--keep-last", 0)
-    assert [kept["why"] for kept in again["kept"]] != []
-    assert (again["deleted"], again["retired"]) == ([], [])
-    would = run_json(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0", "--dry-run")
-    did = run_json(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")
-    assert did["deleted"] == would["deleted"] == first["retired"]
-    assert did["bytes"] == would["bytes"] > 0
+def test_gc_deletes_only_when_asked(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
+    young = run_json(capsys, "gc", store.root, "--keep-last", 0, "--delete")
+    assert (young["deleted"], len(young["kept"]), young["bytes"]) == ([], 2, 0)
+    arguments = ["gc", store.root, "--keep-last", 0, "--grace", "0"]
+    would = run_json(capsys, *arguments)
+    (usage,) = run_json(capsys, "du", store.root, "--keep-last", 0, "--grace", "0")["datasets"]
+    assert (len(would["deleted"]), would["delete"]) == (1, False)
+    assert usage["gc_frees"] == would["bytes"] > 0
+    assert len(store.names("versions")) == 2
+    assert run_json(capsys, *arguments, "--delete") == would | {"delete": True}
     assert run_json(capsys, "ls", store.root)["versions"][0]["tags"] == ["latest"]
 
 
 def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gc", str(store.root), "--keep-days", "0", "--dry-run"]) == 0
+    assert main(["gc", str(store.root), "--keep-last", "0", "--grace", "0"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any("would retire" in line and "no rule keeps it" in line for line in lines)
+    assert any("would delete" in line and "no rule keeps it" in line for line in lines)
     assert any("kept" in line and "tagged latest" in line for line in lines)
-    assert lines[-1] == "data: would free 0 bytes, delete 0, retire 1, keep 1"
+    assert lines[-2].startswith("data: would delete 1 version and free ")
+    assert lines[-1] == "nothing was deleted; add --delete to do it"
+    assert main(["gc", str(store.root), "--keep-last", "0", "--grace", "0", "--delete"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("data: deleted 1 version, freed ")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "gc needs a rule"),
-        (["--keep-last", "1", "--grace", "a day"], "'a day' is not a time: write a number and s, m, h or d"),
+        (["--grace", "a day"], "'a day' is not a time: write a number and s, m, h or d"),
         (["--keep-last", "-1"], "-1 is not in"),
-        (["--keep-days", "soon"], "'soon' is not a number"),
-        (["--keep-days", "-1"], "-1 is not in"),
     ],
 )
 def test_a_wrong_option_is_named(
@@ -67,9 +66,9 @@ def test_a_wrong_option_is_named(
 
 
 def test_gc_takes_a_dataset_and_no_version(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gc", f"{store.root}@latest", "--keep-last", "1"]) == 2
+    assert main(["gc", f"{store.root}@latest"]) == 2
     assert "name the dataset alone" in capsys.readouterr().err
-    assert main(["gc", str(store.root.parent / "nothing"), "--keep-last", "1"]) == 1
+    assert main(["gc", str(store.root.parent / "nothing")]) == 1
     assert "no such dataset" in capsys.readouterr().err
 
 
@@ -80,9 +79,6 @@ def test_du_shows_a_store_and_a_dataset(store: LocalStore, capsys: pytest.Captur
     assert data["dataset"] == "data"
     assert data["bytes"] == sum(file.num_bytes for file in store.files_below("").values())
     assert sorted(each["tags"] for each in data["versions"]) == [[], ["latest"]]
-    run_json(capsys, "gc", store.root, "--keep-last", 0)
-    (data,) = run_json(capsys, "du", store.root, "--keep-last", 0, "--grace", "0")["datasets"]
-    assert data["gc_frees"] == run_json(capsys, "gc", store.root, "--keep-last", 0, "--grace", "0")["bytes"]
     assert main(["du", str(store.root)]) == 0
     assert "latest" in capsys.readouterr().out
     assert main(["du", str(store.root / "nothing")]) == 1
@@ -93,7 +89,6 @@ def test_du_shows_sizes_beside_a_damaged_tag(store: LocalStore, capsys: pytest.C
     store.replace("tags/prod/00000001.json", b"{}")
     (data,) = run_json(capsys, "du", store.root.parent)["datasets"]
     assert [each["bytes"] for each in data["versions"]] == [each["bytes"] for each in whole["versions"]]
-    assert {each["state"] for each in data["versions"]} == {"unknown"}
     assert (data["bytes"], data["gc_frees"], whole["damage"]) == (whole["bytes"] + 2, 0, None)
     assert main(["du", str(store.root)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]

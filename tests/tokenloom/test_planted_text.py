@@ -21,8 +21,6 @@ from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.tokenloom.test_diff_command import hashes
 from tokenloom.cli.main import main
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.leases import READER, READER_SECONDS, Lease
-from tokenloom.storage.versions.retirement import RETIRED, change_state
 
 _TEXT = "\x1b]0;owned\x07\x1b[31m\x9b31m\u202e|<b>\t\nforged row\r"
 _NUMBERS = (10**30, -1, float("nan"))
@@ -47,8 +45,6 @@ class Planted:
         store.remove_files(list(store.files_below("tags")))
         for number, version in enumerate(self.versions[:2]):
             tags.move(store, "prod", version, number, "tag")
-        change_state(store, self.versions[0], 0, RETIRED, "gc")
-        self.lease = Lease(store, self.versions[1], READER, READER_SECONDS)
 
     def files(self) -> list[Path]:
         """Return the JSON files that commands read, of one version."""
@@ -59,7 +55,7 @@ class Planted:
     def commands(self, path: Path) -> list[list[str]]:
         """Return the commands that list what a store says, for some files only those that read them."""
         data, newest = str(self.root), f"{self.root}@{self.versions[-1]}"
-        gc = ["gc", data, "--dry-run", "--keep-last", "1"]
+        gc = ["gc", data, "--keep-last", "1"]
         listings = [["ls", data], ["du", data], ["report", str(self.root.parent)]]
         if path.name == "build.json":
             return listings
@@ -156,4 +152,4 @@ def test_no_text_or_number_of_a_store_acts_on_a_terminal_or_breaks_a_command(
                         assert "<b>" not in page, what
                         shown |= {"catalogue"} if "&lt;b&gt;" in page else set()
                     shown |= {place[-1]} if "owned" in out + err else set()
-    assert shown >= {"at", "by", "reason", "purpose", "source", "path", "catalogue"}
+    assert shown >= {"at", "by", "reason", "source", "path", "catalogue"}

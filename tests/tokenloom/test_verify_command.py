@@ -123,10 +123,10 @@ def test_what_stands_in_place_of_a_side_file_costs_nothing_but_that_file(
     made: Made, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference = f"{made.store.root}@{made.version}"
-    build, lease = f"versions/{made.version}/build.json", f"leases/{made.version}.{'0' * 32}.json"
+    build, plan = f"versions/{made.version}/build.json", f"work/plans/{made.version}.json"
     record = made.store.read(build)
     try:
-        for path in map(made.store.local, (build, lease)):
+        for path in map(made.store.local, (build, plan)):
             path.unlink(missing_ok=True)
             path.parent.mkdir(exist_ok=True)
             make(path)
@@ -136,11 +136,10 @@ def test_what_stands_in_place_of_a_side_file_costs_nothing_but_that_file(
         assert run_json(capsys, "inspect", reference)["inputs"]
         run_json(capsys, "report", str(made.store.root.parent))
         (dataset,) = run_json(capsys, "du", str(made.store.root.parent))["datasets"]
-        users = [f"damaged lease {lease} of unknown"] * (make is not Path.mkdir)  # a folder is no lease
-        assert dataset["versions"][0]["leases"] == users
-        assert run_json(capsys, "gc", str(made.store.root), "--keep-last", "1", "--dry-run")
+        assert dataset["versions"][0]["published"]
+        assert run_json(capsys, "gc", str(made.store.root))["kept"]
     finally:
-        for path in map(made.store.local, (build, lease)):
+        for path in map(made.store.local, (build, plan)):
             path.rmdir() if path.is_dir() else path.unlink()
         made.store.replace(build, record)
 

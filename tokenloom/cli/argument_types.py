@@ -106,28 +106,16 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-last",
         type=integer_in(0, 10**6),
+        default=3,
         metavar="N",
-        help="keep the N versions that were published last",
-    )
-    parser.add_argument(
-        "--keep-days",
-        type=number_up_to(36_500),
-        metavar="DAYS",
-        help="keep versions that were published less than DAYS days ago",
+        help="keep the N versions that were published last (default: 3)",
     )
     parser.add_argument(
         "--grace",
         type=duration_argument,
-        default=duration_argument("24h"),
+        default=duration_argument("14d"),
         metavar="TIME",
-        help="how long a version stays retired before a run deletes it: 24h, 30m, 7d (default: 24h)",
-    )
-    parser.add_argument(
-        "--keep-work",
-        type=duration_argument,
-        default=duration_argument("7d"),
-        metavar="TIME",
-        help="how long versions that are not published stay, and spills that no version uses (default: 7d)",
+        help="keep what was written less than this time ago: 12h, 30m, 14d (default: 14d)",
     )
 
 

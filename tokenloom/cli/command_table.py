@@ -80,9 +80,9 @@ GROUPS = {
         "log": Command("show which versions a tag named, since when and why", "log store/news"),
         "du": Command("show what uses the space of a store or a dataset", "du store"),
         "gc": Command(
-            "retire and delete versions that no rule, tag or lease keeps, and leftovers",
-            "gc store/news --keep-last 3 --dry-run",
-            more="One run retires a version, and another deletes it, once its grace is over.",
+            "delete versions that no tag and no rule keeps, and leftovers",
+            "gc store/news --keep-last 5",
+            more="Without --delete it shows what it would delete.",
         ),
     },
     "Feed training": {

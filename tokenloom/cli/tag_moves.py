@@ -10,8 +10,8 @@ from tokenloom.cli.results import Result
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.hand_moves import HandMove, check_tag
 from tokenloom.storage.versions.references import Reference, names_version, parse_reference
+from tokenloom.storage.versions.tags import TagEntry, check_tag
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,23 @@ def tag_of(dataset: str, tag: str) -> Reference:
     return parse_reference(f"{dataset.rstrip('/')}@{tag}")
 
 
-def shown_move(out: Output, store: Store, tag: str, move: HandMove) -> TagResult:
-    """Print what a move did, and return it."""
-    entry, reference = move.entry, f"{store.root}@{move.entry.version}"
-    if move.moved:
+def shown_move(out: Output, store: Store, tag: str, seen: TagEntry | None, entry: TagEntry) -> TagResult:
+    """Print what a move did, and return it.
+
+    Args:
+        out: prints it.
+        store: the dataset's store.
+        tag: its name.
+        seen: its newest entry before the move, None if there was none.
+        entry: its newest entry after the move.
+    """
+    moved, reference = entry != seen, f"{store.root}@{entry.version}"
+    if moved:
         out.line(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})")
         refresh_catalogue(store)
     else:
         out.line(f"{tag} already names {reference}; nothing was moved")
-    return TagResult(reference=reference, tag=tag, moved=move.moved, **asdict(entry))
+    return TagResult(reference=reference, tag=tag, moved=moved, **asdict(entry))
 
 
 def refresh_catalogue(store: Store) -> None:

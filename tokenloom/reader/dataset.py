@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import StoreError, VersionDeleted, WorkError
 from tokenloom.reader.arguments import checked_choice, checked_int, refuses_dataloader_arguments
 from tokenloom.reader.shards.batch_format import FIELDS, LABELS, BatchFormat, has_document_fields
 from tokenloom.reader.shards.shard_files import ShardFiles
@@ -22,15 +21,14 @@ from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
 from tokenloom.storage.packing.packings import packing_name, packing_named
-from tokenloom.storage.versions.published import check_split, load_manifest
-from tokenloom.storage.versions.references import find_version, parse_reference, resolve
+from tokenloom.storage.versions.published import check_split
+from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream
     from tokenloom.reader.streams import DatasetStream, StreamOptions
     from tokenloom.storage.cache.shard_cache import ShardCache
-    from tokenloom.storage.versions.leases import Lease
 
 Sample = dict[str, Int64s | Int32s | NDArray[np.uint8]]
 
@@ -50,7 +48,6 @@ class DatasetOptions(TypedDict, total=False):
     verify: str
     access: str
     cache: ShardCache | None
-    lease: bool
 
 
 class TokenDataset(SplitSamples):
@@ -94,9 +91,6 @@ class TokenDataset(SplitSamples):
             shards in a remote store, only the blocks of the samples that are read are downloaded. It makes more
             requests, and needs the `.blocks` files.
         cache: holds the shards of a remote store; None for `ShardCache.default()`.
-        lease: keep `tokenloom gc` from deleting the version while it is read: hold a lease on it, which lasts a day
-            and is renewed while samples are read. The store must be writable. `dataset.lease.release()` ends it; else
-            it ends with the dataset.
 
     Attributes:
         split, seq_len: as given.
@@ -107,8 +101,8 @@ class TokenDataset(SplitSamples):
     Raises:
         ValueError: an argument is out of range.
         SpecError: the reference is not one.
-        StoreError: the dataset, version or split does not exist; with `lease`, the store can't be written. If gc
-            deleted the version, the StoreError is a VersionDeleted.
+        StoreError: the dataset, version or split does not exist. A later one is a VersionDeleted if gc deleted the
+            version meanwhile.
         FormatError: the manifest is damaged; or, on first use, a shard.
     """
 
@@ -131,7 +125,6 @@ class TokenDataset(SplitSamples):
         verify: str = "open",
         access: str = "mmap",
         cache: ShardCache | None = None,
-        lease: bool = False,
     ) -> None:
         multiple = None if pad_documents is None else checked_int("pad_documents", pad_documents, 1, 2**30)
         packing = packing_name(packing, overlong, multiple)
@@ -146,7 +139,7 @@ class TokenDataset(SplitSamples):
         )
         if (options.verify, options.access) == ("full", "range"):
             raise ValueError('verify="full" reads whole shards, which access="range" never downloads: choose one')
-        files = _open_split(reference, split, cache, options, lease=lease)
+        files = _open_split(reference, split, cache, options)
         tokenizer = files.manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
@@ -167,11 +160,6 @@ class TokenDataset(SplitSamples):
         super().__init__(files, packing, form, options)
         if not len(self):
             warnings.warn(self.why_empty(), stacklevel=3)  # who opens the dataset
-
-    @property
-    def lease(self) -> Lease | None:
-        """The lease on the version, whose `release()` ends it; None without `lease=True`."""
-        return self.files.lease
 
     def __repr__(self) -> str:
         how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
@@ -273,32 +261,19 @@ def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tup
 
 
 def _open_split(
-    reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions, *, lease: bool
+    reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions
 ) -> ShardFiles:
     """Return the shard files of a split; raise StoreError if the version has no such split."""
     reference = os.fspath(reference)
-    held = None
-    if lease:  # the lease comes before the manifest is read: from then on, gc deletes nothing
-        held = _lease(reference)
-        store, manifest = held.store, load_manifest(held.store, held.version)
-    else:
-        store, manifest = resolve(parse_reference(reference))
+    parsed = parse_reference(reference)
+    store, manifest = resolve(parsed)
     check_split(reference, manifest, split)
+    if manifest.version.startswith(parsed.name):
+        from tokenloom.storage.versions.tags import warn_if_untagged  # a tag that was read names the version
+
+        warn_if_untagged(store, manifest.version, stacklevel=4)
     by_blocks, only_blocks = options.verify == "open", options.access == "range"
-    return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks, lease=held)
-
-
-def _lease(reference: str) -> Lease:
-    """Return a lease on the version that a reference names; raise StoreError if the store can't be written."""
-    from tokenloom.storage.versions.leases import READER, READER_SECONDS, Lease  # most readers need none
-
-    store, version = find_version(parse_reference(reference))
-    try:
-        return Lease(store, version, READER, READER_SECONDS)
-    except VersionDeleted:
-        raise
-    except (StoreError, WorkError) as error:
-        raise StoreError(f"{reference}: lease=True writes a file into the store: {error}") from error
+    return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks)
 
 
 def _arrays(window: TokenWindow) -> Sample:

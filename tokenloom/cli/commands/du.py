@@ -13,11 +13,9 @@ from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_dataset
 from tokenloom.storage.versions.references import dataset_store, nearest_names
-from tokenloom.tasks.retention.policy import Policy
+from tokenloom.tasks.retention.collect import Policy
 from tokenloom.tasks.retention.usage import DatasetUsage, measure
-from tokenloom.wording import counted, shown_bytes
-
-_KEEP_LAST, _KEEP_DAYS = 3, 30.0
+from tokenloom.wording import shown_bytes
 
 
 @dataclass(frozen=True)
@@ -34,27 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy(parser)
 
 
-def run(
-    store: str, keep_last: int | None, keep_days: float | None, grace: float, keep_work: float, out: Output
-) -> UsageResult:
+def run(store: str, keep_last: int, grace: float, out: Output) -> UsageResult:
     """Show what uses the space of each dataset, and what `tokenloom gc` with these options would free.
 
     Args:
         store: STORE or STORE/DATASET.
-        keep_last: as in gc; 3 if neither rule is given.
-        keep_days: as in gc; 30 if neither rule is given.
+        keep_last: as in gc.
         grace: as in gc.
-        keep_work: as in gc.
         out: prints the result.
 
     Raises:
         StoreError: there is no such store, or it can't be read.
     """
     folder = open_store(store)
-    if keep_last is None and keep_days is None:
-        keep_last, keep_days = _KEEP_LAST, _KEEP_DAYS
-    policy = Policy(keep_last, keep_days, grace, keep_work)
-    datasets = [measure(each, policy) for each in _datasets(store, folder)]
+    datasets = [measure(each, Policy(keep_last, grace)) for each in _datasets(store, folder)]
     for usage in datasets:
         _print(out, usage)
     return UsageResult(str(folder.root), datasets)
@@ -72,17 +63,15 @@ def _datasets(store: str, folder: Store) -> list[Store]:
 
 def _print(out: Output, usage: DatasetUsage) -> None:
     out.line(f"{usage.dataset}: {shown_bytes(usage.bytes)}")
+    states = {True: "published", False: "unfinished"}
     rows = [
-        [each.version, each.state, each.files, shown_bytes(each.bytes).rjust(12), ", ".join(each.tags + each.leases)]
+        [each.version, states[each.published], each.files, shown_bytes(each.bytes).rjust(12), ", ".join(each.tags)]
         for each in usage.versions
     ]
     if rows:
-        out.table(["version", "state", "files", "size", "tags and leases"], rows)
-    for name in ("spills", "candidates", "temporaries", "reports", "other"):
-        if num_bytes := getattr(usage, name):
-            out.line(f"  {name:<12} {shown_bytes(num_bytes)}")
-    if usage.damage is not None:
-        out.line(f"  gc would stop: {usage.damage}")
-        return
-    retires = f", and retire {counted(len(usage.gc_retires), 'version')}" if usage.gc_retires else ""
-    out.line(f"  gc would free {shown_bytes(usage.gc_frees)} now{retires}")
+        out.table(["version", "state", "files", "size", "tags"], rows)
+    for part, num_bytes in usage.parts.items():
+        if num_bytes and part != "versions":
+            out.line(f"  {part:<12} {shown_bytes(num_bytes)}")
+    damage = usage.damage and f"gc would stop: {usage.damage}"
+    out.line(f"  {damage or f'gc would free {shown_bytes(usage.gc_frees)} now'}")

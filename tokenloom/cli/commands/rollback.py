@@ -10,11 +10,9 @@ from tokenloom.cli.tag_moves import TagResult, add_move_options, add_tag_option,
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.hand_moves import move_by_hand, version_before
 from tokenloom.storage.versions.published import is_published, load_manifest
 from tokenloom.storage.versions.references import Reference, dataset_store, resolve, why_missing
-from tokenloom.storage.versions.tags import LATEST, TagEntry
+from tokenloom.storage.versions.tags import LATEST, TagEntry, log, move_by_hand, version_before
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,17 +40,17 @@ def run(dataset: str, tag: str, to: str | None, reason: str | None, allow_tryout
     """
     reference = tag_of(dataset, tag)
     store = dataset_store(reference.store, reference.dataset)
-    entries = tags.log(store, tag)
+    entries = log(store, tag)
     if not entries:
         raise StoreError(why_missing(store, reference))
     manifest = resolve(reference._replace(name=to))[1] if to else _earlier(store, reference, entries)
-    move = move_by_hand(
+    entry = move_by_hand(
         store, tag, manifest, entries[-1], "rollback" if reason is None else reason, allow_tryout=allow_tryout
     )
-    result = shown_move(out, store, tag, move)
-    if move.moved and tag == LATEST:
+    result = shown_move(out, store, tag, entries[-1], entry)
+    if result.moved and tag == LATEST:
         out.line("a build that finds nothing new leaves it there; one with new data moves it")
-    if move.moved:
+    if result.moved:
         out.line(f"undo: tokenloom tag {store.root}@{result.previous} {tag}")
     return result
 

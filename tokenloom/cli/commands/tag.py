@@ -7,9 +7,8 @@ import argparse
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
 from tokenloom.cli.tag_moves import TagResult, add_move_options, shown_move
-from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.hand_moves import check_tag, move_by_hand
 from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.storage.versions.tags import check_tag, move_by_hand, newest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +32,6 @@ def run(reference: str, tag: str, reason: str | None, allow_tryout: bool, out: O
     """
     check_tag(tag)
     store, manifest = resolve(parse_reference(reference))
-    seen = tags.newest(store, tag)
-    move = move_by_hand(store, tag, manifest, seen, "tag" if reason is None else reason, allow_tryout=allow_tryout)
-    return shown_move(out, store, tag, move)
+    seen = newest(store, tag)
+    entry = move_by_hand(store, tag, manifest, seen, "tag" if reason is None else reason, allow_tryout=allow_tryout)
+    return shown_move(out, store, tag, seen, entry)

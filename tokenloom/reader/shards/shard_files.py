@@ -13,7 +13,7 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, beside
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import check_header, version_path
+from tokenloom.storage.versions.published import check_header, refuse_deleted, version_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tokenloom.storage.cache.cache_process import ShardRequest
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.cache.shard_cache import ShardCache
-    from tokenloom.storage.versions.leases import Lease
 
 SHARD = ".tok"  # the suffix of a shard, beside MASK
 _OPEN_ATTEMPTS = 10
@@ -40,7 +39,6 @@ class ShardFiles:
         cache: the cache of a remote store; None for the default one.
         by_blocks: whether shards of a remote store may be read before all of their bytes are here.
         only_blocks: whether they are never downloaded as a whole.
-        lease: the lease on the version; it is renewed while shards are read.
     """
 
     def __init__(
@@ -52,14 +50,12 @@ class ShardFiles:
         *,
         by_blocks: bool = True,
         only_blocks: bool = False,
-        lease: Lease | None = None,
     ) -> None:
         self.store, self.manifest, self.split, self._version = store, manifest, split, manifest.version
         self._dtype = token_dtype(manifest.tokenizer.vocab_size)
         self.entries = manifest.splits[split].shards
         #: whether there is a mask beside each shard
         self.has_masks = len(self.entries) > 0 and self.entries[0].has_mask
-        self.lease = lease
         self._by_blocks, self.only_blocks = by_blocks, only_blocks
         self.cache = (cache or _default_cache()) if self.is_remote else None
 
@@ -95,8 +91,6 @@ class ShardFiles:
                 return self._open(path, open_path)
             return self._open_cached(self._request(index, suffix), open_path)
         except (StoreError, FormatError):
-            from tokenloom.storage.versions.retirement import refuse_deleted  # most readers find all shards
-
             refuse_deleted(self.store, self._version)
             raise
 

@@ -126,8 +126,6 @@ class SplitSamples:
 
     def locate(self, indices: Int64s) -> RowPieces:
         """Return where the tokens of (n,) samples are; each index is in [0, len)."""
-        if self.files.lease is not None:
-            self.files.lease.renew_if_due()
         shards = self.shards_of(indices)
         local = indices - (self._ends[shards] - self.counts[shards])
         if not len(indices):
