@@ -10,25 +10,26 @@ from typing import Any
 
 from prefect import flow
 from prefect.runtime import deployment as this_deployment
+from prefect.states import Completed
 
 from tokenloom.errors import GateFailed, SpecError
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
-from tokenloom.flows.runs.events import emit_published
-from tokenloom.flows.runs.hooks import HOOKS, begin, completed
-from tokenloom.flows.runs.progress_log import logging_progress
+from tokenloom.flows.runs.events import FAILURE_HOOKS, emit_published, label_run
+from tokenloom.flows.runs.step_log import logging_steps
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.tags import move_by_hand
+from tokenloom.tasks.publishing.outcome import outcome
 from tokenloom.tasks.publishing.publish import BuildResult
 
 TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call
 
 
-@flow(name="build-dataset", **HOOKS)
+@flow(name="build-dataset", flow_run_name="build-{spec.dataset}", **FAILURE_HOOKS)
 def build_dataset(spec: BuildSpec) -> dict[str, Any]:
     """Build a version of a dataset and publish it.
 
@@ -49,7 +50,7 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
         spec: what to build.
         tag: a further tag that names the version afterwards; "" for none.
     """
-    begin(spec.dataset)
+    label_run(spec.dataset)
     check_transform(spec)
     spec = with_absolute_paths(with_store_of_block(spec))
     with using_credentials(spec.credentials):
@@ -61,18 +62,16 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
         if result.published:
             emit_published(spec.dataset, result.to_json())
             report.show_result(result)
-        else:
-            how = "up to date" if result.num_partitions is None else "published by another run"
-            report.name_run(spec.dataset, f"{result.version} {how}")
         if tag:
             facts = result.facts
             move_by_hand(facts.store, tag, facts.manifest, tags.newest(facts.store, tag), "form of a build")
-        return completed(result.to_json())  # type: ignore[return-value]  # Prefect returns its data
+        outcome_json = result.to_json()
+        return Completed(message=outcome(outcome_json), data=outcome_json)  # type: ignore[return-value]  # returns its data
 
 
 def _build(spec: BuildSpec) -> BuildResult:
     workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
-    with workers as (num_workers, run_each), logging_progress():
+    with workers as (num_workers, run_each), logging_steps():
         return run_build(spec, num_workers, run_one, run_each)
 
 

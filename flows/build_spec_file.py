@@ -7,18 +7,24 @@ can't save a schedule whose parameters are a whole spec.
 from __future__ import annotations
 
 import os
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from prefect import flow
+from prefect.runtime import flow_run
 from pydantic import Field
 
 from tokenloom.flows.build_dataset import absolute_path, build_and_report
-from tokenloom.flows.runs.hooks import HOOKS
+from tokenloom.flows.runs.events import FAILURE_HOOKS
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions.tags import check_tag
 
 
-@flow(name="build-a-spec-file", **HOOKS)
+def _run_name() -> str:
+    return f"build-{PurePath(flow_run.parameters.get('spec_file', '')).stem}"
+
+
+@flow(name="build-a-spec-file", flow_run_name=_run_name, **FAILURE_HOOKS)
 def build_a_spec_file(
     spec_file: Annotated[str, Field(min_length=1)],
     limit: Annotated[int, Field(ge=0)] = 0,

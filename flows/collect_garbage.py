@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
+from prefect.states import Completed
 from pydantic import Field
 
 from tokenloom.errors import SpecError, message_of
@@ -12,14 +13,13 @@ from tokenloom.flows.blocks import credentials_in, store_of_block, using_credent
 from tokenloom.flows.build_dataset import absolute_path
 from tokenloom.flows.runners import run_one
 from tokenloom.flows.runs import report
-from tokenloom.flows.runs.hooks import HOOKS, completed_with
 from tokenloom.storage.versions.references import parse_dataset
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention.collect import Collected, Policy, collect
 from tokenloom.wording import seconds_of
 
 
-@flow(name="collect-garbage", **HOOKS)
+@flow(name="collect-garbage", flow_run_name="collect-{dataset}")
 def collect_garbage(
     dataset: Annotated[str, Field(min_length=1)],
     keep_last: Annotated[int, Field(ge=0)] = 3,
@@ -52,6 +52,6 @@ def collect_garbage(
         problem = try_to_write_catalogue(store) if found.deleted and delete else None
     if problem:
         get_run_logger().warning("%s", problem)
-    report.name_run(found.dataset, "collected")
     report.show_collection(found)
-    return completed_with(found.line(), found.to_json())  # type: ignore[return-value]  # Prefect returns its data
+    done: Any = Completed(message=found.line(), data=found.to_json())
+    return done  # type: ignore[no-any-return]  # Prefect returns its data

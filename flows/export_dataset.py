@@ -11,16 +11,13 @@ from tokenloom.flows.blocks import credentials_in, using_credentials
 from tokenloom.flows.build_dataset import absolute_path
 from tokenloom.flows.export_steps import run_export
 from tokenloom.flows.runners import open_runner, run_one
-from tokenloom.flows.runs import report
-from tokenloom.flows.runs.hooks import HOOKS
-from tokenloom.flows.runs.progress_log import logging_progress
+from tokenloom.flows.runs.step_log import logging_steps
 from tokenloom.spec.runner import ProcessRunner
-from tokenloom.storage.versions.references import parse_reference
 from tokenloom.tasks.exporting.export import ExportResult
 from tokenloom.tasks.exporting.formats.base import ExportOptions
 
 
-@flow(name="export-dataset", **HOOKS)
+@flow(name="export-dataset", flow_run_name="export-{reference}")
 def export_dataset(
     reference: Annotated[str, Field(min_length=1)],
     format: Annotated[str, Field(min_length=1)],
@@ -50,8 +47,6 @@ def export_dataset(
     with (
         using_credentials(chosen),
         open_runner(ProcessRunner(), chosen) as (num_workers, run_each),
-        logging_progress(),
+        logging_steps(),
     ):
-        result = run_export(reference, format, destination, options, num_workers, run_one, run_each)
-    report.name_run(parse_reference(reference).dataset, f"{result['version']} as {format}")
-    return result
+        return run_export(reference, format, destination, options, num_workers, run_one, run_each)

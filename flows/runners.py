@@ -23,7 +23,6 @@ from prefect.tasks import Task
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, message_of
 from tokenloom.flows import forks  # noqa: F401  (forks of a process that ran a flow)
 from tokenloom.flows.blocks import environment_of, using_credentials
-from tokenloom.flows.runs import log_filter  # noqa: F401  (filters the log of a cluster's worker)
 from tokenloom.flows.version_report import STEP as REPORT_STEP
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.preload import preload_build

@@ -9,8 +9,7 @@ from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, check_transform, with_absolute_paths
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.runs import report
-from tokenloom.flows.runs.hooks import HOOKS
-from tokenloom.flows.runs.progress_log import logging_progress
+from tokenloom.flows.runs.step_log import logging_steps
 from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
@@ -20,7 +19,7 @@ from tokenloom.tasks.verification.verify import VerificationResult
 _MAX_NAMED = 5
 
 
-@flow(name="verify-dataset", **HOOKS)
+@flow(name="verify-dataset", flow_run_name="verify-{reference}")
 def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = None) -> VerificationResult:
     """Verify a version. The run fails if a file is damaged, or if `deep` found no document to encode.
 
@@ -40,12 +39,10 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
     with (
         using_credentials(credentials),
         open_runner(spec.runner if spec else ProcessRunner(), credentials) as (num_workers, run_each),
-        logging_progress(),
+        logging_steps(),
     ):
         result = run_verification(reference, deep, spec if deep else None, num_workers, run_one, run_each)
-    dataset = parse_reference(reference).dataset
-    report.name_run(dataset, f"{result['version']} verified")
-    report.show_verification(dataset, result)
+    report.show_verification(parse_reference(reference).dataset, result)
     if result["damages"]:
         raise CheckError(_message(result))
     if deep and not result["documents_encoded_again"]:

@@ -1,54 +1,20 @@
-"""Automations on a Prefect server: a run whose machine died becomes Crashed; a publication starts a deployment.
-
-Prefect's open-source server has no action that emits an event or writes a log line. Our automation calls a webhook
-instead: the server's own API.
-"""
+"""Automations on a Prefect server: a run whose machine died becomes Crashed; a publication starts a deployment."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from prefect.automations import CallWebhook, ChangeFlowRunState, EventTrigger, Posture, RunDeployment
-from prefect.blocks.webhook import Webhook
+from prefect.automations import ChangeFlowRunState, EventTrigger, Posture, RunDeployment
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_API_AUTH_STRING
 
 from tokenloom.errors import TokenloomError
-from tokenloom.flows.runs.events import BUILDS
-from tokenloom.tasks.publishing.outcome import crash_message
 
 TAG = "tokenloom"  # all runs that these automations watch have it
-_NO_HEARTBEAT = "no heartbeat for"
-_REPORTED = "tokenloom: a run whose machine died is reported"
-_FAILED_EVENT = """
-{%- set dataset = flow_run.labels["tokenloom.dataset"] | default("unknown") -%}
-[{
-  "id": "{{ firing.id }}",
-  "occurred": "{{ event.occurred.isoformat() }}",
-  "event": "tokenloom.dataset.failed",
-  "resource": {"prefect.resource.id": "tokenloom.dataset.{{ dataset }}", "prefect.resource.name": "{{ dataset }}"},
-  "payload": {
-    "dataset": "{{ dataset }}",
-    "state": "crashed",
-    "error": null,
-    "message": {{ flow_run.state.message | tojson }},
-    "flow_run_id": "{{ flow_run.id }}"
-  }
-}]"""
-_LAST_LINE = """
-[{
-  "name": "prefect.flow_runs",
-  "level": 40,
-  "message": {{ ("crashed: " ~ flow_run.state.message) | tojson }},
-  "timestamp": "{{ event.occurred.isoformat() }}",
-  "flow_run_id": "{{ flow_run.id }}"
-}]"""
 _CRASHED = "tokenloom: a run whose machine died is Crashed"
 _AT_ONCE: dict[str, Any] = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
 _FINAL = ("Completed", "Failed", "Cancelled", "Crashed")
@@ -70,37 +36,11 @@ def install_crash_automation(heartbeat_seconds: int) -> None:
         threshold=1,
         within=timedelta(seconds=3 * heartbeat_seconds),
     )
-    message = crash_message(f"{_NO_HEARTBEAT} {3 * heartbeat_seconds} s: its process or its machine died")
+    message = (
+        f"no heartbeat for {3 * heartbeat_seconds} s: its process or its machine died; Retry, or the next run of the "
+        "same spec, continues from what is done"
+    )
     _install(_CRASHED, trigger, ChangeFlowRunState(state=StateType.CRASHED, message=message))
-
-
-def install_crash_report(url: str) -> None:
-    """Install the automation that reports a build whose machine died: in an event and in the run's log.
-
-    Args:
-        url: the URL of the server's API, as the server itself can reach it.
-    """
-    trigger = EventTrigger(
-        expect={"prefect.flow-run.Crashed"},
-        match={"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": f"{_NO_HEARTBEAT} *"},
-        match_related={"prefect.resource.role": "flow", "prefect.resource.name": list(BUILDS)},
-        for_each={"prefect.resource.id"},
-        **_AT_ONCE,
-    )
-    _install(
-        _REPORTED,
-        trigger,
-        CallWebhook(block_document_id=_webhook("tokenloom-events", f"{url}/events"), payload=_FAILED_EVENT),
-        CallWebhook(block_document_id=_webhook("tokenloom-logs", f"{url}/logs/"), payload=_LAST_LINE),
-    )
-
-
-def _webhook(name: str, url: str) -> UUID:
-    """Save a webhook that posts JSON with this client's credentials; return its id."""
-    headers = {"Content-Type": "application/json"}
-    if password := PREFECT_API_AUTH_STRING.value():
-        headers["Authorization"] = f"Basic {b64encode(str(password).encode()).decode()}"
-    return UUID(str(Webhook(url=url, headers=headers).save(name, overwrite=True)))
 
 
 def install_publication_automation(dataset: str, deployment: str, tag: str = "latest") -> str:
@@ -139,12 +79,12 @@ def _deployment_id(deployment: str) -> UUID:
             raise TokenloomError(f"{deployment}: no such deployment; `prefect deployment ls` lists them") from error
 
 
-def _install(name: str, trigger: EventTrigger, *actions: Any) -> None:
+def _install(name: str, trigger: EventTrigger, action: Any) -> None:
     """Create an automation, or update the one of that name, which stays enabled or disabled.
 
     An update drops the triggers that current runs wait under, so an unchanged automation is not updated.
     """
-    automation = AutomationCore(name=name, description="Installed by tokenloom", trigger=trigger, actions=list(actions))
+    automation = AutomationCore(name=name, description="Installed by tokenloom", trigger=trigger, actions=[action])
     with get_client(sync_client=True) as client:
         found = client.read_automations_by_name(automation.name)
         if not found:

@@ -1,28 +1,23 @@
-"""The events of a run, and the last line of its log if it failed.
-
-A failure's event and last line are sent synchronously: a process that got SIGTERM, or a server that stops, does not
-wait for queues to empty.
-"""
+"""The events of a build: what it published, or why it did not."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
+from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import Event, emit_event
+from prefect.flows import Flow
 from prefect.runtime import flow_run
 
+from tokenloom.errors import one_line
 from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.publishing.outcome import outcome_line, reading_lines
 
-DATASET_LABEL = "tokenloom.dataset"  # a label of flow runs
-BUILDS = ("build-dataset", "build-a-spec-file")  # the flows that build datasets
-FLOWS = (*BUILDS, "verify-dataset", "collect-garbage", "export-dataset")
-_UNKNOWN = "unknown"  # the run ended before it knew its dataset
+_DATASET = "tokenloom.dataset"  # a label of flow runs
 # Fields of a build's result that the event `tokenloom.dataset.published` contains.
 _PUBLISHED = (
     "version",
@@ -39,13 +34,11 @@ _PUBLISHED = (
     "report",
 )
 
-Ending = Literal["failed", "cancelled", "crashed"]
 
-
-def write_last_line(client: SyncPrefectClient, run: FlowRun, ending: Ending, message: str) -> None:
-    """Write how a run ended, and why, to its log."""
-    line = {"level": logging.ERROR, "message": f"{ending}: {message}", "timestamp": datetime.now(UTC).isoformat()}
-    client.create_logs([{"name": "prefect.flow_runs", "flow_run_id": str(run.id)} | line])
+def label_run(dataset: str) -> None:
+    """Label this run with its dataset, which the event of its failure names."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run_labels(UUID(flow_run.get_id()), {_DATASET: dataset})
 
 
 def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
@@ -55,60 +48,54 @@ def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
         dataset: its name.
         result: see BuildResult.to_json.
     """
-    emit_event(**_published(dataset, result, flow_run.get_id()))
-
-
-def _published(dataset: str, result: Mapping[str, Any], run_id: str | None) -> dict[str, Any]:
     tag = result["tag"] if result["tag_moved"] else "none"
-    return {
-        "event": "tokenloom.dataset.published",
-        "resource": _resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
-        "payload": {
+    emit_event(
+        event="tokenloom.dataset.published",
+        resource=_resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
+        payload={
             "dataset": dataset,
             **{name: result[name] for name in _PUBLISHED},
-            "flow_run_id": run_id,
+            "flow_run_id": flow_run.get_id(),
             "message": outcome_line(result),
             "read": reading_lines(result["reference"]),
         },
-    }
-
-
-def emit_failed(client: SyncPrefectClient, run: FlowRun, ending: Ending, error: str | None, message: str) -> None:
-    """Emit the event `tokenloom.dataset.failed`.
-
-    Args:
-        client: connected to the run's server.
-        run: the run that did not build its dataset.
-        ending: how it ended.
-        error: name of the exception; None if there was none.
-        message: the reason, in one line.
-    """
-    dataset = dataset_of(run)
-    event = Event(
-        event="tokenloom.dataset.failed",
-        resource=_resource(dataset),
-        payload={
-            "dataset": dataset,
-            "state": ending,
-            "error": error,
-            "message": message,
-            "flow_run_id": str(run.id),
-        },
     )
-    _send(client, event)
 
 
-def _send(client: SyncPrefectClient, event: Event) -> None:
-    client.request("POST", "/events", json=[event.model_dump(mode="json")])
+def emit_failed(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+    """Emit the event `tokenloom.dataset.failed`: a hook of builds.
+
+    Prefect calls it in the run's own process, or in one of the worker if that process is gone. It sends the event
+    before it returns: a process that got SIGTERM does not wait for queues to empty.
+    """
+    error = state.result(raise_on_failure=False) if state.is_failed() else None
+    with get_client(sync_client=True) as client:
+        dataset = _dataset_of(client.read_flow_run(run.id))
+        event = Event(
+            event="tokenloom.dataset.failed",
+            resource=_resource(dataset),
+            payload={
+                "dataset": dataset,
+                "state": state.type.value.lower(),
+                "error": type(error).__name__ if isinstance(error, BaseException) else None,
+                "message": one_line(redacted(state.message or "")),
+                "flow_run_id": str(run.id),
+            },
+        )
+        client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+
+#: of the flows that build
+FAILURE_HOOKS: dict[str, Any] = {name: [emit_failed] for name in ("on_failure", "on_cancellation", "on_crashed")}
 
 
 def _resource(dataset: str) -> dict[str, str]:
     return {"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset}
 
 
-def dataset_of(run: FlowRun) -> str:
+def _dataset_of(run: FlowRun) -> str:
     """Return the dataset that a run builds, from its label or else its parameters; "unknown" if neither names it."""
     spec: Any = run.parameters.get("spec")
     given = spec.get("dataset") if isinstance(spec, dict) else None
-    named = str(run.labels.get(DATASET_LABEL) or given or "")
-    return named if NAME_PATTERN.match(named) else _UNKNOWN
+    named = str(run.labels.get(_DATASET) or given or "")
+    return named if NAME_PATTERN.match(named) else "unknown"

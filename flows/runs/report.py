@@ -1,4 +1,4 @@
-"""Show a run in Prefect: its name and its artifacts."""
+"""The artifacts of a run."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import html
 import re
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.objects import FlowRun
-from prefect.runtime import flow_run
 
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
-from tokenloom.flows.runs.progress_page import bar_of
 from tokenloom.flows.runs.store_links import page_url
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
@@ -28,30 +23,11 @@ from tokenloom.tasks.report.wording import megabytes
 from tokenloom.tasks.retention.collect import Collected
 from tokenloom.tasks.running.meter_reading import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
-from tokenloom.wording import counted, shortened
+from tokenloom.wording import counted
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown
-_REASON_CHARS = 120
 _BAR_CHARS = 20
 _MAX_ROWS = 500  # the UI shows all rows of a table at once
-
-
-def name_run(dataset: str, version: str) -> None:
-    """Name this flow run after the version; the name that it had follows in parentheses."""
-    name, given = f"{dataset} {version}", _without_reason(str(flow_run.get_name()))
-    named = given if given.startswith(name) else f"{name} ({given})"  # an earlier attempt of this run may have named it
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(UUID(flow_run.get_id()), name=named)
-
-
-def name_stopped_run(client: SyncPrefectClient, run: FlowRun, reason: str) -> None:
-    """Add why a run did not complete to its name, which is at the top of its page and in lists of runs."""
-    reason = shortened(printable_line(reason), _REASON_CHARS)
-    client.update_flow_run(run.id, name=f"{_without_reason(run.name)} {reason}")
-
-
-def _without_reason(name: str) -> str:
-    return re.split(" (?:failed|crashed): ", name)[0]
 
 
 def show_result(result: BuildResult) -> None:
@@ -157,11 +133,17 @@ def _step_rows(seconds: dict[str, float]) -> list[str]:
     """Return the lines of a table: each step with its time and its share of the whole as a bar."""
     whole = max(sum(seconds.values()), 1e-9)
     rows = [
-        f"| {step_label(step)} | {seconds[step]:,.1f}\u00a0s | {bar_of(seconds[step] / whole, _BAR_CHARS)} |"
+        f"| {step_label(step)} | {seconds[step]:,.1f}\u00a0s | {_bar(seconds[step] / whole)} |"
         for step in STEPS
         if step in seconds
     ]
     return ["| step | time | share |", "|---|---:|---|", *rows]
+
+
+def _bar(share: float) -> str:
+    """Return a bar of characters in Markdown for a share in [0, 1]."""
+    filled = int(share * _BAR_CHARS)
+    return f"`{'█' * filled}{'░' * (_BAR_CHARS - filled)}`"
 
 
 def show_gates(dataset: str, error: GateFailed) -> None:

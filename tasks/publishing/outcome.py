@@ -12,12 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenloom.errors import one_line
 from tokenloom.tasks.publishing.version_facts import lengths_checked
 from tokenloom.wording import counted, described_tokenizer, duration
-
-#: in every message of a run that crashed or was cancelled
-CONTINUES = "Retry, or the next run of the same spec, continues from what is done"
 
 
 def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -95,19 +91,3 @@ def reading_lines(reference: str) -> str:
 def outcome(result: Mapping[str, Any]) -> str:
     """Return what a build did, what to know about it, and two lines that read what it published."""
     return "\n".join([outcome_line(result), *notes(result), reading_lines(result["reference"])])
-
-
-def crash_message(reason: str) -> str:
-    """Return one line: why a run stopped early, and that its finished work is kept.
-
-    Args:
-        reason: what stopped it; a message of this function is returned unchanged.
-    """
-    why = joined_problems(reason.removesuffix(CONTINUES)).rstrip(".; ")
-    return f"{why}; {CONTINUES}" if why else CONTINUES
-
-
-def joined_problems(text: str) -> str:
-    """Return problems that have a line each in one line: `in the spec: this; that`."""
-    lines = [one_line(line).removeprefix("- ") for line in text.splitlines() if line.strip()]
-    return "; ".join(lines).replace(":; ", ": ")

@@ -10,6 +10,8 @@ from tests.builders.exported import READERS, Exportable
 from tokenloom.errors import SpecError
 from tokenloom.flows.export_dataset import export_dataset
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+
 
 def test_a_run_exports_each_version_into_a_folder_of_its_own(tmp_path: Path) -> None:
     made = Exportable(tmp_path, 50_000)

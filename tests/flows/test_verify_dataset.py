@@ -29,7 +29,7 @@ def test_an_intact_version_completes_with_the_result_of_the_command(made: Made) 
     run = newest_run()
     assert run.state is not None
     assert run.state.is_completed()
-    assert run.name.startswith(f"data {made.version} verified (")
+    assert run.name == f"verify-{made.reference}"
     page = artifact("data-verification").data
     assert "nothing is damaged" in page
     assert f"{result['documents_encoded_again']:,} documents encoded again" in page

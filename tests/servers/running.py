@@ -154,22 +154,6 @@ def log_lines(run: FlowRun) -> list[tuple[str, str]]:
     return [(logging.getLevelName(row["level"]), row["message"]) for row in rows]
 
 
-def assert_log_ends_with(run: FlowRun, last: str) -> None:
-    """Assert that the log of a run ends with this line and contains no traceback."""
-    wait_until(lambda: last in [line for _, line in log_lines(run)])
-    time.sleep(2.5)  # more than a process keeps lines before it sends them
-    lines = [line for _, line in log_lines(run)]
-    assert lines[-1] == last
-    assert not [line for line in lines if "Traceback" in line]
-
-
-def assert_failed_with(run: FlowRun, message: str) -> None:
-    """Assert that the state of a run is Failed, and that it gets this message."""
-    wait_until(lambda: (state := flow_run(run.id).state) is not None and state.message == message)
-    state = flow_run(run.id).state
-    assert state is not None and (state.is_failed(), state.name) == (True, "Failed")
-
-
 def wait_until(condition: Callable[[], Any], seconds: float = 180, *, interval: float = 0.3) -> Any:
     """Return the value of `condition`, which is called once every `interval` seconds, as soon as it is truthy."""
     deadline = time.monotonic() + seconds

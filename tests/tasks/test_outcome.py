@@ -16,9 +16,6 @@ from tokenloom.cli.main import main
 from tokenloom.flows import build_steps
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.publishing.outcome import (
-    CONTINUES,
-    crash_message,
-    joined_problems,
     outcome,
     outcome_line,
     reading_lines,
@@ -172,16 +169,3 @@ def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:
     namespace: dict[str, TokenDataset] = {}
     exec(lines.replace("seq_len=2048", "seq_len=16"), namespace)  # the input is smaller than a sample of 2,048
     assert len(namespace["data"]) > 10
-
-
-def test_the_message_of_a_crash_says_once_that_a_retry_continues() -> None:
-    once = crash_message("Process exited with status code: -9.")
-    assert once == f"Process exited with status code: -9; {CONTINUES}"
-    assert crash_message(once) == once
-    assert crash_message("") == CONTINUES
-
-
-def test_a_list_of_problems_becomes_one_line() -> None:
-    assert joined_problems("invalid parameters:\n - spec.splits: too few\n - spec.seed: not an integer\n") == (
-        "invalid parameters: spec.splits: too few; spec.seed: not an integer"
-    )

@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
-from tokenloom.automations import install_crash_automation, install_crash_report
+from tokenloom.automations import install_crash_automation
 from tokenloom.errors import TokenloomError
 from tokenloom.server.known_server import POOL, page_of
 
@@ -33,7 +33,7 @@ _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
 
 def deploy_all(url: str, heartbeat_seconds: int) -> None:
-    """Create the work pool and the deployments that are missing, update the others, and install the automations.
+    """Create the work pool and the deployments that are missing, update the others, and install the automation.
 
     Deployments that exist keep their parameters, schedules and limits.
 
@@ -52,7 +52,6 @@ def deploy_all(url: str, heartbeat_seconds: int) -> None:
         if missing:
             _deploy(url, missing)
         install_crash_automation(heartbeat_seconds)
-        install_crash_report(url)
 
 
 def deployment_pages(url: str) -> dict[str, str]:

@@ -83,13 +83,7 @@ def pydantic_rule(item: Mapping[str, Any]) -> str:
     """Return the rule that a pydantic error states, in words."""
     if item["type"] == "string_pattern_mismatch":
         return f"must be {values.RULES[item['ctx']['pattern']]}"
-    return with_rules_in_words(str(item["msg"]))
-
-
-def with_rules_in_words(text: str) -> str:
-    """Return a text that quotes pydantic errors, with their rules as pydantic_rule returns them."""
-    for pattern, rule in values.RULES.items():
-        text = text.replace(f"String should match pattern '{pattern}'", f"must be {rule}")
+    text = str(item["msg"])
     for message, rule in _RULES:
         text = message.sub(rule, text)
     return text
