@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.rows.fields import Fields
@@ -74,11 +74,7 @@ class Reader(RecordReader):
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the runs of consecutive numbers in `rows`."""
-        ranges: list[FileRange] = []
-        for row in rows:
-            start = ranges.pop().start if ranges and ranges[-1].end == row else row
-            ranges.append(FileRange(start, row + 1))
-        return ranges
+        return locate_runs(rows)
 
 
 def _check_local(url: str) -> str:

@@ -215,6 +215,15 @@ def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[
     ]
 
 
+def locate_runs(rows: Sequence[int]) -> list[FileRange]:
+    """Return the runs of consecutive numbers in `rows`, which ascend."""
+    ranges: list[FileRange] = []
+    for row in rows:
+        start = ranges.pop().start if ranges and ranges[-1].end == row else row
+        ranges.append(FileRange(start, row + 1))
+    return ranges
+
+
 def locate_groups(rows: Sequence[int], groups: Sequence[Group]) -> list[FileRange]:
     """Return the groups that hold `rows`, each as a range of its own; none holds a row beyond the last."""
     ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)

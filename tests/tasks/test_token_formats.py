@@ -20,7 +20,7 @@ from tests.builders.token_files import documents_in, masks_in
 from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader
-from tokenloom.tasks.sources.tokens import base, indexed, inferred, olmo
+from tokenloom.tasks.sources.tokens import base, olmo
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 
 _EOT, _BOS = 0, 1
@@ -71,7 +71,7 @@ def test_inferred_documents_are_those_of_a_plain_loop_however_the_file_is_cut(
     bounds = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
     expected = _plain(ids, bos_id)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inferred, "PIECE_TOKENS", piece_tokens)
+        patch.setattr(base, "PIECE_TOKENS", piece_tokens)
         reader = _reader("nanogpt", bos_id=bos_id)
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
         assert documents_in(found) == expected
@@ -98,8 +98,8 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
     ends.tofile(f"{path}.index")
     learned.tofile(f"{path}.loss")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed, "PIECE_TOKENS", piece_tokens)
-        patch.setattr(indexed, "_INDEX_DOCUMENTS", index_documents)
+        patch.setattr(base, "PIECE_TOKENS", piece_tokens)
+        patch.setattr(base, "_INDEX_DOCUMENTS", index_documents)
         reader = _reader("datatrove", has=[base.INDEX, base.MASK])
         bounds = [0, *[cut] * (cut < len(lengths)), len(lengths)]
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
@@ -121,7 +121,7 @@ def test_only_in_files_that_begin_with_it_a_boundary_needs_a_beginning_of_text(b
 def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inferred, "PIECE_TOKENS", 8)
+    monkeypatch.setattr(base, "PIECE_TOKENS", 8)
     ids = [5, _EOT, *[6] * 100, _EOT, 7, _EOT, *[8] * 19, _EOT]
     np.array(ids, np.uint16).tofile(tmp_path / "ids.bin")
     path = str(tmp_path / "ids.bin")
@@ -137,14 +137,14 @@ def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
 
 
 def test_memory_holds_a_document_not_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
+    read, real = [], base.read_values
 
     def noting(file: Any, url: str, position: int, count: int, dtype: Any) -> Any:
         read.append(count)
-        return base.read_values(file, url, position, count, dtype)
+        return real(file, url, position, count, dtype)
 
-    monkeypatch.setattr(inferred, "read_values", noting)
-    monkeypatch.setattr(inferred, "PIECE_TOKENS", 100)
+    monkeypatch.setattr(base, "read_values", noting)
+    monkeypatch.setattr(base, "PIECE_TOKENS", 100)
     np.array([*[5] * 150, _EOT] * 60, np.uint16).tofile(tmp_path / "ids.bin")
     assert len(documents_in(read_all("nanogpt", tmp_path / "ids.bin"))) == 60
     assert max(read) <= 201
@@ -392,7 +392,7 @@ def test_the_lines_of_a_file_are_read_once(tmp_path: Path, monkeypatch: pytest.M
         return original(index)
 
     monkeypatch.setattr(olmo, "_lines", noting)
-    monkeypatch.setattr(indexed, "_INDEX_DOCUMENTS", 1)
+    monkeypatch.setattr(base, "_INDEX_DOCUMENTS", 1)
     assert len(documents_in(read_all("olmo", _olmo(tmp_path)))) == 2
     assert len(read) == 1
 

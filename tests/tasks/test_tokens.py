@@ -41,7 +41,7 @@ from tokenloom.tasks import estimate
 from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.tokens import base, indexed, inferred
+from tokenloom.tasks.sources.tokens import base
 from tokenloom.tasks.sources.tokens.documents import rows_of
 from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
 
@@ -219,7 +219,7 @@ def _plain_megatron(index: bytes, data: bytes) -> Documents:
 
 
 def test_mutants_of_an_index_are_refused_or_read_as_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed, "_INDEX_DOCUMENTS", 3)
+    monkeypatch.setattr(base, "_INDEX_DOCUMENTS", 3)
     numbers = random.Random(1)
     documents = [[[numbers.randrange(1, 90) for _ in range(numbers.randrange(5))] for _ in range(3)] for _ in range(9)]
     path = write_megatron(tmp_path / "a", documents, 1)
@@ -264,7 +264,7 @@ def test_a_negative_id_is_outside_of_the_largest_vocabulary(tmp_path: Path) -> N
 def test_a_document_above_the_limit_is_skipped_without_being_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexed, "PIECE_TOKENS", 5)
+    monkeypatch.setattr(base, "PIECE_TOKENS", 5)
     path = write_megatron(tmp_path / "a", [[[5] * 10], [[6] * 30], [[7] * 11]])
     documents = {"max_bytes": 40, "on_error": "skip"}
     spec = tokens_spec(tmp_path, path, 100, documents=documents)
@@ -276,12 +276,13 @@ def test_a_document_above_the_limit_is_skipped_without_being_read(
 
 def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
+    real = base.read_values
 
     def noting(file: Any, url: str, position: int, num_values: int, dtype: Any) -> Any:
         read.append(num_values)
-        return base.read_values(file, url, position, num_values, dtype)
+        return real(file, url, position, num_values, dtype)
 
-    monkeypatch.setattr(inferred, "read_values", noting)
+    monkeypatch.setattr(base, "read_values", noting)
     np.array([5, 6, _EOT] * 700_000, "<u2").tofile(tmp_path / "a.bin")
     options = {"kind": "tokens", "format": "nanogpt", "max_bytes": 10**6, "vocab_size": 100, "eot_id": _EOT}
     reader = make_reader({**options, "bos_id": None, "has": []})
@@ -572,7 +573,7 @@ def test_ids_that_the_decoder_does_not_have_are_shown_as_numbers() -> None:
 def test_tokens_are_estimated_by_tokens_where_later_documents_are_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexed, "PIECE_TOKENS", 1_000)
+    monkeypatch.setattr(base, "PIECE_TOKENS", 1_000)
     monkeypatch.setattr(estimate, "_READ_BYTES", 20_000)
     long, short = ([[[i % 9 + 1] * size]] for i, size in [(1, 100), (2, 10)])
     path = write_megatron(tmp_path / "a", [*(long * 100), *(short * 900)])

@@ -1,10 +1,17 @@
-"""The interface of a format of tokens: the files of an input, and its documents as ids."""
+"""The formats of tokens: the files of an input, and its documents as ids.
+
+An index says where each document begins: rows are numbers of documents. Without one, documents end with the end-of-text
+id, or with the file, and a row is the position of a document's first token. Either way, a part of a file can be read,
+and a row be found again, without what is before it. A part has the documents that begin in it. No step here is taken
+once a token.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, ClassVar
 
 import numpy as np
@@ -12,16 +19,21 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, runs_of
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
-from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange
+from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.files.opening import announce
+from tokenloom.tasks.sources.files.opening import announce, input_bytes, open_input
 from tokenloom.wording import counted
 
 INDEX, MASK = "index", "mask"  # what a file has beside its ids
 ID_BYTES = 4  # of an id in a batch, whatever its type in the file
 PIECE_TOKENS = 1_000_000  # about so many are in memory at a time
+#: Why two files contradict each other, and the next step.
+MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
+MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # of a first token and a number of tokens
+_INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
+_MIN_TOKENS = 2**13  # to read at a time
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,26 @@ class Piece:
         return cls(*nothing, np.empty(0, bool) if has_mask else None, bad)
 
 
-class TokenFormat(ABC):
-    """How the files of a format hold documents. Every error is an InputError that names the file, rule and next step.
+@dataclass(frozen=True)
+class Layout:
+    """What a file holds: its documents (0 without an index), its tokens, their type, the byte at which they begin."""
+
+    num_documents: int
+    num_tokens: int
+    dtype: AnyDtype
+    first_byte: int = 0
+
+    def byte(self, token: int) -> int:
+        """Return the byte at which a token begins."""
+        return self.first_byte + token * self.dtype.itemsize
+
+
+class TokenFormat:
+    """How the files of a format hold documents, which lie end to end; a format adds `layout`, and `bounds` of an index.
+
+    Without an index, documents end with the end-of-text id, or with the file. In a file that begins with `bos_id`, only
+    an end-of-text id that it follows ends a document, as in OLMo-core. Every error is an InputError that names the
+    file, rule and next step.
 
     Args:
         options: those of the source; `eot_id`, `bos_id` (or None) and `vocab_size` of the tokenizer; `max_bytes` of the
@@ -71,15 +101,18 @@ class TokenFormat(ABC):
     Attributes:
         bos_id, eot_id: ids before and after a document that are not part of it; bos_id is None if there is none.
         vocab_size: above every id.
+        infers: whether there is no index.
     """
 
     name: ClassVar[str]
     suffix: ClassVar[str] = ""  # of the names of its files
+    eot_leads: ClassVar[bool] = False  # the end-of-text id is before documents, so one that begins a file ends none
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.eot_id, self.vocab_size = int(options["eot_id"]), int(options["vocab_size"])
         self.bos_id = None if options.get("bos_id") is None else int(options["bos_id"])
+        self.infers = INDEX not in options.get("has", ())
         self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
 
     def check_name(self, url: str) -> None:
@@ -91,7 +124,7 @@ class TokenFormat(ABC):
 
     def notes(self, url: str) -> list[str]:
         """Return what a person should know of how such a file is read, one line each."""
-        return []
+        return [f"{url}: no index, so a document ends with the id {self.eot_id:,}"] if self.infers else []
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files."""
@@ -110,16 +143,29 @@ class TokenFormat(ABC):
         """
         return sorted(sides)
 
+    def layout(self, url: str) -> Layout:
+        """Return what a file holds, once file and index were compared."""
+        raise NotImplementedError
+
+    def bounds(self, url: str, start: int, end: int) -> Int64s:
+        """Return where documents [start, end) begin, in tokens, and, last, where the last of them ends."""
+        raise NotImplementedError
+
     @property
     def has_mask(self) -> bool:
         """Whether the file says which tokens are targets."""
         return MASK in self.options["has"]
 
-    @abstractmethod
     def partitions(self, url: str) -> list[PartitionRange]:
-        """See SourceReader.partitions; `num_bytes` counts ID_BYTES for each token."""
+        """See SourceReader.partitions; `num_bytes` counts ID_BYTES for each token.
 
-    @abstractmethod
+        `start` and `end` count documents, or tokens without an index.
+        """
+        layout = self.layout(url)
+        num_rows = None if self.infers else layout.num_documents
+        count = layout.num_tokens if num_rows is None else num_rows
+        return cut_evenly(count, max(1, ID_BYTES * layout.num_tokens), num_rows) if count else []
+
     def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
         """Yield the documents of a part in order, in pieces of about PIECE_TOKENS or one document.
 
@@ -127,14 +173,84 @@ class TokenFormat(ABC):
             url: of the file.
             part: from `partitions` or `locate`.
         """
+        layout = self.layout(url)
+        count, what = (layout.num_tokens, "token") if self.infers else (layout.num_documents, "document")
+        if part.end > count:
+            raise InputError(
+                f"{url}: {counted(count, what)}, but {part.end:,} were planned; the file changed: build again"
+            )
+        with open_input(url) as file, self._open_mask(url, layout.num_tokens) as mask_of:
+            if self.infers:
+                yield from self._inferred(_Stream(file, url, layout, self), part, mask_of)
+            else:
+                yield from self._indexed(file, url, layout, part, mask_of)
 
-    @abstractmethod
+    def _indexed(self, file: IO[bytes], url: str, layout: Layout, part: FileRange, mask_of: MaskOf) -> Iterator[Piece]:
+        for start in range(part.start, part.end, _INDEX_DOCUMENTS):
+            bounds = self.bounds(url, start, min(start + _INDEX_DOCUMENTS, part.end))
+            _announce_large(file, layout, int(bounds[0]), int(bounds[-1]))
+            for first, end in runs_of(bounds, PIECE_TOKENS):
+                run, row = bounds[first : end + 1], start + first
+                num_tokens = int(run[-1] - run[0])
+                if self.is_too_large(num_tokens) and end == first + 1:
+                    yield self._only_bad(url, row, num_tokens)
+                    continue
+                ids = read_values(file, url, layout.byte(int(run[0])), num_tokens, layout.dtype)
+                rows = np.arange(row, row + len(run) - 1, dtype=np.uint64)
+                yield Piece(ids, np.diff(run), rows, mask_of(int(run[0]), num_tokens))
+
+    def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[Piece]:
+        """Yield the documents that begin in a part."""
+        stream.announce(part.start, part.end)
+        position = stream.next_document(part.start - 1, part.end) if part.start else stream.first
+        usual = num_read = min(PIECE_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
+        while position < part.end:
+            ids, ends = stream.read(position, position + num_read)
+            if len(ends):
+                begins = position + np.append(0, ends[:-1])
+                ends = ends[: np.searchsorted(begins, part.end)]
+                ids = ids[: int(ends[-1])]
+                rows = begins[: len(ends)].astype(np.uint64)
+                yield Piece(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
+                position, num_read = position + len(ids), usual
+            elif self.is_too_large(len(ids)):
+                yield self._only_bad(stream.url, position, len(ids))
+                position, num_read = stream.next_document(position + len(ids), part.end), usual
+            else:
+                # What was read is read again: that is rare, and simpler than joining parts.
+                num_read = min(2 * num_read, self._max_tokens + 1)
+
+    @contextmanager
+    def _open_mask(self, url: str, num_tokens: int) -> Iterator[MaskOf]:
+        """Open the mask of a file; provides what returns the mask of some tokens, None for a file without one.
+
+        Raises InputError if it is not one byte, 0 or 1, for each token.
+        """
+        if not self.has_mask:
+            yield lambda start, count: None
+            return
+        mask_url = next(side.url for side in self.sides(url) if side.role == MASK)
+        if (num_bytes := input_bytes(mask_url)) != num_tokens:
+            raise InputError(
+                f"{mask_url}: a mask has a byte for each token, and this one has {num_bytes:,} for the {num_tokens:,} "
+                f"of {url}: {MISMATCH}"
+            )
+        with open_input(mask_url) as file:
+            yield partial(_read_mask, file, mask_url)
+
+    def _only_bad(self, url: str, row: int, num_tokens: int) -> Piece:
+        """Return a piece with nothing but a document that is too large."""
+        return Piece.without_documents((self.too_large(url, row, num_tokens),), has_mask=self.has_mask)
+
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate."""
+        layout = self.layout(url)
+        count = layout.num_tokens if self.infers else layout.num_documents
+        return locate_runs([row for row in rows if row < count])
 
     def place(self, url: str, row: int) -> str:
         """Return how a message names a document."""
-        return f"{url}, document {row}"
+        return f"{url}, document at token {row}" if self.infers else f"{url}, document {row}"
 
     def is_too_large(self, num_tokens: int) -> bool:
         """Return whether a document has more tokens than the document rules allow: it need not be read."""
@@ -146,13 +262,64 @@ class TokenFormat(ABC):
             f"{self.place(url, row)}: {counted(num_tokens, 'token')}, too many for documents.max_bytes, which counts "
             f"{ID_BYTES} bytes for each; raise that value"
         )
-        return BadRow(message, row, "too_large")
+        return BadRow(message, row, "too_large", option="check tokenizer.eot_id" if self.infers else "")
 
 
-def announce_large(file: IO[bytes], start: int, end: int) -> None:
-    """Announce that bytes [start, end) of an open file will be read, unless they are fewer than one of its blocks."""
-    if end - start >= BLOCK_BYTES:
-        announce(file, [(start, end)])
+class _Stream:
+    """The ids of an open file of a format, and where documents end among them.
+
+    Attributes:
+        first: the token with which the first document begins.
+    """
+
+    def __init__(self, file: IO[bytes], url: str, layout: Layout, form: TokenFormat) -> None:
+        self._file, self.url, self._layout, self._eot_id = file, url, layout, form.eot_id
+        head = read_values(file, url, layout.first_byte, min(2, layout.num_tokens), layout.dtype).tolist()
+        self.first = int(form.eot_leads and head[:1] == [form.eot_id])
+        self._bos_id = form.bos_id if head[self.first :][:1] == [form.bos_id] else None
+
+    def announce(self, start: int, end: int) -> None:
+        """Announce that tokens [start, end) will be read, see opening.announce."""
+        _announce_large(self._file, self._layout, max(0, start - 1), end)
+
+    def read(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
+        """Return tokens [start, end), and after how many of them a document ends: [5, 0, 7, 0] -> [2, 4] if 0 ends one.
+
+        The end of the file ends one too.
+        """
+        end = min(end, self._layout.num_tokens)
+        with_next = min(end + 1, self._layout.num_tokens)
+        read = read_values(self._file, self.url, self._layout.byte(start), with_next - start, self._layout.dtype)
+        ids, following = read[: end - start], read[1 : end - start + 1]
+        is_end = ids == self._eot_id
+        if self._bos_id is not None:
+            is_end[: len(following)] &= following == self._bos_id
+        if end == self._layout.num_tokens:
+            is_end[-1:] = True
+        return ids, np.flatnonzero(is_end) + 1
+
+    def next_document(self, start: int, limit: int) -> int:
+        """Return the first position after `start` at which a document begins; `limit` if there is none before it."""
+        for position in range(start, limit, PIECE_TOKENS):
+            _, ends = self.read(position, min(position + PIECE_TOKENS, limit))
+            if len(ends):
+                return position + int(ends[0])
+        return limit
+
+
+def _announce_large(file: IO[bytes], layout: Layout, start: int, end: int) -> None:
+    """Announce that tokens [start, end) of an open file will be read, unless they are fewer than one of its blocks."""
+    if layout.byte(end) - layout.byte(start) >= BLOCK_BYTES:
+        announce(file, [(layout.byte(start), layout.byte(end))])
+
+
+def _read_mask(file: IO[bytes], url: str, start: int, num_tokens: int) -> NDArray[np.bool_]:
+    """Return whether tokens [start, start + num_tokens) are targets, from an open file of a byte a token, 0 or 1."""
+    values = read_values(file, url, start, num_tokens, np.dtype(np.uint8))
+    if values.max(initial=0) > 1:
+        at = start + int((values > 1).argmax())
+        raise InputError(f"{url}: byte {at:,} is {values[at - start]}, and a mask has only 0 and 1; {REPAIR}")
+    return values.view(np.bool_)
 
 
 def read_values(file: IO[bytes], url: str, position: int, count: int, dtype: AnyDtype) -> AnyArray:

@@ -16,9 +16,7 @@ from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s
 from tokenloom.tasks.sources.base import REPAIR
 from tokenloom.tasks.sources.files.opening import open_input
-from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side, read_values
-from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout
-from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+from tokenloom.tasks.sources.tokens.base import INDEX, MASK, MISMATCH, Layout, Side, TokenFormat, read_values
 from tokenloom.tasks.sources.tokens.raw import count_ids, count_values
 
 METADATA = "metadata"
@@ -35,7 +33,7 @@ class _Metadata(NamedTuple):
     num_tokens: int
 
 
-class Format(InferringFormat):
+class Format(TokenFormat):
     """X.ds and the files beside it; without metadata, `dtype` or the vocabulary says the type of ids."""
 
     name = "datatrove"
@@ -52,7 +50,7 @@ class Format(InferringFormat):
         return [*super().notes(url), *(f"{url}: its metadata says that {name} made the ids; {advice}" for name in made)]
 
     def layout(self, url: str) -> Layout:
-        """See IndexedFormat.layout; compares the tokens with what the metadata says."""
+        """See TokenFormat.layout; compares the tokens with what the metadata says."""
         narrow = self.vocab_size <= 2**16
         dtype = np.dtype(self.options.get("dtype") or ("uint16" if narrow else "uint32")).newbyteorder("<")
         described = None
@@ -64,7 +62,7 @@ class Format(InferringFormat):
         return Layout(0 if self.infers else _num_documents(url, num_tokens), num_tokens, dtype)
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:
-        """See IndexedFormat.bounds."""
+        """See TokenFormat.bounds."""
         bounds = _read_ends(f"{url}.index", max(0, start - 1), end)
         bounds = bounds if start else np.append(0, bounds)
         if bounds[0] < 0 or (np.diff(bounds) < 0).any():

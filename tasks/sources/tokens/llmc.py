@@ -15,16 +15,14 @@ from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype
 from tokenloom.tasks.sources.base import REPAIR
 from tokenloom.tasks.sources.files.opening import input_bytes, open_input
-from tokenloom.tasks.sources.tokens.base import read_values
-from tokenloom.tasks.sources.tokens.indexed import Layout
-from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+from tokenloom.tasks.sources.tokens.base import Layout, TokenFormat, read_values
 
 HEADER_INTS = 256
 GPT2, LLAMA3, AUTOMODEL = MAGICS = (20240520, 20240801, 278895051)
 VERSIONS = {GPT2: 1, LLAMA3: 7, AUTOMODEL: 1}
 
 
-class Format(InferringFormat):
+class Format(TokenFormat):
     """Files of three magic numbers; the header says the type of ids, and how many there are."""
 
     name = "llmc"
@@ -32,7 +30,7 @@ class Format(InferringFormat):
     eot_leads = True
 
     def layout(self, url: str) -> Layout:
-        """See IndexedFormat.layout; compares the header with the length of the file."""
+        """See TokenFormat.layout; compares the header with the length of the file."""
         with open_input(url) as file:
             header = read_values(file, url, 0, HEADER_INTS, np.dtype("<i4"))
         dtype, count = _dtype(url, *header[[0, 1, 3]].tolist()), int(header[2])

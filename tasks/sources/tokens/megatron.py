@@ -19,8 +19,7 @@ from tokenloom.storage.formats.arrays import AnyDtype, Int64s
 from tokenloom.tasks.sources.base import REPAIR
 from tokenloom.tasks.sources.files.finding import FoundFile
 from tokenloom.tasks.sources.files.opening import input_bytes, open_input
-from tokenloom.tasks.sources.tokens.base import INDEX, Side, read_values
-from tokenloom.tasks.sources.tokens.indexed import IndexedFormat, Layout
+from tokenloom.tasks.sources.tokens.base import INDEX, Layout, Side, TokenFormat, read_values
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEAD = struct.Struct("<9sQBQQ")
@@ -51,7 +50,7 @@ class _Head(NamedTuple):
         return self.documents + (self.num_documents + 1) * OFFSET.itemsize
 
 
-class Format(IndexedFormat):
+class Format(TokenFormat):
     """PREFIX.bin and PREFIX.idx."""
 
     name = "megatron"
@@ -67,7 +66,7 @@ class Format(IndexedFormat):
         return [Side(INDEX, _index(url), is_required=True)]
 
     def layout(self, url: str) -> Layout:
-        """See IndexedFormat.layout; compares where the last sequence ends with the length of the .bin."""
+        """See TokenFormat.layout; compares where the last sequence ends with the length of the .bin."""
         index, num_bytes = _index(url), input_bytes(url)
         with open_input(index) as file:
             head = _read_head(file, index, input_bytes(index))
@@ -90,7 +89,7 @@ class Format(IndexedFormat):
         return Layout(head.num_documents, num_bytes // head.dtype.itemsize, head.dtype)
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:
-        """See IndexedFormat.bounds."""
+        """See TokenFormat.bounds."""
         index = _index(url)
         with open_input(index) as file:
             head = _read_head(file, index, input_bytes(index))

@@ -8,19 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.tokens.indexed import Layout
-from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+from tokenloom.tasks.sources.tokens.base import Layout, TokenFormat
 from tokenloom.tasks.sources.tokens.raw import count_ids
 
 
-class Format(InferringFormat):
+class Format(TokenFormat):
     """Raw ids; `dtype` is that of a script that writes others than nanoGPT's."""
 
     name = "nanogpt"
     suffix = ".bin"
 
     def layout(self, url: str) -> Layout:
-        """See IndexedFormat.layout."""
+        """See TokenFormat.layout."""
         if not self.options.get("dtype") and self.vocab_size > 2**16:
             raise InputError(f"{url}: nanoGPT's 16 bits can't hold {self.vocab_size:,} ids; set dtype")
         dtype = np.dtype(self.options.get("dtype") or "uint16").newbyteorder("<")

@@ -16,9 +16,7 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.storage.formats.arrays import Int64s, token_dtype
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.files.compressed import open_decompressed
-from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side
-from tokenloom.tasks.sources.tokens.indexed import MISMATCH, Layout
-from tokenloom.tasks.sources.tokens.inferred import InferringFormat
+from tokenloom.tasks.sources.tokens.base import INDEX, MASK, MISMATCH, Layout, Side, TokenFormat
 from tokenloom.tasks.sources.tokens.raw import count_ids
 
 IDS, MASKS = "token_ids", "labels_mask"  # with which the names of token files and of their masks begin
@@ -26,7 +24,7 @@ LINES = ".csv.gz"  # in place of .npy
 _INFER = "or delete the lines, to infer where documents end"
 
 
-class Format(InferringFormat):
+class Format(TokenFormat):
     """X.npy, X.csv.gz; `dtype` is by default the narrowest for the vocabulary, as in OLMo-core."""
 
     name = "olmo"
@@ -54,11 +52,11 @@ class Format(InferringFormat):
         return sides
 
     def layout(self, url: str) -> Layout:
-        """See IndexedFormat.layout."""
+        """See TokenFormat.layout."""
         return self._read(url)[0]
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:
-        """See IndexedFormat.bounds."""
+        """See TokenFormat.bounds."""
         return self._read(url)[1][start : end + 1]
 
     def _read(self, url: str) -> tuple[Layout, Int64s]:
