@@ -25,7 +25,7 @@ from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.tasks.exporting.formats import datatrove, llmc, olmo, row_files, rows
+from tokenloom.tasks.exporting.formats import FORMATS, llmc, row_files
 
 Documents = list[list[int]]
 Masks = list[list[bool]]
@@ -94,10 +94,10 @@ class Exportable:
 
 def small_parts(patch: pytest.MonkeyPatch) -> None:
     """Let formats with numbered files make several of little data."""
-    patch.setattr(olmo, "_PART_BYTES", 4000)
-    patch.setattr(datatrove, "_PART_BYTES", 4000)
+    for each in FORMATS.values():
+        if each.part_bytes:
+            patch.setattr(type(each), "part_bytes", 4000)
     patch.setattr(llmc, "_PART_TOKENS", 2000)
-    patch.setattr(rows, "PART_BYTES", 4000)
     patch.setattr(row_files, "PART_BYTES", 4000)
 
 

@@ -57,6 +57,7 @@ class ExportFormat(ABC):
 
     name: ClassVar[str]
     takes_samples: ClassVar[bool] = False  # its rows may be samples
+    part_bytes: ClassVar[int] = 0  # of ids in a unit; 0 for a whole split
 
     def refuse(self, facts: VersionFacts) -> None:  # noqa: B027  (most take every version)
         """Raise SpecError, which names the format to use instead, if the version does not fit into the format."""
@@ -66,8 +67,22 @@ class ExportFormat(ABC):
         return []
 
     @abstractmethod
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """Return the names of the files of a unit: part `index` of `count` of a split."""
+
+    def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
+        """Return the documents of a split in parts of at most about `part_bytes` of ids, all of about one size."""
+        num_bytes = documents.num_tokens * facts.token_bytes
+        return documents.cut(max(1, -(-num_bytes // self.part_bytes))) if self.part_bytes else [documents]
+
     def plan(self, facts: VersionFacts) -> list[ExportUnit]:
         """Return the units; the same ones for the same version and options."""
+        parts = {split: self.parts(documents, facts) for split, documents in facts.splits.items()}
+        return [
+            ExportUnit(split, self.files(facts, split, i, len(found)), part)
+            for split, found in parts.items()
+            for i, part in enumerate(found)
+        ]
 
     @abstractmethod
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
@@ -84,11 +99,6 @@ def no_masks(facts: VersionFacts, name: str) -> list[str]:
     """Return the loss of a format without loss masks, if the version has masks."""
     line = f"{name} has no loss masks, so every token is learned; use olmo, datatrove, mds, litdata or huggingface"
     return [line] if facts.has_masks else []
-
-
-def numbered_parts(documents: Documents, token_bytes: int, part_bytes: int) -> list[Documents]:
-    """Return the documents of a split in balanced parts of at most about `part_bytes` of ids."""
-    return documents.cut(max(1, -(-documents.num_tokens * token_bytes // part_bytes)))
 
 
 def check_ids(facts: VersionFacts, num_ids: int, name: str, instead: str) -> None:

@@ -10,27 +10,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES
-from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
+from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.base import INDEX, MASK
 from tokenloom.tasks.sources.tokens.datatrove import BESIDE, END, METADATA
-
-_PART_BYTES = 2**30
 
 
 class Datatrove(ExportFormat):
     """SPLIT/00000.ds and the files beside it."""
 
     name = "datatrove"
+    part_bytes = 2**30
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each part of about 1 GiB."""
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
         suffixes = ("", BESIDE[INDEX], BESIDE[METADATA], *[BESIDE[MASK]] * facts.has_masks)
-        return [
-            ExportUnit(split, tuple(f"{split}/{i:05}.ds{suffix}" for suffix in suffixes), part)
-            for split, documents in facts.splits.items()
-            for i, part in enumerate(numbered_parts(documents, facts.token_bytes, _PART_BYTES))
-        ]
+        return tuple(f"{split}/{index:05}.ds{suffix}" for suffix in suffixes)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write all files in one pass."""

@@ -14,7 +14,7 @@ import xxhash
 
 from tokenloom.storage.formats.records import JsonObject, fields_of
 from tokenloom.tasks.exporting.formats import rows
-from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts, numbered_parts
+from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts
 from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile
 
 
@@ -22,15 +22,11 @@ class HuggingFace(rows.TableFormat):
     """SPLIT/data-00000-of-00001.arrow and the JSON files beside it."""
 
     name = "huggingface"
+    part_bytes = rows.PART_BYTES
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each part of about 512 MiB of ids."""
-        units = []
-        for split, documents in facts.splits.items():
-            parts = numbered_parts(documents, facts.token_bytes, rows.PART_BYTES)
-            names = [f"{split}/data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
-            units += [ExportUnit(split, (name,), part) for name, part in zip(names, parts, strict=True)]
-        return units
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{split}/data-{index:05}-of-{count:05}.arrow",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write an Arrow stream."""

@@ -25,6 +25,7 @@ class LitData(rows.TableFormat):
     """SPLIT/chunk-0-0.bin and so on, and SPLIT/index.json."""
 
     name = "litdata"
+    part_bytes = row_files.PART_BYTES
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return what samples lose, or blocks of tokens."""
@@ -34,13 +35,9 @@ class LitData(rows.TableFormat):
         )
         return super().losses(facts) or [lost] * (not facts.has_masks)
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each chunk."""
-        return [
-            ExportUnit(split, (f"{split}/chunk-0-{i}.bin",), part)
-            for split, documents in facts.splits.items()
-            for i, part in enumerate(row_files.parts_with_rows(documents, facts))
-        ]
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{split}/chunk-0-{index}.bin",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the header, then the rows."""

@@ -12,13 +12,8 @@ import numpy as np
 
 from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray
-from tokenloom.tasks.exporting.formats.base import (
-    ExportFormat,
-    ExportUnit,
-    VersionFacts,
-    no_masks,
-    numbered_parts,
-)
+from tokenloom.tasks.exporting.documents import Documents
+from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, no_masks
 from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.llmc import GPT2, HEADER_INTS, LLAMA3, VERSIONS
 
@@ -39,17 +34,16 @@ class Llmc(ExportFormat):
             *no_masks(facts, self.name),
         ]
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each file of about 100 million tokens, none much smaller than the others."""
-        units = []
-        for split, documents in facts.splits.items():
-            short = "val" if split == "validation" else split
-            for i, part in enumerate(numbered_parts(documents, 1, _PART_TOKENS)):
-                num_bytes = 4 * HEADER_INTS + part.num_tokens * _id_bytes(facts)
-                if num_bytes > _MAX_BYTES:
-                    raise SpecError(f"llmc: a document of {split} makes a file of 2 GiB or more; use megatron")
-                units.append(ExportUnit(split, (f"{facts.dataset}_{short}_{i:06}.bin",), part))
-        return units
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{facts.dataset}_{'val' if split == 'validation' else split}_{index:06}.bin",)
+
+    def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
+        """Return files of about 100 million tokens."""
+        parts = documents.cut(max(1, -(-documents.num_tokens // _PART_TOKENS)))
+        if any(4 * HEADER_INTS + part.num_tokens * _id_bytes(facts) > _MAX_BYTES for part in parts):
+            raise SpecError("llmc: a document makes a file of 2 GiB or more; use megatron")
+        return parts
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the header and the ids."""

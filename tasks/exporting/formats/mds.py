@@ -29,19 +29,16 @@ class Mds(rows.TableFormat):
     """SPLIT/shard.00000.mds and so on, and SPLIT/index.json."""
 
     name = "mds"
+    part_bytes = row_files.PART_BYTES
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return what samples lose, or documents in llm-foundry."""
         cut = "llm-foundry cuts a document to max_seq_len; --unit sample --seq-len gives it samples of that length"
         return super().losses(facts) or [cut]
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each shard."""
-        return [
-            ExportUnit(split, (f"{split}/shard.{i:05}.mds",), part)
-            for split, documents in facts.splits.items()
-            for i, part in enumerate(row_files.parts_with_rows(documents, facts))
-        ]
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{split}/shard.{index:05}.mds",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the header, then the rows."""

@@ -34,11 +34,9 @@ class Megatron(ExportFormat):
         """Return what is lost: masks."""
         return no_masks(facts, self.name)
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each split."""
-        return [
-            ExportUnit(split, (f"{split}.bin", f"{split}.idx"), documents) for split, documents in facts.splits.items()
-        ]
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return f"{split}.bin", f"{split}.idx"
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the ids, then the index."""

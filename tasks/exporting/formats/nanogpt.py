@@ -28,10 +28,9 @@ class NanoGpt(ExportFormat):
         eot = f"nanogpt has no document boundaries but the end-of-text id {facts.tokenizer.eot_id:,}"
         return [eot, *no_masks(facts, self.name)]
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each split."""
-        names = {split: "val" if split == "validation" else split for split in facts.splits}
-        return [ExportUnit(split, (f"{names[split]}.bin",), documents) for split, documents in facts.splits.items()]
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{'val' if split == 'validation' else split}.bin",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write the ids."""

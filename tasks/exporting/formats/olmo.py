@@ -13,17 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes, numbered_parts
+from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.hashed_file import HashedFile
 from tokenloom.tasks.sources.tokens.olmo import IDS, LINES, MASKS
-
-_PART_BYTES = 2**30  # OLMo-core drops the tail of each file, so files are few
 
 
 class Olmo(ExportFormat):
     """SPLIT/token_ids_part_0000.npy, .csv.gz and, with masks, SPLIT/labels_mask_part_0000.npy."""
 
     name = "olmo"
+    part_bytes = 2**30  # OLMo-core drops the tail of each file, so files are few
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return what its reader needs to keep document boundaries."""
@@ -32,15 +31,11 @@ class Olmo(ExportFormat):
             ".csv.gz, unless use_array_if_local=False; a fixed sequence length drops the tail of each file"
         ]
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each part of about 1 GiB."""
-        units = []
-        for split, documents in facts.splits.items():
-            for i, part in enumerate(numbered_parts(documents, facts.token_bytes, _PART_BYTES)):
-                names = [f"{IDS}_part_{i:04}.npy", f"{IDS}_part_{i:04}{LINES}"]
-                names += [f"{MASKS}_part_{i:04}.npy"] * facts.has_masks
-                units.append(ExportUnit(split, tuple(f"{split}/{name}" for name in names), part))
-        return units
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        names = [f"{IDS}_part_{index:04}.npy", f"{IDS}_part_{index:04}{LINES}"]
+        names += [f"{MASKS}_part_{index:04}.npy"] * facts.has_masks
+        return tuple(f"{split}/{name}" for name in names)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write ids, lines and masks in one pass."""

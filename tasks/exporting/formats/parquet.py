@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.tasks.exporting.formats import rows
-from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts, numbered_parts
+from tokenloom.tasks.exporting.formats.base import ExportUnit, VersionFacts
 from tokenloom.tasks.exporting.hashed_file import HashedFile
 
 
@@ -16,14 +16,11 @@ class Parquet(rows.TableFormat):
     """SPLIT/00000.parquet and so on, with a row group for each 4 MB of ids."""
 
     name = "parquet"
+    part_bytes = rows.PART_BYTES
 
-    def plan(self, facts: VersionFacts) -> list[ExportUnit]:
-        """Return a unit for each part of about 512 MiB of ids."""
-        return [
-            ExportUnit(split, (f"{split}/{i:05}.parquet",), part)
-            for split, documents in facts.splits.items()
-            for i, part in enumerate(numbered_parts(documents, facts.token_bytes, rows.PART_BYTES))
-        ]
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{split}/{index:05}.parquet",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Sequence[HashedFile]) -> None:
         """Write row groups; a dictionary of ids would be longer than they are."""

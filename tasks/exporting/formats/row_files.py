@@ -15,18 +15,11 @@ from numpy.typing import NDArray
 from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer
 from tokenloom.tasks.exporting.documents import Documents
-from tokenloom.tasks.exporting.formats import rows
-from tokenloom.tasks.exporting.formats.base import VersionFacts, numbered_parts
+from tokenloom.tasks.exporting.formats.base import VersionFacts
 from tokenloom.wording import counted
 
 PART_BYTES = 2**26  # of ids; the files that both make by default
 _MAX_BYTES = 2**32 - 1
-
-
-def parts_with_rows(documents: Documents, facts: VersionFacts) -> list[Documents]:
-    """Return the documents of a split in parts of about 64 MiB of ids, without those that are shorter than a sample."""
-    parts = numbered_parts(documents, facts.token_bytes, PART_BYTES)
-    return [part for part in parts if rows.num_rows(part, facts)]
 
 
 def row_lengths(documents: Documents, facts: VersionFacts) -> NDArray[np.int64]:

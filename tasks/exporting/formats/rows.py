@@ -37,6 +37,10 @@ class TableFormat(ExportFormat):
                     "use shorter samples, or leave it out with --split"
                 )
 
+    def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
+        """See ExportFormat.parts; without those that are shorter than a sample."""
+        return [part for part in super().parts(documents, facts) if num_rows(part, facts)]
+
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return what samples lose: the end of each file."""
         length = facts.options.seq_len
