@@ -42,7 +42,12 @@ def as_list(value: Any) -> Any:
 
 def kind_field(kind: str) -> Any:
     """Return the field that distinguishes the kinds of a choice."""
-    return Field(kind, title="Kind", description="Set by the tab chosen above")
+    return Field(kind, description="Set by the tab chosen above")
+
+
+def _title(name: str, _field: object) -> str:
+    """Return how the form calls a field that has no title of its own: leave_out -> Leave out."""
+    return name.replace("_", " ").capitalize()
 
 
 class SpecModel(BaseModel):
@@ -53,7 +58,7 @@ class SpecModel(BaseModel):
     the form, `folded_fields` and then `rare_fields` come last.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, field_title_generator=_title)
     path_fields: ClassVar[tuple[str, ...]] = ()
     pattern_fields: ClassVar[tuple[str, ...]] = ()
     folded_fields: ClassVar[tuple[str, ...]] = ()

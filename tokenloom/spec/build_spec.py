@@ -33,8 +33,8 @@ class Split(SpecModel):
     """A part of a dataset: its name and its share of the documents."""
 
     model_config = ConfigDict(title="Split")
-    name: SplitName = Field(title="Name", description="Name of the split: lower-case letters, digits, `_` and `-`")
-    share: float = Field(gt=0, le=1, title="Share", description="Share of all documents; 0.1 is 10 %")
+    name: SplitName = Field(description="Name of the split: lower-case letters, digits, `_` and `-`")
+    share: float = Field(gt=0, le=1, description="Share of all documents; 0.1 is 10 %")
 
 
 class BuildSpec(SpecModel):
@@ -42,51 +42,38 @@ class BuildSpec(SpecModel):
 
     folded_fields = ("documents", "chat", "checks")
     rare_fields = ("seed", "shard_tokens", "report", "runner", "credentials")
-    dataset: Name = Field(
-        title="Dataset", description="Name of the dataset: lower-case letters, digits, `.`, `_` and `-`"
-    )
+    dataset: Name = Field(description="Name of the dataset: lower-case letters, digits, `.`, `_` and `-`")
     store: Location = Field(
-        title="Store",
         description="Folder that holds the datasets: a path, a URL such as `s3://bucket/corpora` (also `gs://`, "
         "`abfs://`), or `block://local-file-system/NAME` for a Prefect block",
     )
-    sources: list[Source] = Field(
-        title="Sources", description="Where the documents come from; at least one source", min_length=1
-    )
-    tokenizer: Tokenizer = Field(title="Tokenizer", description="Turns text into ids")
-    documents: DocumentRules = Field(DocumentRules(), title="Documents", description="Which rows become documents")
-    chat: ChatRules = Field(
-        ChatRules(), title="Chat", description="How conversations become text; only for sources with `messages`"
-    )
+    sources: list[Source] = Field(description="Where the documents come from; at least one source", min_length=1)
+    tokenizer: Tokenizer = Field(description="Turns text into ids")
+    documents: DocumentRules = Field(DocumentRules(), description="Which rows become documents")
+    chat: ChatRules = Field(ChatRules(), description="How conversations become text; only for sources with `messages`")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
-        title="Splits",
         description="Parts of the dataset and their shares of the documents, which add up to 1; one is `train`, which "
         "takes the rest. YAML also accepts `{train: 0.98, test: 0.02}`",
     )
-    seed: int = Field(0, ge=0, le=MAX_SEED, title="Seed", description="Seed of the order of the documents")
+    seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of the order of the documents")
     shard_tokens: int = Field(
         100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate number of tokens in a shard"
     )
     limit: int | None = Field(
         None,
         ge=1,
-        title="Limit",
         description="A try-out: use only so many documents of each source, the first ones. The tag `tryout` names it, "
         "never `latest`",
     )
     checks: Checks = Field(
         Checks(),
-        title="Checks",
         description="What a finished version must hold to be published; by default there is no check",
     )
-    report: bool = Field(
-        True, title="Report", description="Whether to write a page with the version's figures once it is published"
-    )
-    runner: Runner = Field(ProcessRunner(), title="Runner", description="Where the work runs")
+    report: bool = Field(True, description="Whether to write a page with the version's figures once it is published")
+    runner: Runner = Field(ProcessRunner(), description="Where the work runs")
     credentials: list[Credentials] = Field(
         [],
-        title="Credentials",
         description="Prefect blocks with credentials of object stores; by default they come from the environment",
     )
 

@@ -25,33 +25,11 @@ def _known_layout(name: str) -> str:
 Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
 
 
-def messages_field() -> Any:
-    """Return the option `messages` of a source."""
-    return Field(
-        None,
-        title="Messages",
-        description="In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one",
-    )
-
-
-def tools_field() -> Any:
-    """Return the option `tools` of a source."""
-    return Field(
-        None,
-        title="Tools",
-        description="Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have "
-        "it",
-    )
-
-
-def layout_field() -> Any:
-    """Return the option `layout` of a source."""
-    names = ", ".join(f"`{name}`" for name in LAYOUTS)
-    return Field(
-        None,
-        title="Layout",
-        description=f"How a row holds a conversation: {names}; by default, recognized from the first rows",
-    )
+#: how sources of each kind name conversations; CSV allows positions
+MESSAGES = "In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one"
+TOOLS = "Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have it"
+_NAMES = ", ".join(f"`{name}`" for name in LAYOUTS)
+LAYOUT = f"How a row holds a conversation: {_NAMES}; by default, recognized from the first rows"
 
 
 def _json_values(value: dict[str, Any]) -> dict[str, Any]:
@@ -81,22 +59,19 @@ class ChatRules(SpecModel):
     path_fields: ClassVar[tuple[str, ...]] = ("template",)
     template: Location = Field(
         OF_TOKENIZER,
-        title="Template",
         description="File of a Jinja chat template, such as `mine.jinja`; `tokenizer`: the one that comes with the "
         f"tokenizer; or one of ours: {', '.join(f'`{name}`' for name in TEMPLATES)}",
     )
     arguments: Annotated[dict[str, Any], AfterValidator(_json_values)] = Field(
-        {}, title="Arguments", description="Variables of the template, such as `{enable_thinking: false}`"
+        {}, description="Variables of the template, such as `{enable_thinking: false}`"
     )
     date: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_day)] | None = Field(
         None,
-        title="Date",
         description="The day that a template gets that asks for the present one, as YYYY-MM-DD; such a template "
         "requires it",
     )
     stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(
         [],
-        title="Stop tokens",
         description="Tokens that end a turn of the assistant, such as `<|im_end|>`; empty: the last special "
         "token before the next message",
     )

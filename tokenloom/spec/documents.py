@@ -16,12 +16,11 @@ class Transform(SpecModel):
     """
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        title="Function",
         description="`package.module:function`, importable where workers run; gets a text and returns a text, or None "
         "to leave it out",
     )
     version: Annotated[str, Field(min_length=1)] = Field(
-        title="Version", description="Part of the identity of a version: change it whenever you change the function"
+        description="Part of the identity of a version: change it whenever you change the function"
     )
 
 
@@ -40,7 +39,6 @@ class DocumentRules(SpecModel):
     )
     exclude: Location | None = Field(
         None,
-        title="Exclude",
         description="File with content hashes or texts, one per line: documents with these are not kept",
     )
     on_error: Literal["fail", "skip"] = Field(
@@ -62,7 +60,7 @@ class DocumentRules(SpecModel):
         description="Most bytes of UTF-8 that a document may have; a larger one is a bad row",
     )
     transform: Transform | None = Field(
-        None, title="Transform", description="Your own function, applied to each text before the other rules"
+        None, description="Your own function, applied to each text before the other rules"
     )
     without_target: Literal["drop", "keep", "fail"] = Field(
         "drop",

@@ -19,7 +19,6 @@ class ProcessRunner(SpecModel):
     kind: Literal["process"] = kind_field("process")
     workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
         None,
-        title="Workers",
         description="Worker processes; default: one per core; 0: the flow's own process does the work",
     )
 
@@ -27,7 +26,6 @@ class ProcessRunner(SpecModel):
 class _ClusterRunner(SpecModel):
     workers: Annotated[int, Field(ge=1, le=512)] | None = Field(
         None,
-        title="Workers",
         description="Tasks at a time; default: all workers of the cluster, or one per core on this machine",
     )
 
@@ -64,7 +62,7 @@ class Credentials(SpecModel):
 
     model_config = ConfigDict(title="Credentials")
     protocol: Annotated[str, Field(pattern="^[a-z][a-z0-9+.-]*$")] = Field(
-        title="Protocol", description="Protocol of the URLs that need them: `s3`, `gs`, `az`, `abfs`"
+        description="Protocol of the URLs that need them: `s3`, `gs`, `az`, `abfs`"
     )
     block: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
         title="Secret block",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from tokenloom.spec.base import Glob, Location, Name, SpecModel, as_list, kind_field
-from tokenloom.spec.chat import Layout, layout_field, messages_field, tools_field
+from tokenloom.spec.chat import LAYOUT, MESSAGES, TOOLS, Layout
 from tokenloom.spec.form import as_any_of
 from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import FILTER_RULES, columns_of, parse_filter
@@ -87,13 +87,12 @@ class _Source(SpecModel):
 class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
-    path: Glob = Field(title="Path", description="File, glob or fsspec URL, such as `data/*.parquet`")
+    path: Glob = Field(description="File, glob or fsspec URL, such as `data/*.parquet`")
     name: Name | None = Field(
-        None, title="Name", description="Name of the source in the inputs of a version; default: its kind and position"
+        None, description="Name of the source in the inputs of a version; default: its kind and position"
     )
     leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(as_list)] = Field(
         [],
-        title="Leave out",
         description="Patterns of files to skip although `path` matches: `*.tmp`, or `drafts/*` for a folder",
     )
 
@@ -103,18 +102,12 @@ class _FileSource(_Source):
 
 
 class _ColumnSource(_FileSource):
-    text: str | None = Field(
-        "text", title="Text", description="Column or key with the text; may be dotted: `meta.body`"
-    )
-    messages: _ColumnName | None = messages_field()
-    tools: _ColumnName | None = tools_field()
-    layout: Layout | None = layout_field()
-    filter: _Filter | None = Field(
-        None, title="Filter", description='Rows to keep, such as `language == "en" and score >= 0.5`'
-    )
-    id: _ColumnName | None = Field(
-        None, title="Id", description="Column or key whose value is copied to the document table"
-    )
+    text: str | None = Field("text", description="Column or key with the text; may be dotted: `meta.body`")
+    messages: _ColumnName | None = Field(None, description=MESSAGES)
+    tools: _ColumnName | None = Field(None, description=TOOLS)
+    layout: Layout | None = Field(None, description=LAYOUT)
+    filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
+    id: _ColumnName | None = Field(None, description="Column or key whose value is copied to the document table")
 
 
 class ParquetSource(_ColumnSource):
@@ -137,30 +130,26 @@ class CsvSource(_ColumnSource):
     model_config = ConfigDict(title="CSV")
     kind: Literal["csv"] = kind_field("csv")
     text: _Field | None = Field(
-        "text", title="Text", description="Column with the text; without header and columns its position, from 0"
+        "text", description="Column with the text; without header and columns its position, from 0"
     )
-    messages: _Field | None = messages_field()
-    tools: _Field | None = tools_field()
+    messages: _Field | None = Field(None, description=MESSAGES)
+    tools: _Field | None = Field(None, description=TOOLS)
     id: _Field | None = Field(
         None,
-        title="Id",
         description="Column whose value is copied to the document table; or its position, as for the text",
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
-        ",", title="Delimiter", description="Character that separates the fields of a row"
+        ",", description="Character that separates the fields of a row"
     )
     quote: Annotated[str, Field(max_length=1, pattern=r"^[^\r\n\x00]*$")] = Field(
-        '"', title="Quote", description="Character around a field; empty if there is none, as in PostgreSQL's COPY"
+        '"', description="Character around a field; empty if there is none, as in PostgreSQL's COPY"
     )
     escape: Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n\x00]*$")] | None = Field(
         None,
-        title="Escape",
         description="Character before a quote within a field, such as `\\`; without one, quotes are doubled",
     )
-    header: bool = Field(True, title="Header", description="Whether the first line names the columns")
-    columns: list[str] = Field(
-        [], title="Columns", description="Names of the fields, in order, for files without a header"
-    )
+    header: bool = Field(True, description="Whether the first line names the columns")
+    columns: list[str] = Field([], description="Names of the fields, in order, for files without a header")
 
     @model_validator(mode="after")
     def _marks(self) -> CsvSource:
@@ -216,7 +205,6 @@ class ArrayRecordSource(_ColumnSource):
     kind: Literal["arrayrecord"] = kind_field("arrayrecord")
     text: _ColumnName | None = Field(
         None,
-        title="Text",
         description="Key with the text, if records are JSON objects; by default, a record is the text",
     )
 
@@ -234,7 +222,6 @@ class TextSource(_FileSource):
     kind: Literal["text"] = kind_field("text")
     separator: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        title="Separator",
         description="Text that separates documents, such as `<|endoftext|>`; by default, a file is one document",
     )
 
@@ -250,31 +237,22 @@ class HuggingFaceSource(_Source):
         description="Dataset: `org/name` on the hub; a folder such as `./data`; or a builder: `json`, `csv`, "
         "`parquet`, `text`, `arrow`",
     )
-    config: str | None = Field(
-        None, title="Config", description="Configuration of the dataset; default: the dataset's own default"
-    )
-    split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field(
-        "train", title="Split", description="Split of the dataset to read"
-    )
+    config: str | None = Field(None, description="Configuration of the dataset; default: the dataset's own default")
+    split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field("train", description="Split of the dataset to read")
     revision: str | None = Field(
         None,
-        title="Revision",
         description="Branch, tag or commit; default: `main`. The inputs of a version record the commit",
     )
-    data_files: Glob | None = Field(
-        None, title="Data files", description="File or glob in the dataset; for a builder, its files"
-    )
+    data_files: Glob | None = Field(None, description="File or glob in the dataset; for a builder, its files")
     take: Annotated[int, Field(ge=1)] | None = Field(
-        None, title="Take", description="How many rows to read, from the first on, as one stream"
+        None, description="How many rows to read, from the first on, as one stream"
     )
-    text: str | None = Field("text", title="Text", description="Column with the text; may be dotted: `meta.body`")
-    messages: _ColumnName | None = messages_field()
-    tools: _ColumnName | None = tools_field()
-    layout: Layout | None = layout_field()
-    filter: _Filter | None = Field(
-        None, title="Filter", description='Rows to keep, such as `language == "en" and score >= 0.5`'
-    )
-    id: _ColumnName | None = Field(None, title="Id", description="Column whose value is copied to the document table")
+    text: str | None = Field("text", description="Column with the text; may be dotted: `meta.body`")
+    messages: _ColumnName | None = Field(None, description=MESSAGES)
+    tools: _ColumnName | None = Field(None, description=TOOLS)
+    layout: Layout | None = Field(None, description=LAYOUT)
+    filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
+    id: _ColumnName | None = Field(None, description="Column whose value is copied to the document table")
 
     @model_validator(mode="after")
     def _files_of_a_builder(self) -> HuggingFaceSource:
@@ -304,7 +282,7 @@ class TokensSource(_FileSource):
     model_config = ConfigDict(title="Tokens")
     kind: Literal["tokens"] = kind_field("tokens")
     format: Literal["megatron", "olmo", "llmc", "nanogpt", "datatrove", "huggingface"] = Field(
-        title="Format", description="Whose files they are; docs/guides/imports.md describes each format"
+        description="Whose files they are; docs/guides/imports.md describes each format"
     )
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int32", "int64"] | None = Field(
         None,

@@ -29,11 +29,11 @@ class ByteTokenizer(SpecModel):
 
     model_config = ConfigDict(title="Bytes")
     kind: Literal["byte"] = kind_field("byte")
-    name: Name | None = Field(None, title="Name", description="Name in the manifest; default: `byte`")
+    name: Name | None = Field(None, description="Name in the manifest; default: `byte`")
 
 
 class _WithMarks(SpecModel):
-    name: Name | None = Field(None, title="Name", description="Name in the manifest; default: the kind")
+    name: Name | None = Field(None, description="Name in the manifest; default: the kind")
     eot: str | None = Field(
         None,
         title="End of text",
@@ -93,7 +93,6 @@ class TiktokenTokenizer(_WithBackend):
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
         None,
-        title="Name",
         description="`gpt2`, `cl100k_base`, `o200k_base`, ...; with a file and no pattern: `llama3` or `tekken`; else "
         "a label",
     )
@@ -108,12 +107,9 @@ class TiktokenTokenizer(_WithBackend):
     )
     pattern: str | None = Field(
         None,
-        title="Pattern",
         description="With files: how text is split before merging: a name of tiktoken, or a regular expression",
     )
-    special_tokens: dict[str, int] = Field(
-        {}, title="Special tokens", description="With files: the ids of the special tokens, by their text"
-    )
+    special_tokens: dict[str, int] = Field({}, description="With files: the ids of the special tokens, by their text")
 
     @model_validator(mode="after")
     def _one_definition(self) -> TiktokenTokenizer:
@@ -147,11 +143,10 @@ class HuggingFaceTokenizer(_WithBackend):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: ModelName | None = Field(
-        None, title="Name", description="A model on the hub, such as `org/model`; with a path, only a label"
+        None, description="A model on the hub, such as `org/model`; with a path, only a label"
     )
     path: Location | None = Field(
         None,
-        title="Path",
         description="File `tokenizer.json`, or a folder that save_pretrained wrote",
         json_schema_extra={"default": "tokenizer.json"},
     )
@@ -187,9 +182,7 @@ class _NamedTiktoken(_WithBackend):
 
     model_config = ConfigDict(title="tiktoken")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
-    name: Name = Field(
-        title="Name", description="`gpt2`, `cl100k_base`, `o200k_base`, ...", json_schema_extra={"default": "gpt2"}
-    )
+    name: Name = Field(description="`gpt2`, `cl100k_base`, `o200k_base`, ...", json_schema_extra={"default": "gpt2"})
 
 
 class _HubTokenizer(_WithBackend):
@@ -198,7 +191,6 @@ class _HubTokenizer(_WithBackend):
     model_config = ConfigDict(title="Hugging Face")
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: ModelName = Field(
-        title="Name",
         description="A model on the hub, such as `org/model`",
         json_schema_extra={"default": "EleutherAI/gpt-neox-20b"},
     )
@@ -266,10 +258,8 @@ class IdsTokenizer(SpecModel):
         title="End of text", description="Id that ends each document", json_schema_extra={"default": 50256}
     )
     bos_id: _Id | None = Field(None, title="Beginning of text", description="Id before each document; default: none")
-    name: Name | None = Field(None, title="Name", description="Name in the manifest; default: `ids`")
-    decode: _TextTokenizer | None = Field(
-        None, title="Decode", description="The tokenizer that made the ids, to show them as text"
-    )
+    name: Name | None = Field(None, description="Name in the manifest; default: `ids`")
+    decode: _TextTokenizer | None = Field(None, description="The tokenizer that made the ids, to show them as text")
 
     @model_validator(mode="after")
     def _in_vocabulary(self) -> IdsTokenizer:
