@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import BadRow, EncoderMismatch
 from tokenloom.flows.source_lines import add_source_line
@@ -17,14 +18,6 @@ from tokenloom.tasks.encoding.bad_files import explained
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.estimate import (
-    Estimate,
-    PartitionProbe,
-    disk_messages,
-    estimate_build,
-    probe_jobs,
-    probe_partition,
-)
 from tokenloom.tasks.jobs import (
     check_batches,
     cut_batches,
@@ -32,7 +25,7 @@ from tokenloom.tasks.jobs import (
     tokenize_batches,
     tryout_batches,
 )
-from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
+from tokenloom.tasks.planning.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.planning.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
 from tokenloom.tasks.publishing.check import refuse_differences
 from tokenloom.tasks.publishing.finish import finish_build
@@ -45,6 +38,9 @@ from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
 from tokenloom.tasks.verification.sample import NUM_SAMPLED, compare_documents
+
+if TYPE_CHECKING:
+    from tokenloom.tasks.estimate import Estimate
 
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
@@ -138,9 +134,11 @@ def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[lis
 
 def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
     """Estimate the result of a build from a sample of its partitions."""
+    from tokenloom.tasks.estimate import estimate_build, probe_jobs, probe_partition  # of `plan`, not of builds
+
     jobs = probe_jobs(plan)
     with _explaining_bad_rows(plan, num_workers):
-        samples: list[PartitionProbe] = run_each("sample", probe_partition, jobs)
+        samples = run_each("sample", probe_partition, jobs)
     return estimate_build(plan, list(zip([job for _, job in jobs], samples, strict=True)), num_workers)
 
 

@@ -34,7 +34,6 @@ _READ_BYTES = 16_000_000  # a probe reads about so much text; what readers read 
 _ENCODE_BYTES = 1_000_000
 _PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is good enough
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/project/notebook/index.md)
-_TOKEN_CHARS = 4  # bytes of text in a token, usually
 _SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
 _SHARD_DOCUMENT_BYTES = 8 + sum(field.type.bit_width // 8 for field in SCHEMA)
 _ID_BYTES = 4  # what an id adds to a document in a shard, besides its text
@@ -229,22 +228,6 @@ def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
     shares = enumerate(plan.spec.split_shares())
     totals = [(name, i, SplitTotals(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
     return sum(len(cut_split(name, i, total, plan.spec.shard_tokens)) for name, i, total in totals)
-
-
-def disk_messages(plan: BuildPlan) -> list[str]:
-    """Return a warning if the file system of the store has less room than the texts of a build usually take.
-
-    How much a filter leaves out and a tokenizer compresses is not known here: a sample shows it, see `estimate_build`.
-    """
-    free, width = plan.store.free_bytes(), _token_bytes(plan, plan.has_classes)
-    usual = sum(part.num_bytes for part in (*plan.missing, *plan.partitions)) * width // _TOKEN_CHARS
-    if free is None or plan.spec.limit is not None or usual <= free:
-        return []
-    return [
-        f"{plan.store.root}: its file system has {shown_bytes(free)} free, and the spills and shards of so much text "
-        f"usually take {shown_bytes(usual)}; `tokenloom plan` estimates it from a sample, and a build that runs out of "
-        "space continues when the same command runs again"
-    ]
 
 
 def check_disk(plan: BuildPlan, estimate: Estimate) -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import InputError, StoreError
 from tokenloom.spec.wildcards import escaped
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.tasks.planning.inputs import HIDDEN, InputFile, LeftOut
+from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files.finding import match
 from tokenloom.tasks.sources.files.opening import is_local
 from tokenloom.tasks.sources.naming import naming_source
-from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
-from tokenloom.wording import counted, first_of
+from tokenloom.wording import counted, first_of, shown_bytes
+
+if TYPE_CHECKING:
+    from tokenloom.tasks.planning.plan import BuildPlan
 
 HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])", re.IGNORECASE)  # in a path
+_TOKEN_CHARS = 4  # bytes of text in a token, usually
 _TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
 _MAX_LOOKED, _MAX_LOOKED_REMOTELY = 100, 12  # folders of a source; in a store, each look is three requests
 _NAMED_TABLES = 3
@@ -51,6 +57,22 @@ def input_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     yield from _token_messages(inputs)
 
 
+def disk_messages(plan: BuildPlan) -> list[str]:
+    """Return a warning if the file system of the store has less room than the texts of a build usually take.
+
+    How much a filter leaves out and a tokenizer compresses is not known here: a sample shows it, see estimate_build.
+    """
+    free, width = plan.store.free_bytes(), token_dtype(plan.tokenizer.vocab_size).itemsize + plan.has_classes
+    usual = sum(part.num_bytes for part in (*plan.missing, *plan.partitions)) * width // _TOKEN_CHARS
+    if free is None or plan.spec.limit is not None or usual <= free:
+        return []
+    return [
+        f"{plan.store.root}: its file system has {shown_bytes(free)} free, and the spills and shards of so much text "
+        f"usually take {shown_bytes(usual)}; `tokenloom plan` estimates it from a sample, and a build that runs out of "
+        "space continues when the same command runs again"
+    ]
+
+
 def _held_out_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield a warning for each source with files named as data to evaluate on, unless the build has no others."""
     named: dict[str, list[str]] = {}
@@ -71,7 +93,7 @@ def _token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield what a person should know of how the first file of each source of tokens is read."""
     for file in _first_files(inputs, "tokens"):
         with naming_source(file.source):
-            notes = TokensReader(file.options).notes(file.url)
+            notes = make_reader(file.options).notes(file.url)
         yield from notes
 
 

@@ -18,11 +18,11 @@ from tokenloom.storage.work.fingerprints import (
     stamp,
 )
 from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.base import INDEX, MASK
 from tokenloom.tasks.sources.files.finding import PINNED, FoundFile
 from tokenloom.tasks.sources.files.opening import info_of
 from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.sources.rows.path_columns import path_columns
-from tokenloom.tasks.sources.tokens.base import INDEX, MASK
 
 #: source -> pattern of its leave_out -> files that match it; HIDDEN counts those that its wildcards pass over
 LeftOut = dict[str, dict[str, int]]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
+INDEX, MASK = "index", "mask"  # what a file of tokens has beside its ids, in the option `has`
 REPAIR = "repair or recreate the file, or leave it out"  # the next step for a damaged file
 
 Options = Mapping[str, Any]  # how a file is read; each kind knows its own keys
@@ -157,6 +158,10 @@ class SourceReader(ABC):
     def place(self, url: str, row: int) -> str:
         """Return how a message names a row of a file."""
         return f"{url}, row {row}"
+
+    def notes(self, url: str) -> list[str]:
+        """Return what a person should know of how a file is read, one line each."""
+        return []
 
     @abstractmethod
     def partitions(self, url: str) -> list[PartitionRange]:

@@ -13,7 +13,6 @@ from tokenloom.errors import InputError
 from tokenloom.tasks.sources.files.compressed import open_decompressed
 from tokenloom.tasks.sources.files.downloads import with_urls
 from tokenloom.tasks.sources.files.opening import is_local
-from tokenloom.tasks.sources.rows.json_values import array_values
 
 _JSON_PLACE = re.compile(r"((?:(?!: |, line \d).)+), (?:line at byte (\d+)|value (\d+) of its JSON array)")
 _MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
@@ -46,6 +45,8 @@ def with_line(message: str) -> str:
 
 
 def _line_of_value(url: str, number: int) -> int | None:
+    from tokenloom.tasks.sources.rows.json_values import array_values  # most builds read no JSON
+
     with open_decompressed(url) as file:
         return next((line for i, (_, _, line) in enumerate(array_values(file, url, 2**62)) if i == number), None)
 

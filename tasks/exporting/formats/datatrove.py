@@ -12,7 +12,7 @@ import numpy as np
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.hashed_file import HashedFile
-from tokenloom.tasks.sources.tokens.base import INDEX, MASK
+from tokenloom.tasks.sources.base import INDEX, MASK
 from tokenloom.tasks.sources.tokens.datatrove import BESIDE, END, METADATA
 
 

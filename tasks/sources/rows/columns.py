@@ -21,7 +21,7 @@ from tokenloom.tasks.sources.rows.column_names import field_type, has_column, is
 from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns
 from tokenloom.tasks.sources.rows.conversations import ROLES, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding
-from tokenloom.tasks.sources.rows.fields import compare
+from tokenloom.tasks.sources.rows.literals import compare
 from tokenloom.tasks.sources.rows.path_columns import OPTION
 
 _VALUE_BYTES = 8  # of a value beside the texts of a conversation

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenloom.errors import BadRow, message_of
-from tokenloom.spec.row_filter import COMPARE, Comparison, Members, columns_of, holds, parse_filter
+from tokenloom.spec.row_filter import Comparison, Members, columns_of, holds, parse_filter
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.conversations import ROLES, Conversations, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding
+from tokenloom.tasks.sources.rows.literals import compare
 from tokenloom.tasks.sources.rows.path_columns import OPTION
 from tokenloom.tasks.sources.rows.shown_names import json_type, shown_names
 
@@ -121,48 +122,6 @@ class Fields:
             raise BadRow(
                 f"{place}: {message_of(error)}; repair the row or check the filter", row, "bad_filter"
             ) from error
-
-
-def compare(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> bool:
-    """Return whether a comparison is true of a value; raises ValueError if they can't be compared.
-
-    Args:
-        found: the value; null is never kept.
-        comparison: with what to compare it, and how.
-        parses_numbers: whether to compare a number with the number that a text spells.
-    """
-    wanted = comparison.values[0] if isinstance(comparison, Members) else comparison.value
-    is_number = parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
-    if found is None or (is_number and not found.strip()):
-        return False
-    try:
-        if is_number:
-            found = _parse_number(found)
-        if _kind(found) is not _kind(wanted):
-            raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
-    except ValueError as error:
-        raise ValueError(
-            f"{comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with {wanted!r} "
-            f"({message_of(error)})"
-        ) from error
-    if isinstance(comparison, Members):
-        return (found in comparison.value_set) == comparison.is_in
-    return bool(COMPARE[comparison.operator](found, wanted))
-
-
-def _parse_number(text: str) -> int | float:
-    """Return the number in a text, an integer exactly; "true" is 1, and "false" is 0. Raises ValueError."""
-    if (word := text.strip().lower()) in ("true", "false"):
-        return word == "true"
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
-def _kind(value: Any) -> type:
-    """Return the type to compare as: float for integers and booleans too."""
-    return float if isinstance(value, int | float) else type(value)
 
 
 def _look_up(value: Any, key: str) -> Any:

@@ -11,11 +11,14 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.spec.row_filter import Scalar
+from tokenloom.errors import message_of
+from tokenloom.spec.row_filter import COMPARE, Comparison, Members, Scalar
+from tokenloom.tasks.sources.rows.shown_names import json_type
 
 _UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_PER_DAY = 86_400
@@ -67,3 +70,45 @@ def _seconds(value: Scalar) -> Fraction:
     digits = re.search(r"[.,](\d+)", text)  # more of them than Python keeps
     fraction = Fraction(f"0.{digits[1]}") if digits else Fraction(0)
     return since.days * _SECONDS_PER_DAY + since.seconds + fraction
+
+
+def compare(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> bool:
+    """Return whether a comparison is true of a value; raises ValueError if they can't be compared.
+
+    Args:
+        found: the value; null is never kept.
+        comparison: with what to compare it, and how.
+        parses_numbers: whether to compare a number with the number that a text spells.
+    """
+    wanted = comparison.values[0] if isinstance(comparison, Members) else comparison.value
+    is_number = parses_numbers and isinstance(wanted, int | float) and isinstance(found, str)
+    if found is None or (is_number and not found.strip()):
+        return False
+    try:
+        if is_number:
+            found = _parse_number(found)
+        if _kind(found) is not _kind(wanted):
+            raise ValueError(f"{json_type(found)} and {json_type(wanted)}")
+    except ValueError as error:
+        raise ValueError(
+            f"{comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with {wanted!r} "
+            f"({message_of(error)})"
+        ) from error
+    if isinstance(comparison, Members):
+        return (found in comparison.value_set) == comparison.is_in
+    return bool(COMPARE[comparison.operator](found, wanted))
+
+
+def _parse_number(text: str) -> int | float:
+    """Return the number in a text, an integer exactly; "true" is 1, and "false" is 0. Raises ValueError."""
+    if (word := text.strip().lower()) in ("true", "false"):
+        return word == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _kind(value: Any) -> type:
+    """Return the type to compare as: float for integers and booleans too."""
+    return float if isinstance(value, int | float) else type(value)

@@ -21,12 +21,20 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, runs_of
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
-from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
+from tokenloom.tasks.sources.base import (
+    INDEX,
+    MASK,
+    REPAIR,
+    FileRange,
+    Options,
+    PartitionRange,
+    cut_evenly,
+    locate_runs,
+)
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.files.opening import announce, input_bytes, open_input
 from tokenloom.wording import counted
 
-INDEX, MASK = "index", "mask"  # what a file has beside its ids
 ID_BYTES = 4  # of an id in a batch, whatever its type in the file
 PIECE_TOKENS = 1_000_000  # about so many are in memory at a time
 #: Why two files contradict each other, and the next step.

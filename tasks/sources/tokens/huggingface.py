@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources import arrow, parquet
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange
+from tokenloom.tasks.sources.base import INDEX, MASK, FileRange, Options, PartitionRange
 from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 from tokenloom.tasks.sources.rows.shown_names import shown_names
 from tokenloom.tasks.sources.saved_datasets import find_arrow_files
-from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Piece, TokenFormat
+from tokenloom.tasks.sources.tokens.base import Piece, TokenFormat
 from tokenloom.tasks.sources.tokens.id_columns import ATTENTION, BESIDE, IDS, IdColumns, piece_of
 
 _PARQUET = ".parquet"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from tokenloom.errors import InputError
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.work.fingerprints import joined_fingerprint, remote_fingerprint
+from tokenloom.tasks.sources.base import INDEX, MASK
 from tokenloom.tasks.sources.files.finding import FoundFile
 from tokenloom.tasks.sources.files.globs import local_info
 from tokenloom.tasks.sources.files.opening import info_of, is_local, local_path
-from tokenloom.tasks.sources.tokens.base import INDEX, MASK, Side, TokenFormat
+from tokenloom.tasks.sources.tokens.base import Side, TokenFormat
 
 
 def with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile]:

@@ -16,10 +16,10 @@ import numpy as np
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s
-from tokenloom.tasks.sources.base import REPAIR
+from tokenloom.tasks.sources.base import INDEX, REPAIR
 from tokenloom.tasks.sources.files.finding import FoundFile
 from tokenloom.tasks.sources.files.opening import input_bytes, open_input
-from tokenloom.tasks.sources.tokens.base import INDEX, Layout, Side, TokenFormat, read_values
+from tokenloom.tasks.sources.tokens.base import Layout, Side, TokenFormat, read_values
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEAD = struct.Struct("<9sQBQQ")

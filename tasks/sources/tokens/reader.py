@@ -33,7 +33,7 @@ class Reader(SourceReader):
         return with_sides(self._format.files(path, leave_out), self._format)
 
     def notes(self, url: str) -> list[str]:
-        """Return what a person should know of how a file is read, one line each."""
+        """See SourceReader.notes."""
         return self._format.notes(url)
 
     def place(self, url: str, row: int) -> str:
