@@ -37,8 +37,8 @@ def show_in_form(schema: JsonSchemaValue, handler: GetJsonSchemaHandler) -> None
         if pattern := field.pop("pattern", None):
             # The server would quote the pattern; of a constant it says: 'lower-case letters or digits' was expected
             field |= {"if": {"pattern": pattern}, "else": {"const": RULES[pattern]}}
-        if "default" in field:
-            field["default"] = _without_nulls(field["default"])
+        if isinstance(default := field.get("default"), dict):
+            field["default"] = {key: value for key, value in default.items() if value is not None}
 
 
 def put_last(schema: dict[str, Any], folded: Sequence[str], rare: Sequence[str]) -> None:
@@ -68,14 +68,8 @@ def _remove_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> None:
         del field["default"]
     others = [choice for choice in choices if choice != {"type": "null"}]
     if len(others) > 1:
-        field["anyOf"] = others  # the first presets nothing, see _InForm of the tokenizers
+        field["anyOf"] = others  # the first presets nothing, see tokenizers.py
         return
     del field["anyOf"]
     # Not a reference: the server adds null to a schema that has a type of its own.
     field |= handler.resolve_ref_schema(others[0]) | field
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -9,12 +9,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
-    TypeAdapter,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.spec.values import MODEL_NAME_PATTERN
@@ -88,7 +84,7 @@ def _named_instead(name: str, allowed: Sequence[str]) -> str:
 class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
-    model_config = ConfigDict(title="tiktoken files")
+    model_config = ConfigDict(title="tiktoken")
     path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
@@ -100,7 +96,6 @@ class TiktokenTokenizer(_WithBackend):
         None,
         title="Ranks file",
         description="A file `.tiktoken`, `vocab.bpe`, `tokenizer.model` of llama3, or `tekken.json`",
-        json_schema_extra={"default": "vocab.tiktoken"},
     )
     encoder: Location | None = Field(
         None, title="Encoder file", description="The `encoder.json` that belongs to a `vocab.bpe`"
@@ -139,7 +134,7 @@ class TiktokenTokenizer(_WithBackend):
 class HuggingFaceTokenizer(_WithBackend):
     """A tokenizer.json of the Hugging Face library tokenizers: of a model on the hub, in a folder, or a file."""
 
-    model_config = ConfigDict(title="Hugging Face files")
+    model_config = ConfigDict(title="Hugging Face")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: ModelName | None = Field(
@@ -148,7 +143,6 @@ class HuggingFaceTokenizer(_WithBackend):
     path: Location | None = Field(
         None,
         description="File `tokenizer.json`, or a folder that save_pretrained wrote",
-        json_schema_extra={"default": "tokenizer.json"},
     )
     revision: str | None = _revision_field()
 
@@ -170,31 +164,7 @@ class SentencePieceTokenizer(_WithBackend):
     path: Location = Field(
         title="File",
         description="Model file, such as `tokenizer.model`",
-        json_schema_extra={"default": "tokenizer.model"},
     )
-
-
-# What follows is for the form, except the short names.
-
-
-class _NamedTiktoken(_WithBackend):
-    """A byte-pair encoding of tiktoken, by its name."""
-
-    model_config = ConfigDict(title="tiktoken")
-    kind: Literal["tiktoken"] = kind_field("tiktoken")
-    name: Name = Field(description="`gpt2`, `cl100k_base`, `o200k_base`, ...", json_schema_extra={"default": "gpt2"})
-
-
-class _HubTokenizer(_WithBackend):
-    """The tokenizer of a model on the Hugging Face Hub."""
-
-    model_config = ConfigDict(title="Hugging Face")
-    kind: Literal["huggingface"] = kind_field("huggingface")
-    name: ModelName = Field(
-        description="A model on the hub, such as `org/model`",
-        json_schema_extra={"default": "EleutherAI/gpt-neox-20b"},
-    )
-    revision: str | None = _revision_field()
 
 
 _SHORT = {"byte": {"kind": "byte"}} | {
@@ -222,22 +192,16 @@ def expand_short_name(value: Any) -> Any:
     return dict(_SHORT[value])
 
 
-class _InForm:
-    """Shows the choice in the form: the first tab presets nothing; tiktoken and Hugging Face have two tabs each."""
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        byte, tiktoken, huggingface, *others = handler(core_schema)["oneOf"]
-        named = [TypeAdapter(model).json_schema() for model in (_NamedTiktoken, _HubTokenizer)]
-        pairs = [tab for pair in zip(named, (tiktoken, huggingface), strict=True) for tab in pair]
-        return {"anyOf": [_BY_NAME, byte, *pairs, *others]}
+def _with_names(schema: dict[str, Any]) -> None:
+    """Write the choice as tabs of a form: the first presets nothing, as a form submits an untouched first tab."""
+    schema["anyOf"] = [_BY_NAME, *schema.pop("oneOf")]
 
 
 _OfTexts = ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer
 _TextTokenizer = Annotated[
     _OfTexts,
-    Field(discriminator="kind"),
+    Field(discriminator="kind", json_schema_extra=_with_names),
     BeforeValidator(expand_short_name),
-    _InForm(),
 ]
 _Id = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -252,11 +216,8 @@ class IdsTokenizer(SpecModel):
         le=2**32,
         title="Vocabulary",
         description="Number of ids; each id is below it",
-        json_schema_extra={"default": 50257},
     )
-    eot_id: _Id = Field(
-        title="End of text", description="Id that ends each document", json_schema_extra={"default": 50256}
-    )
+    eot_id: _Id = Field(title="End of text", description="Id that ends each document")
     bos_id: _Id | None = Field(None, title="Beginning of text", description="Id before each document; default: none")
     name: Name | None = Field(None, description="Name in the manifest; default: `ids`")
     decode: _TextTokenizer | None = Field(None, description="The tokenizer that made the ids, to show them as text")
@@ -295,7 +256,6 @@ class IdsTokenizer(SpecModel):
 
 Tokenizer = Annotated[
     _OfTexts | IdsTokenizer,
-    Field(discriminator="kind"),
+    Field(discriminator="kind", json_schema_extra=_with_names),
     BeforeValidator(expand_short_name),
-    _InForm(),
 ]
