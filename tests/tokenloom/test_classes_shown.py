@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
-
 import numpy as np
 import pytest
 
@@ -35,14 +32,10 @@ def _classes() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return classes
 
 
-def _printed(monkeypatch: pytest.MonkeyPatch, chars: int = 100, *, terminal: bool) -> str:
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: terminal)
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def _printed(capsys: pytest.CaptureFixture[str], chars: int = 100) -> str:
     ids = np.frombuffer(_TEXT.encode(), np.uint8)
     print_runs(Output(), class_runs(_BYTES, ids, _classes(), learned_classes("assistant")), chars)
-    return stream.getvalue()
+    return capsys.readouterr().out
 
 
 def test_runs_partition_the_tokens_by_role_and_by_what_is_learned() -> None:
@@ -60,8 +53,8 @@ def test_runs_partition_the_tokens_by_role_and_by_what_is_learned() -> None:
     assert [run["learned"] for run in everything] == [False, True, True, True, True]  # never the first token
 
 
-def test_without_a_terminal_a_mark_says_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _printed(monkeypatch, terminal=False).splitlines() == [
+def test_a_mark_says_what_is_learned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _printed(capsys).splitlines() == [
         "    template     <u>",
         "    user         Hi",
         "    template     ⏎",
@@ -71,14 +64,8 @@ def test_without_a_terminal_a_mark_says_what_is_learned(monkeypatch: pytest.Monk
     ]
 
 
-def test_a_terminal_gets_colours_and_underlines_what_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = _printed(monkeypatch, terminal=True).splitlines()
-    assert lines[1] == "    user         \x1b[34mHi\x1b[0m"
-    assert lines[4] == "  > assistant    \x1b[32;4mYes.⏎\x1b[0m"
-
-
-def test_a_long_run_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "  > assistant    Yes...." in _printed(monkeypatch, chars=4, terminal=False)
+def test_a_long_run_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "  > assistant    Yes...." in _printed(capsys, chars=4)
 
 
 def test_an_unknown_role_has_a_name() -> None:

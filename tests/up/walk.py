@@ -89,13 +89,12 @@ def build_from_the_form(page: Page, folder: Path) -> None:
     page.press("Parquet", "tab", sources)
     page.fill("Path", "input/*.parquet", sources)
     page.choose("byte", page.field("Tokenizer"))
-    page.type("name", "first try")
     page.submit()
     page.view_run()
     page.press("Logs", "tab")
     page.await_line("Completed")
     assert len(published_versions(dataset_store(str(folder / "store"), "first"))) == 1
-    page.await_text("first try")
+    page.await_text("build-first")
     page.screenshot("ui-run")
 
 

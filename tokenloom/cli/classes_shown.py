@@ -1,6 +1,6 @@
-"""A conversation on a terminal: its tokens in runs of one role, coloured by role, and underlined where learned.
+"""A conversation on a terminal: its tokens in runs of one role.
 
-Without colours, `>` before a line says that it is learned. `⏎` is the end of a line of the text.
+`>` before a line says that it is learned. `⏎` is the end of a line of the text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.cli.output import Output, Styled
+from tokenloom.cli.output import Output
 from tokenloom.console import printable_line
 from tokenloom.reader.decoding import Decoder, decode
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import ENDS_TURN, ROLE_BITS, ROLES
 
-_COLOURS = {"system": 35, "developer": 35, "user": 34, "assistant": 32, "reasoning": 36, "tool_call": 33}
-_COLOURS |= {"tool_output": 31, "template": 90}  # of ANSI; plain text has none
-_UNDERLINED = 4
 _MAX_RUNS = 200  # shown of a document
 
 
@@ -65,9 +62,7 @@ def print_runs(out: Output, runs: Sequence[ClassRun], chars: int) -> None:
     """Print runs, at most `chars` characters of each."""
     for run in runs[:_MAX_RUNS]:
         for name, line in _lines(run, chars):
-            colour = _COLOURS.get(run["role"])
-            style = [code for code in (colour, _UNDERLINED if run["learned"] else None) if code]
-            out.styled([Styled(f"  {'>' if run['learned'] else ' '} {name:<12} "), Styled(line, style)])
+            out.line(f"  {'>' if run['learned'] else ' '} {name:<12} {line}")
     if len(runs) > _MAX_RUNS:
         out.line(f"    and {len(runs) - _MAX_RUNS:,} more parts")
 

@@ -11,19 +11,10 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from tokenloom.console import print_status, printable_line
 from tokenloom.errors import TokenloomError, one_line
-
-
-@dataclass(frozen=True)
-class Styled:
-    """A part of a line, and the ANSI codes of its colour and style on a terminal."""
-
-    text: str
-    codes: Sequence[int] = ()
 
 
 class Output:
@@ -40,15 +31,6 @@ class Output:
         """Print a line; control characters and line ends in it are escaped."""
         if not self.is_quiet:
             write_output(printable_line(text) + "\n")
-
-    def styled(self, parts: Sequence[Styled]) -> None:
-        """Print parts of a line; their colours only go to a terminal, and not if NO_COLOR is set."""
-        texts = [printable_line(part.text) for part in parts]
-        if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-            codes = [";".join(map(str, part.codes)) for part in parts]
-            texts = [f"\x1b[{code}m{text}\x1b[0m" if code else text for code, text in zip(codes, texts, strict=True)]
-        if not self.is_quiet:
-            write_output("".join(texts) + "\n")
 
     def lines(self, text: str) -> None:
         """Print a text that may have several lines."""
