@@ -20,7 +20,7 @@ from tokenloom.tasks.verification.verify import (
     VerificationResult,
     VerifyJob,
     open_version,
-    verify_file,
+    verify_files,
 )
 from tokenloom.tasks.verification.verify_sources import EncodingReport, deep_jobs, verify_encoding
 
@@ -88,9 +88,9 @@ def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
 def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[FileReport]:
     """Read all files."""
     progress.report(progress.StepStarted("read", sum(job.weight for job in jobs)))
-    weighted = [WeightedJob(job.label, job, job.weight) for job in jobs]
+    weighted = [WeightedJob(next(iter(job.digests)), job, job.weight) for job in jobs]
     batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
-    return run_batches(run_each, "read", verify_file, batches)
+    return run_batches(run_each, "read", verify_files, batches)
 
 
 def _encode(jobs: list[SampleJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
@@ -117,7 +117,7 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
 
 
 def _usual_next_step(file: str) -> str:
-    if file.startswith(("tags/", "retired/")):
+    if file.startswith("tags/"):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"

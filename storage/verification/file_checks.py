@@ -1,29 +1,22 @@
-"""The check of one file of a version, which is read once; shard_checks.py looks inside shards in the same pass."""
+"""The check of the files that a manifest lists, each of which is read once."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO
-
-import pyarrow as pa
+from dataclasses import dataclass, replace
 
 from tokenloom.errors import FormatError, message_of
-from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
-from tokenloom.storage.stores.local_errors import translate_temporary_errors
-from tokenloom.storage.stores.local_files import open_regular
+from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks
+from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, ShardEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
-from tokenloom.wording import counted
 
-_SPOOLED_BYTES = 2**26  # a remote file of more bytes goes to a temporary file, not into memory
-NOT_SHA256 = "its SHA-256 is not that of the manifest"
+_WRONG = "its SHA-256 is not that of the manifest"
 
-Taker = Callable[[int, memoryview], None]  # position of a block in its file, the block
+Count = Callable[[int], None]  # called with the number of bytes that were read
 
 
 @dataclass(frozen=True)
@@ -35,40 +28,55 @@ class Damage:
     next_step: str | None = None
 
 
-def check_file(store: Store, path: str, sha256: str, take: Taker) -> list[str]:
-    """Read a listed file that is not a shard once; return its problems."""
-    problems: list[str] = []
-    with collecting_problems(store, path, problems):
-        if read_once(store, path, take)[1] != sha256:
-            problems.append(NOT_SHA256)
-    return problems
+def check_files(store: Store, version: str, digests: Mapping[str, str], count: Count) -> list[Damage]:
+    """Read files of a version once; return those that differ from the manifest, or a shard's from its `.blocks`.
 
+    Args:
+        store: the dataset's folder.
+        version: of the files.
+        digests: SHA-256 by name in the version: of a shard and the files beside it, or of another file.
+        count: called with the bytes of every file.
 
-def check_quarantine(store: Store, path: str, sha256: str, num_rows: int, take: Taker) -> list[str]:
-    """Read the list of skipped rows once; return its problems, such as a count other than `num_rows`."""
-    problems: list[str] = []
-    with collecting_problems(store, path, problems), checked_file(store, path, sha256, take) as file:
-        if file is None:
-            return [NOT_SHA256]
-        found = sum(json.loads(line)["num_rows"] for line in file)
-        if found != num_rows:
-            problems.append(f"it lists {counted(found, 'row')}, the manifest says {num_rows:,}")
-    return problems
-
-
-def read_once(store: Store, path: str, take: Taker) -> tuple[int, str]:
-    """Call `take` with every block of a file; return the file's length and SHA-256.
-
-    Raises:
-        FileNotFoundError: the file is missing.
-        StoreError: it can't be read.
+    Raises StoreError if the store does not answer, which says nothing about the files.
     """
-    digest, position = hashlib.sha256(), 0
+    damages: list[Damage] = []
+    listed: dict[str, ShardBlocks | None] = {}  # by the ends of names
+    found: dict[str, ShardBlocks | None] = {}
+    for name, sha256 in sorted(digests.items(), key=lambda item: not item[0].endswith(BLOCKS)):
+        path = version_path(version, name)
+        with collecting_damage(store, path, damages):
+            if name.endswith(BLOCKS):
+                data = store.read(path)
+                count(len(data))
+                if sha256_of_bytes(data) != sha256:
+                    raise FormatError(_WRONG)
+                blocks = decode_blocks(data, store.place(path))
+                listed = {".tok": replace(blocks, mask=None), MASK: blocks.mask}
+                continue
+            end = next((end for end in (".tok", MASK) if name.endswith(end)), "")
+            read = _read(store, path, listed.get(end), count)
+            if read.sha256 != sha256:
+                raise FormatError(_WRONG)
+            found[end] = read
+    if listed and not damages and any(listed[end] != found.get(end) for end in listed):
+        names = [name for name in digests if name.endswith(BLOCKS)]
+        damages += [
+            Damage(version_path(version, name), "it does not hold the checksums of its shard") for name in names
+        ]
+    return damages
+
+
+def _read(store: Store, path: str, listed: ShardBlocks | None, count: Count) -> ShardBlocks:
+    """Return what a `.blocks` file should say of a file; `listed` is what it says, None for other files."""
+    digest, hasher = hashlib.sha256(), BlockHasher(listed.block_bytes if listed else None)
+    header_bytes, num_bytes, header = len(listed.header) if listed else 0, 0, b""
     for block in store.blocks(path):
         digest.update(block)
-        take(position, block)
-        position += len(block)
-    return position, digest.hexdigest()
+        hasher.update(block)
+        header += bytes(block[: header_bytes - len(header)])
+        num_bytes += len(block)
+    count(num_bytes)
+    return ShardBlocks(digest.hexdigest(), num_bytes, hasher.block_bytes, header, hasher.finish())
 
 
 def is_as_listed(store: Store, version: str, entry: ShardEntry) -> bool:
@@ -76,52 +84,20 @@ def is_as_listed(store: Store, version: str, entry: ShardEntry) -> bool:
 
     Raises StoreError if the store does not answer.
     """
-    try:
-        return all(
-            FileEntry(*read_once(store, version_path(version, name), lambda position, block: None)) == file
-            for name, file in entry.listed.items()
-        )
-    except OSError as error:
-        raise_unless_damage(store, error)
-        return False
+    digests = {name: file.sha256 for name, file in entry.listed.items()}
+    return not check_files(store, version, digests, lambda num_bytes: None)
 
 
 @contextmanager
-def checked_file(store: Store, path: str, sha256: str, take: Taker) -> Iterator[IO[bytes] | None]:
-    """Read a file once; yield it, open at its beginning, if its SHA-256 is right, else None."""
-    if (local := store.local(path)) is not None:
-        if read_once(store, path, take)[1] != sha256:
-            yield None
-            return
-        with open_regular(local) as file:
-            yield file
-        return
-    with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as copy:
-
-        def keep(position: int, block: memoryview) -> None:
-            with translate_temporary_errors():
-                copy.write(block)
-            take(position, block)
-
-        found = read_once(store, path, keep)[1]
-        copy.seek(0)
-        yield copy if found == sha256 else None
-
-
-@contextmanager
-def collecting_problems(store: Store, path: str, problems: list[str]) -> Iterator[None]:
-    """Add to `problems` if the block finds a file missing, or can't read or parse it; other errors are raised."""
+def collecting_damage(store: Store, path: str, damages: list[Damage]) -> Iterator[None]:
+    """Add to `damages` if the block finds a file missing, unreadable or of another format; other errors are raised."""
     try:
         yield
     except FileNotFoundError:
-        problems.append("missing")
-    except MemoryError:  # Arrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, FormatError, ValueError, KeyError, TypeError, RecursionError) as error:
-        problems.append(bare_message(error, store.place(path)))
-    except OSError as error:
+        damages.append(Damage(path, "missing"))
+    except (FormatError, OSError) as error:
         raise_unless_damage(store, error)
-        problems.append(bare_message(error, store.place(path)))
+        damages.append(Damage(path, bare_message(error, store.place(path))))
 
 
 def raise_unless_damage(store: Store, error: Exception) -> None:

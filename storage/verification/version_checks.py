@@ -4,41 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, partial
+from itertools import chain
 
 from tokenloom.errors import message_of
 from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, QUARANTINE, Manifest, version_name
-from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message
-from tokenloom.storage.verification.shard_checks import ShardClaim
 from tokenloom.storage.versions.published import is_published, version_path
-from tokenloom.storage.versions.tags import StrayEntry, TagEntry, TagLog
+from tokenloom.storage.versions.tags import StrayEntry, TagLog
 from tokenloom.wording import counted
-
-
-def shard_claims(manifest: Manifest, num_inputs: int | None) -> list[ShardClaim]:
-    """Return what a manifest says of each shard; see ShardClaim."""
-    tokenizer = manifest.tokenizer
-    common: JsonObject = {
-        "dataset": manifest.dataset,
-        "seed": manifest.spec.get("seed"),
-        "tokenizer": tokenizer.name,
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        "vocab_size": tokenizer.vocab_size,
-        "eot_id": tokenizer.eot_id,
-    }
-    return [
-        ShardClaim(manifest.version, entry, common | {"split": name, "shard_index": index}, num_inputs)
-        for name, split in manifest.splits.items()
-        for index, entry in enumerate(split.shards)
-    ]
-
-
-def listed_names(manifest: Manifest) -> dict[str, str]:
-    """Return {name: SHA-256} of every file that a manifest lists; names are relative to the version's folder."""
-    of_shards = {name: file.sha256 for shard in manifest.shards for name, file in shard.listed.items()}
-    return of_shards | manifest.files
 
 
 def manifest_problems(manifest: Manifest) -> Iterator[str]:
@@ -92,8 +67,7 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
             Damage(path, bare_message(error, store.place(path)), "remove it" if isinstance(error, StrayEntry) else None)
             for path, error in problems.items()
         ]
-        for entry, before in zip(entries, [None, *entries], strict=False):
-            damages += _contradictions(tag, log.path(entry.number), entry, before)
+        for entry in entries:
             if published(entry.version):
                 continue
             if entry is entries[-1]:
@@ -103,21 +77,11 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
     return damages, warnings
 
 
-def _contradictions(tag: str, path: str, entry: TagEntry, before: TagEntry | None) -> list[Damage]:
-    """Return the damage of an entry whose `previous` is not what the readable entry before it names."""
-    if entry.number != (before.number if before else 0) + 1:
-        return []
-    expected = before.version if before else None
-    if entry.previous == expected:
-        return []
-    return [Damage(path, f"it says that {tag} named {entry.previous} before; the log says {expected}")]
-
-
 def unlisted_files(store: Store, manifest: Manifest) -> list[str]:
     """Return the paths in a version's folder that the manifest does not list, except for build.json."""
     version = manifest.version
     known: dict[str, set[str]] = {"": {MANIFEST, BUILD}}
-    for name in listed_names(manifest):
+    for name in chain(manifest.files, *(shard.listed for shard in manifest.shards)):
         parts = name.split("/")
         for depth, part in enumerate(parts):
             known.setdefault("/".join(parts[:depth]), set()).add(part)

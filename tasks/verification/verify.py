@@ -1,4 +1,4 @@
-"""Verify that every byte of a version is what was published, and that its files agree with each other.
+"""Verify that every byte of a version is what was published.
 
 One job is one shard with the files beside it, or one other listed file. A job never fails because of damage: it
 reports it, so that one verification names all damaged files.
@@ -11,34 +11,21 @@ from typing import TypedDict
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.canonical import read_signed
-from tokenloom.storage.formats.manifest import BUILD, MANIFEST, QUARANTINE, Manifest, check_format, decode_manifest
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
-from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.beside_checks import BlocksCheck, check_mask
-from tokenloom.storage.verification.file_checks import (
-    Damage,
-    Taker,
-    bare_message,
-    check_file,
-    check_quarantine,
-    raise_unless_damage,
-)
-from tokenloom.storage.verification.shard_checks import ShardClaim, check_documents, check_tokens
+from tokenloom.storage.verification.file_checks import Damage, bare_message, check_files, raise_unless_damage
 from tokenloom.storage.verification.version_checks import (
     check_tags,
     inputs_problems,
     manifest_problems,
-    shard_claims,
     unlisted_files,
 )
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
 from tokenloom.tasks.running import progress
-
-_REPORT_BYTES = 2**25
 
 
 class DamagedFile(TypedDict):
@@ -71,79 +58,20 @@ class FileReport:
 
 
 @dataclass(frozen=True)
-class ShardJob:
-    """A shard and the files beside it to read."""
+class VerifyJob:
+    """Listed files to read: a shard with the files beside it, or another one.
+
+    Attributes:
+        store: the dataset's folder.
+        version: of the files.
+        digests: SHA-256 by name in the version, the shard first.
+        weight: the bytes of the shard; 0 for other files, which are small and whose lengths the manifest does not list.
+    """
 
     store: Store
-    claim: ShardClaim
-
-    @property
-    def label(self) -> str:
-        """The name of the shard."""
-        return self.claim.entry.name
-
-    @property
-    def weight(self) -> int:
-        """The bytes of the shard."""
-        return self.claim.entry.bytes
-
-    def read(self) -> FileReport:
-        """Read the files and compare them with the manifest and with each other."""
-        claim, counter = self.claim, _ByteCounter()
-        progress.report(progress.Working(f"reading {claim.path}"))
-        blocks = BlocksCheck(self.store, claim, counter.take)
-        header, problems = check_tokens(self.store, claim, _each(counter.take, blocks.take))
-        counter.report(claim.entry.documents, claim.entry.tokens)
-        progress.report(progress.Working(f"reading {claim.docs_path}"))
-        found = {
-            claim.path: problems,
-            claim.docs_path: check_documents(self.store, claim, header, counter.take),
-        }
-        mask = claim.path_beside(MASK)
-        if claim.entry.has_mask:
-            progress.report(progress.Working(f"reading {mask}"))
-            found[mask] = check_mask(self.store, claim, _each(counter.take, blocks.take_of_mask))
-        found[claim.path_beside(BLOCKS)] = blocks.problems(header, mask_is_damaged=bool(found.get(mask)))
-        for suffix in claim.entry.files.keys() - {DOCS, BLOCKS, MASK}:
-            path, sha256 = claim.path_beside(suffix), claim.entry.files[suffix].sha256
-            found[path] = check_file(self.store, path, sha256, counter.take)
-        counter.report(0, 0)
-        damages = [damage for path, problems in found.items() for damage in _damages(path, problems)]
-        return FileReport(len(found), counter.num_bytes, damages)
-
-
-@dataclass(frozen=True)
-class FileJob:
-    """Another listed file to read; `num_rows` is how many rows a quarantine must list."""
-
-    store: Store
-    path: str
-    sha256: str
-    num_rows: int | None
-
-    @property
-    def label(self) -> str:
-        """The name of the file."""
-        return self.path.rpartition("/")[2]
-
-    @property
-    def weight(self) -> int:
-        """0: these files are small beside shards, and the manifest does not list their lengths."""
-        return 0
-
-    def read(self) -> FileReport:
-        """Read the file and compare it with the manifest."""
-        counter = _ByteCounter()
-        progress.report(progress.Working(f"reading {self.path}"))
-        if self.num_rows is None:
-            problems = check_file(self.store, self.path, self.sha256, counter.take)
-        else:
-            problems = check_quarantine(self.store, self.path, self.sha256, self.num_rows, counter.take)
-        counter.report(0, 0)
-        return FileReport(1, counter.num_bytes, _damages(self.path, problems))
-
-
-VerifyJob = ShardJob | FileJob
+    version: str
+    digests: dict[str, str]
+    weight: int
 
 
 @dataclass(frozen=True)
@@ -165,15 +93,9 @@ class OpenedVersion:
         """Return the files to read, the shards first."""
         if self.manifest is None:
             return []
-        version = self.manifest.version
-        claims = shard_claims(self.manifest, None if self.inputs is None else len(self.inputs))
-        shards = [ShardJob(self.store, claim) for claim in claims]
-        counts = {QUARANTINE: self.manifest.rows.quarantined}
-        others = [
-            FileJob(self.store, version_path(version, name), sha256, counts.get(name))
-            for name, sha256 in self.manifest.files.items()
-        ]
-        return [*shards, *others]
+        shards = [({name: file.sha256 for name, file in e.listed.items()}, e.bytes) for e in self.manifest.shards]
+        others = [({name: sha256}, 0) for name, sha256 in self.manifest.files.items()]
+        return [VerifyJob(self.store, self.manifest.version, *each) for each in [*shards, *others]]
 
 
 def open_version(reference: str) -> OpenedVersion:
@@ -259,40 +181,17 @@ def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[Inp
     return inputs
 
 
-def verify_file(job: VerifyJob) -> FileReport:
+def verify_files(job: VerifyJob) -> FileReport:
     """Read the files of a job; read remote files again before they count as damaged, because a network changes bits."""
-    found = job.read()
-    return job.read() if found.damages and not job.store.is_local else found
+    num_bytes = 0
 
+    def count(num_read: int) -> None:
+        nonlocal num_bytes
+        num_bytes += num_read
+        progress.report(progress.Advanced(num_bytes=num_read, done=num_read))
 
-def _each(*takers: Taker) -> Taker:
-    """Return a taker that passes each block to all of these."""
-
-    def take(position: int, block: memoryview) -> None:
-        for taker in takers:
-            taker(position, block)
-
-    return take
-
-
-def _damages(path: str, problems: list[str]) -> list[Damage]:
-    return [Damage(path, "; ".join(problems))] if problems else []
-
-
-class _ByteCounter:
-    """Counts bytes and reports them."""
-
-    def __init__(self) -> None:
-        self.num_bytes = self._reported_bytes = 0
-
-    def take(self, _: int, block: memoryview) -> None:
-        """Count a block."""
-        self.num_bytes += len(block)
-        if self.num_bytes - self._reported_bytes >= _REPORT_BYTES:
-            self.report(0, 0)
-
-    def report(self, num_documents: int, num_tokens: int) -> None:
-        """Report the bytes read since the last report."""
-        new = self.num_bytes - self._reported_bytes
-        self._reported_bytes = self.num_bytes
-        progress.report(progress.Advanced(num_documents=num_documents, num_bytes=new, num_tokens=num_tokens, done=new))
+    progress.report(progress.Working(f"reading {next(iter(job.digests))}"))
+    damages = check_files(job.store, job.version, job.digests, count)
+    if damages and not job.store.is_local:
+        damages = check_files(job.store, job.version, job.digests, lambda num_read: None)
+    return FileReport(len(job.digests), num_bytes, damages)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import xxhash
 from numpy.typing import NDArray
 
 from tests.builders.damaging import Made, make_version, restored
-from tests.builders.datasets import open_documents
 from tests.builders.masks import give_masks
 from tests.storage.test_blocks import blocks_of
 from tokenloom.errors import FormatError
@@ -25,7 +22,6 @@ from tokenloom.flows.direct import verify_directly
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, decode_blocks, encode_blocks
 from tokenloom.storage.formats.canonical import canonical_json, read_signed, sign
-from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.shard import ShardHeader, open_shard
 
 Change = Callable[[dict[str, Any]], Any]
@@ -126,11 +122,6 @@ def test_inputs_of_another_version_are_named(made: Made) -> None:
     assert "spec, inputs and tokenizer make version" in _messages(made)["manifest.json"]
 
 
-def test_a_quarantine_with_other_counts_is_named(made: Made) -> None:
-    publish_listed(made, "quarantine.jsonl", version_file(made, "quarantine.jsonl").read_bytes() * 2)
-    assert _messages(made) == {"quarantine.jsonl": "it lists 2 rows, the manifest says 1"}
-
-
 Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
 
 
@@ -158,110 +149,6 @@ def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeade
     publish_beside(made, ".blocks", encode_blocks(blocks))
 
 
-def _header(**fields: Any) -> Callable[[ShardHeader, Any, Any], ShardHeader]:
-    return lambda header, tokens, offsets: replace(header, info=header.info | fields)
-
-
-def _value(where: str, index: int, value: int) -> Callable[[ShardHeader, Any, Any], ShardHeader]:
-    def change(header: ShardHeader, tokens: Any, offsets: Any) -> ShardHeader:
-        (tokens if where == "tokens" else offsets)[index] = value
-        return header
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_header(split="test"), "its header says split 'test', the manifest 'train'"),
-        (_header(shard_index=4), "its header says shard_index 4, the manifest 0"),
-        (_header(dataset="other"), "its header says dataset 'other'"),
-        (_header(vocab_size=5), "its header says vocab_size 5"),
-        (_header(eot_id=5), "its header says eot_id 5"),
-        (_header(seed=5), "its header says seed 5"),
-        (_header(tokenizer_fingerprint="0"), "its header says tokenizer_fingerprint '0'"),
-        (_value("tokens", 3, 65_535), "id 65535 in a vocabulary of"),
-        (_value("offsets", 2, 2**40), "its document offsets do not increase"),
-        (_value("offsets", 0, 1), "its document offsets do not increase"),
-        (_value("offsets", -1, 1), "its document offsets do not increase"),
-    ],
-)
-def test_a_shard_that_contradicts_the_manifest_or_itself_is_named(
-    made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader], message: str
-) -> None:
-    write_shard(made, change)
-    messages = _messages(made)
-    assert set(messages) == {"train/000000.tok"}
-    assert message in messages["train/000000.tok"]
-
-
-def test_counts_of_another_shard_are_named(made: Made) -> None:
-    def exchange(manifest: dict[str, Any]) -> None:
-        first, second = manifest["splits"]["train"]["shards"][:2]
-        for field in ("tokens", "documents"):
-            first[field], second[field] = second[field], first[field]
-
-    sign_again(made, exchange)
-    messages = _messages(made)
-    assert "its header says tokens" in messages["train/000000.tok"]
-    assert "its header says documents" in messages["train/000001.tok"]
-    assert "rows, the manifest says" in messages["train/000000.docs"]
-
-
-def _write_documents(made: Made, column: str, change: Callable[[list[Any]], Any]) -> None:
-    """Change a column of the first document table; update its SHA-256 in the manifest."""
-    path = version_file(made, "train/000000.docs")
-    table = open_documents(path)
-    values = table[column].to_pylist()
-    change(values)
-    index = table.column_names.index(column)
-    table = table.set_column(index, table.schema.field(index), pa.array(values, table.schema.field(index).type))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    publish_beside(made, ".docs", sink.getvalue().to_pybytes())
-
-
-def _set(index: int, value: Any) -> Callable[[list[Any]], None]:
-    def change(values: list[Any]) -> None:
-        values[index] = value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("column", "change", "message"),
-    [
-        ("start", _set(1, 0), "its documents are not contiguous"),
-        ("start", _set(0, 1), "its documents are not contiguous"),
-        ("num_tokens", _set(-1, 1), "its documents do not start where the document offsets of the shard say"),
-        ("num_tokens", _set(1, 1), "its documents are not contiguous"),
-        ("input", _set(1, 3), "it names input 3, the version has 3"),
-        ("key", _set(1, 0), "its keys are not in ascending order"),
-        ("key", _set(0, 0), "its first_key is 0000000000000000, the manifest says"),
-        ("key", _set(-1, 2**64 - 1), "its last_key is ffffffffffffffff, the manifest says"),
-    ],
-)
-def test_a_document_table_that_contradicts_its_shard_is_named(
-    made: Made, column: str, change: Callable[[list[Any]], Any], message: str
-) -> None:
-    _write_documents(made, column, change)
-    messages = _messages(made)
-    assert set(messages) == {"train/000000.docs"}
-    assert message in messages["train/000000.docs"]
-
-
-def test_a_document_table_with_other_columns_or_without_bytes_is_named(made: Made) -> None:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, pa.schema([SCHEMA.field("start")])):
-        pass
-    for data, message in ((sink.getvalue().to_pybytes(), "its columns are not"), (b"", ""), (b"ARROW1\0\0" * 9, "")):
-        publish_beside(made, ".docs", data)
-        messages = _messages(made)
-        assert set(messages) == {"train/000000.docs"}
-        assert message in messages["train/000000.docs"]
-
-
 def test_blocks_of_another_shard_are_named(made: Made) -> None:
     publish_beside(made, ".blocks", version_file(made, "train/000001.blocks").read_bytes())
     assert _messages(made) == {"train/000000.blocks": "it does not hold the checksums of its shard"}
@@ -280,16 +167,13 @@ def test_every_problem_of_a_mask_is_named(masked: Made) -> None:
     path = version_file(masked, "train/000000.mask")
     mask = path.read_bytes()
     assert _messages(masked) == {}
-    publish_beside(masked, ".mask", mask[:-1] + bytes([9]))
-    assert _messages(masked) == {"train/000000.mask": "a token has role 9; the last is 8, tool_output"}
     publish_beside(masked, ".mask", mask[:-1])
     assert "files.mask.bytes must be the number of tokens" in _messages(masked)["manifest.json"]
     publish_beside(masked, ".mask", mask)
     path.write_bytes(mask[:-1] + bytes([mask[-1] ^ 1]))
     assert _messages(masked) == {"train/000000.mask": "its SHA-256 is not that of the manifest"}
     path.write_bytes(mask[:-1])
-    what = f"{len(mask) - 1:,} bytes for {len(mask):,} tokens; its SHA-256 is not that of the manifest"
-    assert _messages(masked) == {"train/000000.mask": what}
+    assert _messages(masked) == {"train/000000.mask": "its SHA-256 is not that of the manifest"}
     path.unlink()
     assert _messages(masked) == {"train/000000.mask": "missing"}
 
@@ -324,20 +208,6 @@ def test_a_file_of_a_later_kind_beside_a_shard_is_verified_too(made: Made) -> No
     version_file(made, "train/000000.later").unlink()
 
 
-def test_a_document_table_with_too_short_buffers_is_named(made: Made) -> None:
-    data = version_file(made, "train/000000.docs").read_bytes()
-    num_rows = open_documents(version_file(made, "train/000000.docs")).num_rows
-    first = struct.pack("<qq", 0, 8 * num_rows)  # where the buffer of the first column begins, and how long it is
-    publish_beside(made, ".docs", data.replace(first, bytes(16)))
-    assert "too small" in _messages(made)["train/000000.docs"]
-
-
-def test_deeply_nested_inputs_are_named_and_the_rest_is_read(made: Made) -> None:
-    publish_listed(made, "quarantine.jsonl", b"[" * 200_000)
-    version_file(made, "train/000000.tok").unlink()
-    assert set(_messages(made)) == {"quarantine.jsonl", "train/000000.tok"}
-
-
 @pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"'])
 def test_a_spec_that_is_not_canonical_json_is_named(made: Made, value: bytes) -> None:
     sign_again(made, lambda m: m["spec"].update(note=123_456))
@@ -359,8 +229,6 @@ def test_a_gap_in_a_log_is_one_damage_of_any_length(made: Made) -> None:
 def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:
     path = made.store.local("tags/latest/00000002.json")
     entry = read_signed(path.read_bytes(), "")
-    path.write_bytes(sign(entry | {"previous": "b" * 16}))
-    assert "it says that latest named bbbbbbbbbbbbbbbb before" in _messages(made)["tags/latest/00000002.json"]
     path.write_bytes(sign(entry | {"version": "no version"}))
     assert _messages(made)["tags/latest/00000002.json"] == "version must be 16 hexadecimal digits"
 
