@@ -15,7 +15,7 @@ from prefect.states import Completed
 from tokenloom.errors import GateFailed, SpecError
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
-from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.runners import open_runner
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.events import FAILURE_HOOKS, emit_published, label_run
 from tokenloom.flows.runs.step_log import logging_steps
@@ -71,8 +71,8 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
 
 def _build(spec: BuildSpec) -> BuildResult:
     workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
-    with workers as (num_workers, run_each), logging_steps():
-        return run_build(spec, num_workers, run_one, run_each)
+    with workers as runner, logging_steps():
+        return run_build(spec, runner)
 
 
 def check_transform(spec: BuildSpec) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,30 +19,31 @@ from tokenloom.tasks.encoding.bad_files import explained
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.jobs import (
-    check_batches,
-    cut_batches,
-    shuffle_batches,
-    tokenize_batches,
-    tryout_batches,
-)
 from tokenloom.tasks.planning.input_messages import disk_messages, input_messages, left_out_messages
-from tokenloom.tasks.planning.plan import BuildPlan, cut_file, plan_build, with_partitions, with_tryout_partitions
-from tokenloom.tasks.publishing.check import refuse_differences
+from tokenloom.tasks.planning.plan import (
+    BuildPlan,
+    cut_file,
+    partitions_by_source,
+    plan_build,
+    with_partitions,
+    with_tryout_partitions,
+)
+from tokenloom.tasks.publishing.check import check_jobs, refuse_differences
 from tokenloom.tasks.publishing.finish import finish_build
 from tokenloom.tasks.publishing.publish import BuildResult, publish_version
 from tokenloom.tasks.publishing.validate import validate_build
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import run_batches
-from tokenloom.tasks.running.steps import RunEach, RunOne
+from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
-from tokenloom.tasks.verification.sample import NUM_SAMPLED, compare_documents
+from tokenloom.tasks.verification.sample import NUM_SAMPLED, RUN_DOCUMENTS, compare_documents
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
 
+_TASK_BYTES = 64_000_000
+_CUT_FILES = 500
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
 # The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
 # 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
@@ -55,30 +57,28 @@ _WEIGHTS = (
 )
 
 
-def run_build(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
+def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
     """Build a version of a dataset and publish it; return at once if it is already published.
 
     Args:
         spec: with absolute paths.
-        num_workers: processes among which the work is divided; it does not affect the bytes.
-        run_one: runs a step.
-        run_each: runs a step for many jobs.
+        runner: runs the steps.
 
     Raises:
         TokenloomError: the build failed and nothing was published. The message has the problem, its place and the next
             step.
     """
     with add_source_line(spec):
-        return _run_steps(spec, num_workers, run_one, run_each)
+        return _run_steps(spec, runner)
 
 
-def _run_steps(spec: BuildSpec, num_workers: int, run_one: RunOne, run_each: RunEach) -> BuildResult:
+def _run_steps(spec: BuildSpec, runner: Runner) -> BuildResult:
     start = time.monotonic()
-    plan = _prepare(spec, run_one)
+    plan = _prepare(spec, runner)
     if plan.published:
         return finish_published(plan, start)
     with building(plan.store, plan.version) as held:
-        return _build(plan, num_workers, run_one, run_each, start, held)
+        return _build(plan, runner, start, held)
 
 
 def finish_published(plan: BuildPlan, start: float) -> BuildResult:
@@ -86,32 +86,30 @@ def finish_published(plan: BuildPlan, start: float) -> BuildResult:
     return with_report(plan, finish_build(plan, start))
 
 
-def _build(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, start: float, held: HeldPlan
-) -> BuildResult:
+def _build(plan: BuildPlan, runner: Runner, start: float, held: HeldPlan) -> BuildResult:
     """Build and publish a version whose plan in the store this build holds."""
     if plan.spec.report:
         import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
-    cuts = cut_inputs(plan, num_workers, run_each)
+    cuts = cut_inputs(plan, runner)
     plan = with_partitions(plan, cuts)
     held.name_spills({part.spill_name for part in plan.partitions})
     _report_messages(disk_messages(plan))
     if proves_first(plan):
-        prove_encoder(plan.definition, plan.tokenizer.fingerprint, num_workers, run_each)
+        prove_encoder(plan.definition, plan.tokenizer.fingerprint, runner)
         plan = replace(plan)  # which chooses again
     _report_messages(encoder_messages(plan))
     try:
-        plan, published = _encode_and_publish(plan, num_workers, run_one, run_each, held)
+        plan, published = _encode_and_publish(plan, runner, held)
     except EncoderMismatch as error:
         raise rejected(plan.store, error) from error
-    return with_report(plan, finish_build(plan, start, published), run_each)
+    return with_report(plan, finish_build(plan, start, published), runner)
 
 
-def _prepare(spec: BuildSpec, run_one: RunOne) -> BuildPlan:
+def _prepare(spec: BuildSpec, runner: Runner) -> BuildPlan:
     """Return the plan, and report warnings about it; prepare the store if there is anything to build."""
     progress.report(progress.StepStarted("plan", 0))
-    plan: BuildPlan = run_one("plan", lambda: plan_build(spec))
+    plan: BuildPlan = runner.one("plan", lambda: plan_build(spec))
     progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     _report_messages(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
@@ -127,71 +125,68 @@ def _report_messages(messages: Iterable[str]) -> None:
         progress.report(progress.Message(message))
 
 
-def cut_inputs(plan: BuildPlan, num_workers: int, run_each: RunEach) -> list[list[PartitionRange]]:
+def cut_inputs(plan: BuildPlan, runner: Runner) -> list[list[PartitionRange]]:
     """Return the partitions of every input."""
-    return run_batches(run_each, "cut", cut_file, cut_batches(plan, num_workers))
+    return runner.each("cut", cut_file, [Job(file.path, file) for file in plan.inputs], _CUT_FILES, MAX_SMALL_TASKS)
 
 
-def sample_build(plan: BuildPlan, num_workers: int, run_each: RunEach) -> Estimate:
+def sample_build(plan: BuildPlan, runner: Runner) -> Estimate:
     """Estimate the result of a build from a sample of its partitions."""
-    from tokenloom.tasks.estimate import estimate_build, probe_jobs, probe_partition  # of `plan`, not of builds
+    from tokenloom.tasks.estimate import estimate_build, probe_partition, probed_partitions  # of `plan`, not of builds
 
-    jobs = probe_jobs(plan)
-    with _explaining_bad_rows(plan, num_workers):
-        samples = run_each("sample", probe_partition, jobs)
-    return estimate_build(plan, list(zip([job for _, job in jobs], samples, strict=True)), num_workers)
+    parts = probed_partitions(plan)
+    with _explaining_bad_rows(plan, runner):
+        probes = runner.each("sample", partial(probe_partition, plan.build), [Job(part.label, part) for part in parts])
+    return estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
 
 
-def _encode_and_publish(
-    plan: BuildPlan, num_workers: int, run_one: RunOne, run_each: RunEach, held: HeldPlan
-) -> tuple[BuildPlan, bool]:
+def _encode_and_publish(plan: BuildPlan, runner: Runner, held: HeldPlan) -> tuple[BuildPlan, bool]:
     """Return the plan as executed, and whether this build published it."""
     seconds: dict[str, float] = {}
-    num_bytes = sum(part.num_bytes for part in plan.partitions)
     progress.report(progress.WorkKnown(_WEIGHTS))
-    read_bytes = 0 if plan.spec.limit else num_bytes
-    with (
-        _step("tokenize", seconds, read_bytes, "partitions", len(plan.partitions)),
-        _explaining_bad_rows(plan, num_workers),
-    ):
-        plan = _encode(plan, num_workers, run_each)
+    num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
+    with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan, runner):
+        plan = _encode(plan, runner)
     with _step("assign", seconds):
-        assignment = run_one("assign", lambda: assign_shards(plan))
+        assignment = runner.one("assign", lambda: assign_shards(plan))
     num_tokens = sum(total.tokens for total in assignment.totals.values())
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
-        records = run_batches(run_each, "shuffle", shuffle_shard, shuffle_batches(plan, assignment, num_workers))
+        shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]
+        records = runner.each("shuffle", partial(shuffle_shard, plan.build), shards)
     with _step("check", seconds, min(NUM_SAMPLED, sum(record.documents for record in records))):
-        checks = check_batches(plan, assignment, records, num_workers)
-        differences = run_batches(run_each, "check", compare_documents, checks)
+        checks = check_jobs(plan, assignment, records)
+        differences = runner.each("check", compare_documents, checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))
-        num_checked = sum(len(job.documents) for _, batch in checks for job in batch)
+        num_checked = sum(check.weight for check in checks)
     with _step("validate", seconds):
-        measured = run_one("validate", lambda: validate_build(plan, assignment, records, num_checked))
+        measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):
         held.renew()  # it may be old if this machine was suspended
-        published = run_one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
+        published = runner.one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, published
 
 
-def _encode(plan: BuildPlan, num_workers: int, run_each: RunEach) -> BuildPlan:
+def _encode(plan: BuildPlan, runner: Runner) -> BuildPlan:
     """Encode the partitions that no earlier build encoded; return the plan, which has those that a try-out read."""
     if plan.spec.limit is not None:
-        return with_tryout_partitions(plan, run_each("tokenize", tokenize_tryout, tryout_batches(plan)))
+        sources = [Job(parts[0].file.source, parts) for parts in partitions_by_source(plan)]
+        return with_tryout_partitions(plan, runner.each("tokenize", partial(tokenize_tryout, plan.build), sources))
     missing = plan.missing
     reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
     num_reused = len(plan.partitions) - plan.num_identical - len(missing)
     progress.report(progress.Reused(num_reused, reused_bytes))  # the bytes of identical partitions need no work either
-    run_batches(run_each, "tokenize", tokenize_partition, tokenize_batches(plan, num_workers))
+    jobs = [Job(part.label, part, part.num_bytes) for part in missing]
+    runner.each("tokenize", partial(tokenize_partition, plan.build), jobs, _TASK_BYTES)
     return plan
 
 
 @contextmanager
-def _explaining_bad_rows(plan: BuildPlan, num_workers: int) -> Iterator[None]:
+def _explaining_bad_rows(plan: BuildPlan, runner: Runner) -> Iterator[None]:
     """Add how to leave out such rows, and how many files have one, to the message of a BadRow raised in the block."""
     try:
         yield
     except BadRow as error:
-        raise explained(plan, error, num_workers) from error
+        raise explained(plan, error, runner.num_workers) from error
 
 
 @contextmanager

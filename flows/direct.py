@@ -19,7 +19,7 @@ from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import Call, RunEach
+from tokenloom.tasks.running.steps import Call, Runner
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 # Builds import pydantic in their functions: verifying a small version takes less time than that import.
@@ -62,10 +62,10 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         spec: with absolute paths.
         num_workers: worker processes; with 0 this process does all the work.
     """
-    with _open_workers(num_workers, spec.tokenizer.model_dump()) as run_each:
+    with _open_workers(num_workers, spec.tokenizer.model_dump()) as runner:
         from tokenloom.flows.build_steps import run_build  # late: the workers' server imports at the same time
 
-        return run_build(spec, num_workers, run_one_directly, run_each)
+        return run_build(spec, runner)
 
 
 def find_published(spec: BuildSpec) -> BuildResult | None:
@@ -104,11 +104,11 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
     from tokenloom.flows.source_lines import add_source_line
     from tokenloom.tasks.planning.plan import plan_build, with_partitions
 
-    with add_source_line(spec), _open_workers(num_workers) as run_each:
+    with add_source_line(spec), _open_workers(num_workers) as runner:
         plan = plan_build(spec)
-        plan = with_partitions(plan, cut_inputs(plan, num_workers, run_each))
+        plan = with_partitions(plan, cut_inputs(plan, runner))
         # Also for a try-out: sampling reads rows, and finds a missing column.
-        estimate = sample_build(plan, num_workers, run_each)
+        estimate = sample_build(plan, runner)
         return plan, None if spec.limit else estimate
 
 
@@ -116,15 +116,14 @@ def prove_directly(definition: Mapping[str, Any], fingerprint: str) -> None:
     """Prove the fast encoder of a tokenizer in children of this process; see prove_encoder."""
     from tokenloom.tasks.encoding.proving import prove_encoder
 
-    num_workers = chosen_num_workers(None)
-    with _open_workers(num_workers) as run_each:
-        prove_encoder(definition, fingerprint, num_workers, run_each)
+    with _open_workers(chosen_num_workers(None)) as runner:
+        prove_encoder(definition, fingerprint, runner)
 
 
 def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:
     """Verify a version in this process and its children; see run_verification for arguments and errors."""
-    with _open_workers(num_workers) as run_each:
-        return dict(run_verification(reference, deep, spec, num_workers, run_one_directly, run_each))
+    with _open_workers(num_workers) as runner:
+        return dict(run_verification(reference, deep, spec, runner))
 
 
 def export_directly(
@@ -133,18 +132,18 @@ def export_directly(
     """Export a version in this process and its children; see run_export for arguments and errors."""
     from tokenloom.flows.export_steps import run_export
 
-    with _open_workers(num_workers) as run_each:
-        return run_export(reference, name, destination, options, num_workers, run_one_directly, run_each)
+    with _open_workers(num_workers) as runner:
+        return run_export(reference, name, destination, options, runner)
 
 
 @contextmanager
-def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) -> Iterator[RunEach]:
-    """Yield a RunEach, whose workers end with the block; their server loads the tokenizer, if one is given, at once."""
+def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) -> Iterator[Runner]:
+    """Yield a Runner, whose workers end with the block; their server loads the tokenizer, if one is given, at once."""
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads) if num_workers else _call_all
-        yield RunEach(pool.call, submit, pool.close)
+        yield Runner(num_workers, run_one_directly, pool.call, submit, pool.close)
 
 
 def _call_all(calls: Sequence[Call]) -> list[Any]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from tokenloom.flows.blocks import credentials_in, using_credentials
 from tokenloom.flows.build_dataset import absolute_path
 from tokenloom.flows.export_steps import run_export
-from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.runners import open_runner
 from tokenloom.flows.runs.step_log import logging_steps
 from tokenloom.spec.runner import ProcessRunner
 from tokenloom.tasks.exporting.export import ExportResult
@@ -46,7 +46,7 @@ def export_dataset(
     chosen = credentials_in(credentials)
     with (
         using_credentials(chosen),
-        open_runner(ProcessRunner(), chosen) as (num_workers, run_each),
+        open_runner(ProcessRunner(), chosen) as runner,
         logging_steps(),
     ):
-        return run_export(reference, format, destination, options, num_workers, run_one, run_each)
+        return run_export(reference, format, destination, options, runner)

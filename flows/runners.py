@@ -29,7 +29,7 @@ from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.meter_reading import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import Call, RunEach
+from tokenloom.tasks.running.steps import Call, Runner
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # what Dask and Ray raise
@@ -62,8 +62,8 @@ def open_runner(
     spec: ProcessRunner | DaskRunner | RayRunner,
     credentials: Sequence[Credentials],
     tokenizer: Mapping[str, Any] | None = None,
-) -> Iterator[tuple[int, RunEach]]:
-    """Yield how many jobs run at a time, and a RunEach that makes task runs; both end with the block.
+) -> Iterator[Runner]:
+    """Yield a Runner that makes task runs, and ends with the block.
 
     Args:
         spec: where the tasks run.
@@ -84,7 +84,7 @@ def open_runner(
 @contextmanager
 def _open_processes(
     spec: ProcessRunner, credentials: Sequence[Credentials], tokenizer: Mapping[str, Any] | None
-) -> Iterator[tuple[int, RunEach]]:
+) -> Iterator[Runner]:
     num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
     environment = environment_of(credentials) if credentials else None
@@ -92,11 +92,11 @@ def _open_processes(
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
         submit = partial(_submit_all, threads, num_workers)
-        yield num_workers, RunEach(pool.call, submit, pool.close)
+        yield Runner(num_workers, run_one, pool.call, submit, pool.close)
 
 
 @contextmanager
-def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credentials]) -> Iterator[tuple[int, RunEach]]:
+def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credentials]) -> Iterator[Runner]:
     tasks, count_workers = _dask(spec) if isinstance(spec, DaskRunner) else _ray(spec)
     with ExitStack() as stack:
         try:
@@ -112,7 +112,7 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             return list(map(progress.replayed, _submit_all(tasks, num_workers, calls)))
 
         call = partial(_call_on_cluster, list(credentials))
-        yield num_workers, RunEach(call, submit)  # the cluster ends with the block
+        yield Runner(num_workers, run_one, call, submit)  # the cluster ends with the block
 
 
 def _dask(spec: DaskRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:

@@ -7,7 +7,7 @@ from prefect import flow
 from tokenloom.errors import CheckError, InputError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import absolute_path, check_transform, with_absolute_paths
-from tokenloom.flows.runners import open_runner, run_one
+from tokenloom.flows.runners import open_runner
 from tokenloom.flows.runs import report
 from tokenloom.flows.runs.step_log import logging_steps
 from tokenloom.flows.verify_steps import run_verification
@@ -38,10 +38,10 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
     credentials = spec.credentials if spec else []
     with (
         using_credentials(credentials),
-        open_runner(spec.runner if spec else ProcessRunner(), credentials) as (num_workers, run_each),
+        open_runner(spec.runner if spec else ProcessRunner(), credentials) as runner,
         logging_steps(),
     ):
-        result = run_verification(reference, deep, spec if deep else None, num_workers, run_one, run_each)
+        result = run_verification(reference, deep, spec if deep else None, runner)
     report.show_verification(parse_reference(reference).dataset, result)
     if result["damages"]:
         raise CheckError(_message(result))

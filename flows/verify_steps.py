@@ -10,8 +10,7 @@ from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import MAX_SMALL_TASKS, WeightedJob, batch_jobs, run_batches
-from tokenloom.tasks.running.steps import RunEach, RunOne
+from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.verification.sample import SampleJob
 from tokenloom.tasks.verification.verify import (
     DamagedFile,
@@ -35,9 +34,7 @@ def run_verification(
     reference: str,
     deep: bool,
     spec: BuildSpec | None,
-    num_workers: int,
-    run_one: RunOne,
-    run_each: RunEach,
+    runner: Runner,
 ) -> VerificationResult:
     """Verify every file of a version.
 
@@ -45,26 +42,24 @@ def run_verification(
         reference: STORE/DATASET@TAG_OR_VERSION.
         deep: encode about 1,000 documents again from their sources.
         spec: where the sources are, with absolute paths; None for the spec in build.json.
-        num_workers: processes among which the work is divided.
-        run_one: runs a step.
-        run_each: runs a step for many jobs.
+        runner: runs the steps.
 
     Raises:
         StoreError: the version does not exist, or the store can't be read.
         SpecError: the version was not built from `spec`.
     """
     progress.report(progress.StepStarted("open", 0))
-    subject: OpenedVersion = run_one("open", lambda: open_version(reference))
+    subject: OpenedVersion = runner.one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         spec = checked_spec(spec, subject.manifest, "--spec")
     jobs = subject.jobs()
     progress.report(_work_known(jobs, deep))
-    checked = _read(jobs, num_workers, run_each)
+    checked = _read(jobs, runner)
     encoded: list[EncodingReport] = []
     warnings = list(subject.warnings)
     if deep and subject.manifest:
-        deep_jobs, notes = run_one("find sources", lambda: _deep_jobs(subject, checked, spec))
-        encoded = _encode(deep_jobs, num_workers, run_each)
+        deep_jobs, notes = runner.one("find sources", lambda: _deep_jobs(subject, checked, spec))
+        encoded = _encode(deep_jobs, runner)
         warnings += notes
     damages = [*subject.damages, *(damage for report in checked for damage in report.damages)]
     damages += [damage for report in encoded for damage in report.damages]
@@ -85,20 +80,18 @@ def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
     return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
 
 
-def _read(jobs: list[VerifyJob], num_workers: int, run_each: RunEach) -> list[FileReport]:
+def _read(jobs: list[VerifyJob], runner: Runner) -> list[FileReport]:
     """Read all files."""
     progress.report(progress.StepStarted("read", sum(job.weight for job in jobs)))
-    weighted = [WeightedJob(next(iter(job.digests)), job, job.weight) for job in jobs]
-    batches = batch_jobs(weighted, num_workers, _TASK_BYTES, MAX_SMALL_TASKS)
-    return run_batches(run_each, "read", verify_files, batches)
+    weighted = [Job(next(iter(job.digests)), job, job.weight) for job in jobs]
+    return runner.each("read", verify_files, weighted, _TASK_BYTES, MAX_SMALL_TASKS)
 
 
-def _encode(jobs: list[SampleJob], num_workers: int, run_each: RunEach) -> list[EncodingReport]:
+def _encode(jobs: list[SampleJob], runner: Runner) -> list[EncodingReport]:
     """Encode the chosen documents again."""
     progress.report(progress.StepStarted("encode", sum(len(job.documents) for job in jobs)))
-    weighted = [WeightedJob(job.file.path, job, len(job.documents)) for job in jobs]
-    batches = batch_jobs(weighted, num_workers, 1, MAX_SMALL_TASKS)
-    return run_batches(run_each, "encode", verify_encoding, batches)
+    weighted = [Job(job.file.path, job, len(job.documents)) for job in jobs]
+    return runner.each("encode", verify_encoding, weighted, max_tasks=MAX_SMALL_TASKS)
 
 
 def _by_file(damages: list[Damage]) -> list[DamagedFile]:

@@ -14,7 +14,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import RunEach
+from tokenloom.tasks.running.steps import Job, Runner
 
 if TYPE_CHECKING:
     from tokenloom.tasks.planning.plan import BuildPlan
@@ -37,15 +37,15 @@ def _import() -> None:
         template()
 
 
-def with_report(plan: BuildPlan, result: BuildResult, run_each: RunEach | None = None) -> BuildResult:
+def with_report(plan: BuildPlan, result: BuildResult, runner: Runner | None = None) -> BuildResult:
     """Return the result with the place of the version's report, which is written if the version is new or has none.
 
     A version that was found published has none if the build that published it was killed before it wrote the report.
-    With `run_each`, a worker collects the figures: it has the tokenizer.
+    With a runner, a worker collects the figures: it has the tokenizer.
     """
     if not plan.spec.report:
         return result
-    collect = partial(_collect_in_worker, plan, run_each) if run_each is not None else None
+    collect = partial(_collect_in_worker, plan, runner) if runner is not None else None
     result = replace(result, report=_report(result.facts, result.published, collect))
     if result.published or result.tag_moved:
         _write_catalogue(plan.store)
@@ -75,11 +75,11 @@ def _report(facts: VersionFacts, is_new: bool, collect: Callable[[], VersionFigu
     return None
 
 
-def _collect_in_worker(plan: BuildPlan, run_each: RunEach) -> VersionFigures:
+def _collect_in_worker(plan: BuildPlan, runner: Runner) -> VersionFigures:
     from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
 
     job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
-    return run_each(STEP, collect_for_build, [(plan.version, job)])[0]  # type: ignore[no-any-return]
+    return runner.each(STEP, collect_for_build, [Job(plan.version, job)])[0]  # type: ignore[no-any-return]
 
 
 def _write_catalogue(store: Store) -> None:

@@ -17,9 +17,8 @@ from tokenloom.storage.work.partition_records import PartitionRecord, find_parti
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
-from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
-from tokenloom.tasks.jobs import tokenize_job
-from tokenloom.tasks.planning.plan import BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.encoding.tokenization import read_documents
+from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.forms import IDS
 from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.shuffling.assign import cut_split
@@ -78,27 +77,26 @@ class Estimate:
         return self.spill_bytes + self.shard_bytes
 
 
-def probe_jobs(plan: BuildPlan) -> list[tuple[str, TokenizeJob]]:
-    """Return (label, partition) for probe_partition: some of each source, evenly spaced."""
+def probed_partitions(plan: BuildPlan) -> list[Partition]:
+    """Return the partitions to probe: some of each source, evenly spaced."""
     missing = set(plan.missing)
     sources = [parts for all_parts in partitions_by_source(plan) if (parts := [p for p in all_parts if p in missing])]
-    jobs = []
+    probed = []
     for parts in sources:
         count = min(len(parts), max(1, _NUM_PROBES // len(sources)))
-        chosen = [parts[i * len(parts) // count] for i in range(count)]
-        jobs += [(plan.inputs[part.input_index].path, tokenize_job(plan, part)) for part in chosen]
-    return jobs
+        probed += [parts[i * len(parts) // count] for i in range(count)]
+    return probed
 
 
-def probe_partition(job: TokenizeJob) -> PartitionProbe:
+def probe_partition(build: Build, part: Partition) -> PartitionProbe:
     """Read the head of a partition and encode the start of it; errors as tokenize_partition."""
-    tokenizer = load_for_measuring(job.definition, job.tokenizer_fingerprint, job.encoding)
+    tokenizer = load_for_measuring(build)
     num_bytes = num_documents = id_bytes = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = PartitionTally()
-    encoder = document_encoder(tokenizer, job.chat)
-    with naming_source(job.file.source), following_position() as position:
-        for rows in read_documents(job, tokenizer):
+    encoder = document_encoder(tokenizer, build.chat_of(part.file))
+    with naming_source(part.file.source), following_position() as position:
+        for rows in read_documents(build, part, tokenizer):
             tally.add(rows)
             count = len(text_bytes(rows.texts)[0])
             num_bytes, num_documents = num_bytes + count, num_documents + len(rows.rows)
@@ -112,7 +110,7 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
             if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
                 is_whole, is_ids = False, encoder.form is IDS  # whose bytes a partition counts as they are in a batch
                 at = None if is_ids else position()
-                share = _share(job, tally.num_read, at or job.part.start + num_bytes, by_rows=not is_ids)
+                share = _share(part, tally.num_read, at or part.start + num_bytes, by_rows=not is_ids)
                 break
     read_seconds = time.perf_counter() - begin - seconds
     spills = [SpillCounts(0, [num_documents], [], checksum="")] if num_documents else []
@@ -122,29 +120,27 @@ def probe_partition(job: TokenizeJob) -> PartitionProbe:
     )
 
 
-def _share(job: TokenizeJob, num_rows: int, position: int, *, by_rows: bool) -> float:
+def _share(part: Partition, num_rows: int, position: int, *, by_rows: bool) -> float:
     """Return the approximate share of a partition that was read: by rows if their number is known, else by bytes."""
-    if take := job.file.options.get("take"):
+    if take := part.file.options.get("take"):
         return min(1.0, num_rows / float(take))
-    if by_rows and job.part.num_rows:
-        return min(1.0, num_rows / job.part.num_rows)
-    return min(1.0, max(1, position - job.part.start) / max(1, job.part.num_bytes))
+    if by_rows and part.num_rows:
+        return min(1.0, num_rows / part.num_rows)
+    return min(1.0, max(1, position - part.start) / max(1, part.num_bytes))
 
 
-def estimate_build(
-    plan: BuildPlan, samples: Sequence[tuple[TokenizeJob, PartitionProbe]], num_workers: int
-) -> Estimate:
+def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, PartitionProbe]], num_workers: int) -> Estimate:
     """Return what a build will produce, from probes of its sources and the records of encoded partitions.
 
     Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """
     total, new, seconds = _Amount(), _Amount(), 0.0
     records = find_partition_records(plan.store, plan.cached)
-    check_documents_found(plan, records | {job.spill_name: sample.record for job, sample in samples if sample.record})
+    check_documents_found(plan, records | {part.spill_name: sample.record for part, sample in samples if sample.record})
     by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
         mine = {part.spill_name for part in parts}
-        rates = _Rates([(job, sample) for job, sample in samples if job.spill_name in mine])
+        rates = _Rates([(part, sample) for part, sample in samples if part.spill_name in mine])
         for part in parts:
             if part.spill_name not in by_spill and part.spill_name in plan.cached:
                 by_spill[part.spill_name] = _recorded(plan, part, records.get(part.spill_name))
@@ -191,14 +187,14 @@ class _Amount:
 class _Rates:
     """Rates of one source: text for each byte of a partition; documents, tokens and seconds for each byte of text."""
 
-    def __init__(self, samples: Sequence[tuple[TokenizeJob, PartitionProbe]]) -> None:
+    def __init__(self, samples: Sequence[tuple[Partition, PartitionProbe]]) -> None:
         def ratio(numerator: float, denominator: float) -> float:
             return numerator / denominator if denominator else 0.0
 
         found = [sample for _, sample in samples]
         text = sum(sample.text_bytes for sample in found)
         encoded = sum(sample.encoded_bytes for sample in found)
-        self.text_bytes = ratio(text, sum(job.part.num_bytes * sample.share for job, sample in samples))
+        self.text_bytes = ratio(text, sum(part.num_bytes * sample.share for part, sample in samples))
         self.amount = _Amount(
             documents=ratio(sum(sample.num_documents for sample in found), text),
             tokens=ratio(sum(sample.num_tokens for sample in found), encoded),
@@ -211,7 +207,7 @@ class _Rates:
 def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> _Amount:
     spills = record.spills if record else []
     amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
-    file = plan.inputs[partition.input_index]
+    file = partition.file
     if file.options.get("id"):
         token_bytes = _token_bytes(plan, file.holds_conversations or file.has_masks)
         rest = amount.num_bytes(token_bytes, _SPILL_DOCUMENT_BYTES)

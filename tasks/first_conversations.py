@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
-from tokenloom.tasks.encoding.tokenization import TokenizeJob
-from tokenloom.tasks.jobs import tokenize_job
-from tokenloom.tasks.planning.plan import BuildPlan, partitions_by_source
+from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.rules import keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
@@ -54,29 +52,28 @@ def first_rows(plan: BuildPlan) -> Iterator[FirstRows]:
     Raises TokenloomError as tokenize_partition, except for bad rows, which are passed over.
     """
     for parts in partitions_by_source(plan):
-        if plan.inputs[parts[0].input_index].holds_conversations:
-            job = tokenize_job(plan, parts[0])
-            tokenizer = load_for_measuring(job.definition, job.tokenizer_fingerprint, job.encoding)
-            with naming_source(job.file.source):
-                yield _first_rows(job, tokenizer)
+        if parts[0].file.holds_conversations:
+            with naming_source(parts[0].file.source):
+                yield _first_rows(plan.build, parts[0], load_for_measuring(plan.build))
 
 
-def _first_rows(job: TokenizeJob, tokenizer: Tokenizer) -> FirstRows:
-    encoder, rules = document_encoder(tokenizer, job.chat), replace(job.rules, on_error="skip")
-    reader = make_reader({**job.file.options, "on_error": "skip"})
-    place_of = partial(reader.place, job.file.url)
-    batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], job.file.url)
+def _first_rows(build: Build, part: Partition, tokenizer: Tokenizer) -> FirstRows:
+    file, rules = part.file, replace(build.rules, on_error="skip")
+    encoder = document_encoder(tokenizer, build.chat_of(file))
+    reader = make_reader({**file.options, "on_error": "skip"})
+    place_of = partial(reader.place, file.url)
+    batches = each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url)
     counts, shown = ChatCounts(), None
     for rows in islice(batches, 1):
         first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
-        for part in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):
-            counts += ChatCounts(dropped=part.num_without_target)
-            if len(part.rows):
-                encoded = encoder.encode(part)
+        for documents in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):
+            counts += ChatCounts(dropped=documents.num_without_target)
+            if len(documents.rows):
+                encoded = encoder.encode(documents)
                 assert encoded.classes is not None
                 assert encoded.counts is not None
                 counts += encoded.counts
                 own = slice(int(encoded.num_tokens[0]))
-                place = with_line(place_of(int(part.rows[0])))
+                place = with_line(place_of(int(documents.rows[0])))
                 shown = shown or FirstConversation(place, encoded.tokens[own], encoded.classes[own], tokenizer)
-    return FirstRows(job.file.source, counts, shown)
+    return FirstRows(file.source, counts, shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, published_versions
 from tokenloom.storage.work.partition_records import remove_spills_of
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer, preload_tokenizer
+from tokenloom.tasks.planning.plan import Build, EncodingRules
 from tokenloom.tasks.running import progress
 from tokenloom.tokenizers import Tokenizer, pinned_fields
 from tokenloom.tokenizers.fast.choice import REFERENCE, backend_of
@@ -21,7 +22,7 @@ from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.machine_check import check_here, find_check, this_machine
 from tokenloom.tokenizers.fast.proofs import Proof, find_proof, installed_library
 from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, SAMPLE, Check, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 from tokenloom.tokenizers.identity import identity_of
 from tokenloom.wording import counted
@@ -29,37 +30,12 @@ from tokenloom.wording import counted
 _REPORT_AT = "https://github.com/tokenloom/tokenloom/issues"
 
 
-@dataclass(frozen=True)
-class EncodingRules:
-    """How a build encodes.
-
-    Attributes:
-        version: the build's, because each build compares texts of its own.
-        proof: of the fast encoder that it uses; None if the reference encodes.
-        machine: where the encoder was checked, see this_machine. A worker elsewhere checks it first.
-        check: which texts the reference encodes too.
-    """
-
-    version: str = ""
-    proof: Proof | None = None
-    machine: str = ""
-    check: Check = SAMPLE
-
-
-ONLY_REFERENCE = EncodingRules()
-
-
-def encoding_tokenizer(definition: Mapping[str, Any], fingerprint: str, rules: EncodingRules) -> Tokenizer:
+def encoding_tokenizer(build: Build) -> Tokenizer:
     """Return the tokenizer of a build: with its fast encoder, or the reference; both give the same ids.
-
-    Args:
-        definition: see load_tokenizer.
-        fingerprint: of the tokenizer that the job was made for.
-        rules: how the build encodes.
 
     Raises TokenizerError as load_job_tokenizer.
     """
-    return _tokenizer(canonical_json(definition), fingerprint, rules)
+    return _tokenizer(canonical_json(build.definition), build.tokenizer.fingerprint, build.encoding)
 
 
 @lru_cache(maxsize=4)
@@ -122,9 +98,9 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
         _fast_encoder(canonical_json(definition), tokenizer.fingerprint)
 
 
-def load_for_measuring(definition: dict[str, Any], fingerprint: str, rules: EncodingRules) -> Tokenizer:
+def load_for_measuring(build: Build) -> Tokenizer:
     """Return what encodes, without its sample, to measure its speed; errors as load_job_tokenizer."""
-    return _tokenizer(canonical_json(definition), fingerprint, replace(rules, check=NO_CHECK))
+    return encoding_tokenizer(replace(build, encoding=replace(build.encoding, check=NO_CHECK)))
 
 
 def rejected(store: Store, error: EncoderMismatch) -> EncoderMismatch:

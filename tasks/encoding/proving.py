@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.batching import WeightedJob, batch_jobs, run_batches
-from tokenloom.tasks.running.steps import RunEach
+from tokenloom.tasks.running.steps import Job, Runner
 from tokenloom.tokenizers.fast.choice import REFERENCE, Choice, backend_of
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.machine_check import check_here
@@ -30,14 +29,13 @@ def proves_first(plan: BuildPlan) -> bool:
     return plan.spec.limit is None and plan.missing_bytes >= _PROBE_BYTES and plan.choice.unproven is not None
 
 
-def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: int, run_each: RunEach) -> None:
+def prove_encoder(definition: Mapping[str, Any], fingerprint: str, runner: Runner) -> None:
     """Compare gigatoken with the reference of a tokenizer, and keep the proof or why there is none.
 
     Args:
         definition: see load_tokenizer.
         fingerprint: of the tokenizer.
-        num_workers: how many work at a time.
-        run_each: runs the comparisons.
+        runner: runs the comparisons.
 
     Raises TokenizerError as load_job_tokenizer.
     """
@@ -46,8 +44,7 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, num_workers: 
     from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
 
     def pool(function: Callable[[SliceJob], Any], jobs: Iterable[SliceJob]) -> list[Any]:
-        weighted = [WeightedJob(f"slice {job.index}", job, 1) for job in jobs]
-        return run_batches(run_each, "prove", partial(_run, function), batch_jobs(weighted, num_workers, _BATCH))
+        return runner.each("prove", partial(_run, function), [Job(f"slice {job.index}", job) for job in jobs], _BATCH)
 
     load = partial(load_job_tokenizer, definition, fingerprint)
     reference = load()

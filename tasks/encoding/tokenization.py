@@ -6,30 +6,29 @@ The partition's record is written last: a build that finds it need not encode th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.chat.definition import ChatDefinition
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder
-from tokenloom.tasks.encoding.encoders import ONLY_REFERENCE, EncodingRules, encoding_tokenizer
+from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
+from tokenloom.tasks.planning.plan import Build, Partition
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
-from tokenloom.tasks.rows.rules import RulesJob, keep_documents
+from tokenloom.tasks.rows.rules import RowRules, keep_documents
 from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
-from tokenloom.tasks.sources import PartitionRange, Rows, make_reader
+from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers import Tokenizer
@@ -39,26 +38,6 @@ from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 _SPILL_TEXT_BYTES = 64_000_000
 _ROOM_BYTES = 80_000_000  # for the tokens of most spills; what is not touched costs nothing
-
-
-@dataclass(frozen=True)
-class TokenizeJob:
-    """One partition to encode, and the name of its spills.
-
-    `chat` renders its rows if they are conversations. With a `limit`, only the first documents of the partition are
-    read.
-    """
-
-    store: Store
-    spill_name: str
-    file: InputFile
-    part: PartitionRange
-    rules: RulesJob
-    definition: dict[str, Any]
-    tokenizer_fingerprint: str
-    encoding: EncodingRules = ONLY_REFERENCE
-    chat: ChatDefinition | None = None
-    limit: int | None = None
 
 
 class _Room:
@@ -115,8 +94,8 @@ class _Pending:
         return documents
 
 
-def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
-    """Encode one partition into spills and return its record.
+def tokenize_partition(build: Build, part: Partition, limit: int | None = None) -> PartitionRecord:
+    """Encode one partition into spills and return its record; with a limit, only its first documents.
 
     Raises:
         InputError: a row is bad (the message names file and row group or byte), or the file has changed since the build
@@ -125,69 +104,71 @@ def tokenize_partition(job: TokenizeJob) -> PartitionRecord:
         EncoderMismatch: the fast encoder gives other ids than the reference.
         StoreError: a spill can't be written.
     """
-    if record := _usable_record(job):
-        progress.report(progress.Reused(1, job.part.num_bytes))
+    if record := _usable_record(build, part):
+        progress.report(progress.Reused(1, part.num_bytes))
         return record
-    progress.report(progress.Working(f"encoding {job.file.url}, [{job.part.start}, {job.part.end})"))
-    tokenizer = encoding_tokenizer(job.definition, job.tokenizer_fingerprint, job.encoding)
-    with naming_source(job.file.source):
-        with QuarantineWriter(job.store, job.spill_name) as quarantine, sharing_files():
+    progress.report(progress.Working(f"encoding {part.file.url}, [{part.start}, {part.end})"))
+    tokenizer = encoding_tokenizer(build)
+    with naming_source(part.file.source):
+        with QuarantineWriter(build.store, part.spill_name) as quarantine, sharing_files():
             num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0
             try:
-                record = _encode_partition(job, tokenizer, quarantine)
+                record = _encode_partition(build, part, limit, tokenizer, quarantine)
             except InputError:
-                check_unchanged(job.file)  # it may not be bad, but still being written
+                check_unchanged(part.file)  # it may not be bad, but still being written
                 raise
             if isinstance(tokenizer, FastTokenizer):
                 num_compared = tokenizer.num_compared - num_compared
                 record = replace(record, encoder=tokenizer.encoder, compared=num_compared)
-        check_unchanged(job.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
-    write_partition_record(job.store, job.spill_name, record)
+        check_unchanged(part.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
+    write_partition_record(build.store, part.spill_name, record)
     return record
 
 
-def _usable_record(job: TokenizeJob) -> PartitionRecord | None:
+def _usable_record(build: Build, part: Partition) -> PartitionRecord | None:
     """Return the record of the partition if it is complete, and of an encoder that the build may use."""
-    record = find_partition_record(job.store, job.spill_name)
-    return record if record and may_use(record.encoder, job.definition) else None
+    record = find_partition_record(build.store, part.spill_name)
+    return record if record and may_use(record.encoder, build.definition) else None
 
 
-def _encode_partition(job: TokenizeJob, tokenizer: Tokenizer, quarantine: QuarantineWriter) -> PartitionRecord:
+def _encode_partition(
+    build: Build, part: Partition, limit: int | None, tokenizer: Tokenizer, quarantine: QuarantineWriter
+) -> PartitionRecord:
     pending = _Pending(token_dtype(tokenizer.vocab_size))
-    tally, text_read = PartitionTally(), _TextRead(job.part.num_bytes)
+    tally, text_read = PartitionTally(), _TextRead(part.num_bytes)
     spills: list[SpillCounts] = []
-    encoder = document_encoder(tokenizer, job.chat)
-    for rows in read_documents(job, tokenizer):
+    encoder = document_encoder(tokenizer, build.chat_of(part.file))
+    for rows in read_documents(build, part, tokenizer, limit):
         tally.add(rows)
         quarantine.add(rows.bad)
         if len(rows.rows):
-            documents, encoded = _encode(rows, job, encoder)
+            documents, encoded = _encode(rows, build.rules, part.file, encoder)
             tally.add_encoded(encoded.num_bytes, encoded.counts)
             pending.add(documents, len(text_bytes(rows.texts)[0]), text_read)
             del documents, encoded
         del rows
         if pending.text_bytes >= _SPILL_TEXT_BYTES:
-            spills.append(_spill(job, tokenizer, len(spills), pending.take()))
+            spills.append(_spill(build, part, tokenizer, len(spills), pending.take()))
     if pending.parts:
-        spills.append(_spill(job, tokenizer, len(spills), pending.take()))
+        spills.append(_spill(build, part, tokenizer, len(spills), pending.take()))
     text_read.finish()
     return tally.record(spills, quarantine.num_bytes, quarantine.xxh3_128())
 
 
-def read_documents(job: TokenizeJob, tokenizer: Tokenizer) -> Iterator[Rows]:
-    """Return the documents of a partition in batches, with counts of skipped rows; at most `job.limit` documents."""
+def read_documents(build: Build, part: Partition, tokenizer: Tokenizer, limit: int | None = None) -> Iterator[Rows]:
+    """Return the documents of a partition in batches, with counts of skipped rows; at most `limit` documents."""
 
-    encoder, reader = document_encoder(tokenizer, job.chat), make_reader(job.file.options)
-    place_of = partial(reader.place, job.file.url)
+    encoder, reader = document_encoder(tokenizer, build.chat_of(part.file)), make_reader(part.file.options)
+    place_of = partial(reader.place, part.file.url)
 
     def keep(rows: Rows) -> Rows:
-        return keep_documents(rows, job.rules, place_of, tokenizer, encoder.form)
+        return keep_documents(rows, build.rules, place_of, tokenizer, encoder.form)
 
     # `map` keeps no reference to a batch, which may be large; a generator's frame would.
-    place = f"{job.file.url}, [{job.part.start}, {job.part.end})"
-    batches = each_bounded(reader.read(job.file.url, job.part), job.file.options["max_bytes"], place)
-    documents = encoder.prepared(map(keep, batches), job.rules.on_error, job.rules.without_target, place_of)
-    return documents if job.limit is None else _first(documents, job.limit)
+    place = f"{part.file.url}, [{part.start}, {part.end})"
+    batches = each_bounded(reader.read(part.file.url, part), part.file.options["max_bytes"], place)
+    documents = encoder.prepared(map(keep, batches), build.rules.on_error, build.rules.without_target, place_of)
+    return documents if limit is None else _first(documents, limit)
 
 
 def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
@@ -198,22 +179,22 @@ def _first(batches: Iterator[Rows], limit: int) -> Iterator[Rows]:
             return
 
 
-def tokenize_tryout(jobs: Sequence[TokenizeJob]) -> list[tuple[str, bool]]:
-    """Encode partitions of one source, in order, until there are `limit` documents; errors as tokenize_partition.
+def tokenize_tryout(build: Build, parts: Sequence[Partition]) -> list[tuple[str, bool]]:
+    """Encode partitions of one source until there are `build.limit` documents; errors as tokenize_partition.
 
     Args:
-        jobs: all partitions of the source, each with the limit of the whole source.
+        build: a try-out.
+        parts: all partitions of the source, in order.
 
     Returns:
         The name of each partition's spills, and whether an earlier build left them.
     """
     spills: list[tuple[str, bool]] = []
-    left = jobs[0].limit or 0
-    for job in jobs:
-        name = f"{job.spill_name}-{left}"
-        limited = replace(job, limit=left, spill_name=name)
-        spills.append((name, _usable_record(limited) is not None))
-        record = tokenize_partition(limited)
+    left = build.limit or 0
+    for part in parts:
+        limited = replace(part, spill_name=f"{part.spill_name}-{left}")
+        spills.append((limited.spill_name, _usable_record(build, limited) is not None))
+        record = tokenize_partition(build, limited, left)
         left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
             break
@@ -240,14 +221,15 @@ class _TextRead:
         progress.report(progress.Advanced(done=self._left))
 
 
-def _encode(rows: Rows, job: TokenizeJob, encoder: DocumentEncoder) -> tuple[SpillDocuments, EncodedDocuments]:
+def _encode(
+    rows: Rows, rules: RowRules, file: InputFile, encoder: DocumentEncoder
+) -> tuple[SpillDocuments, EncodedDocuments]:
     """Return the documents of a batch, and what was encoded of them."""
     content = encoder.form.contents(rows.texts)
-    rules = job.rules
     if rules.deduplicate:
         key = order_keys(content, rules.seed)
     else:
-        key = order_keys_with_duplicates(content, rules.seed, job.file.fingerprint, rows.rows)
+        key = order_keys_with_duplicates(content, rules.seed, file.fingerprint, rows.rows)
     encoded = encoder.encode(rows)
     split = split_indices(content, rules.shares)
     ids, id_bytes = np.empty(0, np.uint8), np.zeros(len(key), np.uint32)
@@ -259,6 +241,6 @@ def _encode(rows: Rows, job: TokenizeJob, encoder: DocumentEncoder) -> tuple[Spi
     return documents, encoded
 
 
-def _spill(job: TokenizeJob, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
+def _spill(build: Build, part: Partition, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
     info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
-    return write_spill(job.store, job.spill_name, index, documents, len(job.rules.shares), info)
+    return write_spill(build.store, part.spill_name, index, documents, len(build.rules.shares), info)

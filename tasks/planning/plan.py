@@ -25,7 +25,7 @@ from tokenloom.tasks.planning.chat import chat_definition
 from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
 from tokenloom.tasks.planning.layouts import with_layouts
 from tokenloom.tasks.rows.exclusion import read_exclusions
-from tokenloom.tasks.rows.rules import load_transform
+from tokenloom.tasks.rows.rules import ROW_RULES, RowRules, load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
@@ -34,20 +34,77 @@ from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers import pinned_fields
 from tokenloom.tokenizers.base import TokenizerIdentity
 from tokenloom.tokenizers.fast.choice import Choice, choose, may_use
+from tokenloom.tokenizers.fast.machine_check import this_machine
+from tokenloom.tokenizers.fast.proofs import Proof
+from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check
 from tokenloom.tokenizers.identity import identify
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
+SAMPLE_BYTES = 1_100_000  # least text that both libraries encode, per build
 _MIN_CHECKED_BYTES = 2_000_000  # which the reference encodes in the time of a check of the fast encoder
 
 
 @dataclass(frozen=True)
 class Partition(PartitionRange):
-    """A part of the input file at `input_index`, and the name of its spills."""
+    """A part of an input file, at `input_index` of the plan's inputs, and the name of its spills."""
 
     input_index: int
     spill_name: str
+    file: InputFile = field(compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """The file, and its row groups or bytes."""
+        return f"{self.file.path} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True)
+class EncodingRules:
+    """How a build encodes.
+
+    Attributes:
+        version: the build's, because each build compares texts of its own.
+        proof: of the fast encoder that it uses; None if the reference encodes.
+        machine: where the encoder was checked, see this_machine. A worker elsewhere checks it first.
+        check: which texts the reference encodes too.
+    """
+
+    version: str = ""
+    proof: Proof | None = None
+    machine: str = ""
+    check: Check = SAMPLE
+
+
+ONLY_REFERENCE = EncodingRules()
+
+
+@dataclass(frozen=True)
+class Build:
+    """What each worker of a build needs: where the store is, and what decides ids and bytes.
+
+    `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
+    documents, `chat` renders conversations. `has_ids` says that a source names ids, `has_classes` that tokens have
+    classes, `excludes` that contents are excluded. `limit` is that of a try-out.
+    """
+
+    store: Store
+    dataset: str
+    version: str
+    tokenizer: TokenizerEntry
+    definition: dict[str, Any]
+    rules: RowRules
+    encoding: EncodingRules = ONLY_REFERENCE
+    chat: ChatDefinition | None = None
+    has_ids: bool = False
+    has_classes: bool = False
+    excludes: bool = False
+    limit: int | None = None
+
+    def chat_of(self, file: InputFile) -> ChatDefinition | None:
+        """Return what renders the rows of a file, None if they are texts."""
+        return self.chat if file.holds_conversations else None
 
 
 @dataclass(frozen=True)
@@ -97,9 +154,31 @@ class BuildPlan:
         """The bytes of text to encode."""
         return sum(part.num_bytes for part in self.missing)
 
-    def chat_of(self, file: InputFile) -> ChatDefinition | None:
-        """Return what renders the rows of a file, None if they are texts."""
-        return self.chat if file.holds_conversations else None
+    @cached_property
+    def build(self) -> Build:
+        """What its workers need."""
+        documents = self.spec.documents
+        transform = documents.transform.function if documents.transform else None
+        same = documents.model_dump(include=ROW_RULES)
+        return Build(
+            store=self.store,
+            dataset=self.spec.dataset,
+            version=self.version,
+            tokenizer=self.tokenizer,
+            definition=self.definition,
+            rules=RowRules(**same, transform=transform, seed=self.spec.seed, shares=self.spec.split_shares()),
+            encoding=EncodingRules(self.version, self.choice.proof, this_machine(), Check(self.sample_share)),
+            chat=self.chat,
+            has_ids=any(file.options.get("id") for file in self.inputs),
+            has_classes=self.has_classes,
+            excludes=self.excluded is not None,
+            limit=self.spec.limit,
+        )
+
+    @property
+    def sample_share(self) -> float:
+        """The share of the text that both libraries encode: 0.1 %, or about 1 MB of a small input."""
+        return min(1.0, max(0.001, SAMPLE_BYTES / max(1, self.missing_bytes)))
 
     @property
     def has_classes(self) -> bool:
@@ -205,7 +284,7 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
     partitions = [
-        Partition(**vars(part), input_index=index, spill_name=_spill_name(plan, file, part))
+        Partition(**vars(part), input_index=index, spill_name=_spill_name(plan, file, part), file=file)
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
@@ -232,12 +311,13 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
     """Return the partitions of each source that has any, in order."""
     by_source: dict[str, list[Partition]] = {}
     for part in plan.partitions:
-        by_source.setdefault(plan.inputs[part.input_index].source, []).append(part)
+        by_source.setdefault(part.file.source, []).append(part)
     return list(by_source.values())
 
 
 def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
-    return spill_name(plan.spec, plan.tokenizer.fingerprint, file, part, plan.chat_of(file))
+    chat = plan.chat if file.holds_conversations else None
+    return spill_name(plan.spec, plan.tokenizer.fingerprint, file, part, chat)
 
 
 def spill_name(

@@ -29,7 +29,7 @@ FoundBad = dict[int, tuple[str, str]]  # position in a batch -> reason, and what
 
 
 @dataclass(frozen=True)
-class RulesJob:
+class RowRules:
     """The document rules and keys that every partition of a build shares; see DocumentRules of the spec."""
 
     min_chars: int
@@ -41,6 +41,10 @@ class RulesJob:
     seed: int
     shares: list[tuple[str, float]]
     without_target: str = "drop"
+
+
+#: those that the spec's `documents` have as they are
+ROW_RULES = {"min_chars", "max_chars", "max_bytes", "on_error", "deduplicate", "without_target"}
 
 
 @lru_cache(maxsize=4)
@@ -98,7 +102,7 @@ def _is_signal(error: BaseException) -> bool:
 
 
 def keep_documents(
-    rows: Rows, rules: RulesJob, place_of: PlaceOf, tokenizer: Tokenizer, form: DocumentForm = TEXT
+    rows: Rows, rules: RowRules, place_of: PlaceOf, tokenizer: Tokenizer, form: DocumentForm = TEXT
 ) -> Rows:
     """Return the batch with only its documents; its `num_filtered` and `bad` account for the other rows.
 
@@ -143,7 +147,7 @@ def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids, rendered=rendered, masks=masks)
 
 
-def _too_large(rows: Rows, rules: RulesJob) -> FoundBad:
+def _too_large(rows: Rows, rules: RowRules) -> FoundBad:
     found: FoundBad = {}
     lengths = np.diff(text_bytes(rows.texts)[1])
     for i in _above(lengths, rules.max_bytes):

@@ -1,7 +1,7 @@
-"""The interface through which flows run their steps, and what all its implementations share.
+"""How flows run their steps, and what all who run them share.
 
 `flows/direct.py` runs steps in threads of this process, `flows/runners.py` as task runs of Prefect: in worker
-processes or on a cluster. They differ in how they call a step for one job and in how they submit such calls.
+processes or on a cluster. They differ in how they call a step for a batch of jobs and in how they submit such calls.
 """
 
 from __future__ import annotations
@@ -9,26 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 
-# Runs a step once, in this process: (name, step) -> its result.
-RunOne = Callable[[str, Callable[[], Any]], Any]
+MAX_TASKS = 400  # tasks of a step; Prefect is slow to show and store a run with more task runs
+MAX_SMALL_TASKS = 120  # tasks of a step that takes a small part of the time
+_BATCHES_PER_WORKER = 4  # the least number; then all workers finish at about the same time
+
+
+class Job(NamedTuple):
+    """A job of a step, the label that its task shows, and its weight among the others."""
+
+    label: str
+    job: Any
+    weight: int = 1
 
 
 class Call(NamedTuple):
-    """A call of the step `name` for one job; `label` says for which."""
+    """A call of the step `name` for a batch of jobs; `label` says for which."""
 
     name: str
     label: str
     run: Callable[[], Any]
 
 
-# Runs calls, several at once, and returns their results in order.
-Submit = Callable[[Sequence[Call]], list[Any]]
-
-# A step for each of many jobs: (name, step, [(label, job)]).
-StepJobs = tuple[str, Callable[[Any], Any], Sequence[tuple[str, Any]]]
+def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_tasks: int) -> list[list[Job]]:
+    """Return jobs in batches, in order; a batch ends with the job that fills it. See Runner.each."""
+    total = sum(max(job.weight, 1) for job in jobs)
+    for_workers = total // (_BATCHES_PER_WORKER * max(1, num_workers))
+    full = max(min(task_weight, for_workers), -(-total // max_tasks), 1)
+    batches: list[list[Job]] = []
+    weight = full
+    for job in jobs:
+        if weight >= full:
+            batches.append([])
+            weight = 0
+        batches[-1].append(job)
+        weight += max(job.weight, 1)
+    return batches
 
 
 def _do_nothing() -> None:
@@ -36,29 +53,55 @@ def _do_nothing() -> None:
 
 
 @dataclass(frozen=True)
-class RunEach:
-    """Runs a step for each of many jobs, several at once in workers.
+class Runner:
+    """Runs the steps of a flow.
 
     Args:
-        call: runs a step for one job, where the work happens: (step, job) -> its result.
-        submit: runs such calls; raises the first failure.
+        num_workers: how many jobs run at a time.
+        one: runs a step once, in this process: (name, step) -> its result.
+        call: runs a step for a batch, where the work happens: (step, jobs) -> their results.
+        submit: runs such calls, several at once; returns their results in order, or raises the first failure.
         stop: ends the calls in progress after a failure.
     """
 
+    num_workers: int
+    one: Callable[[str, Callable[[], Any]], Any]
     call: Callable[[Callable[[Any], Any], Any], Any]
-    submit: Submit
+    submit: Callable[[Sequence[Call]], list[Any]]
     stop: Callable[[], None] = _do_nothing
 
-    def __call__(self, name: str, step: Callable[[Any], Any], jobs: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Run the step `name` for each (label, job); return the results in order."""
-        return self.run_together((name, step, jobs))[0]
+    def each(
+        self,
+        name: str,
+        step: Callable[[Any], Any],
+        jobs: Sequence[Job],
+        task_weight: int = 1,
+        max_tasks: int = MAX_TASKS,
+    ) -> list[Any]:
+        """Run a step for each job; return the results in order. Batching changes no byte of a version.
 
-    def run_together(self, *steps: StepJobs) -> list[list[Any]]:
-        """Run independent steps, the calls of those named first before the others; return the results of each step."""
-        calls = [Call(name, label, partial(self.call, step, job)) for name, step, jobs in steps for label, job in jobs]
+        Args:
+            name: of the step, for progress and task runs.
+            step: the function that a worker calls for each job.
+            jobs: in order.
+            task_weight: how much a task does; less so that each worker gets several, more if there would be too many.
+            max_tasks: the largest number of tasks.
+        """
+        calls = [
+            Call(name, _label(batch), partial(self.call, partial(_run_batch, step), [job.job for job in batch]))
+            for batch in batches_of(jobs, self.num_workers, task_weight, max_tasks)
+        ]
         try:
-            results = iter(self.submit(calls))
+            return [result for results in self.submit(calls) for result in results]
         except BaseException:
             self.stop()
             raise
-        return [list(islice(results, len(jobs))) for _, _, jobs in steps]
+
+
+def _run_batch(step: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
+    """Run a step for each job of a batch, one after the other."""
+    return [step(job) for job in jobs]
+
+
+def _label(batch: Sequence[Job]) -> str:
+    return batch[0].label if len(batch) == 1 else f"{batch[0].label} and {len(batch) - 1} more"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from tokenloom.storage.work.shard_records import (
     find_shard_record,
     write_shard_record,
 )
+from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.shuffling.merge import MergeRules, Piece, gather_tokens, merge_documents
@@ -41,76 +42,56 @@ _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
 _PIECE_DOCUMENTS = 1_000_000
 
 
-@dataclass(frozen=True)
-class ShuffleJob:
-    """One shard to make, at `position` among the assignment's shards.
-
-    `info` is the JSON block of its header. `has_classes`: a source of the version has conversations, so that all shards
-    have masks.
-    """
-
-    store: Store
-    version: str
-    position: int
-    deduplicate: bool
-    excludes: bool
-    has_ids: bool
-    vocab_size: int
-    eot_id: int
-    info: dict[str, Any]
-    has_classes: bool = False
-
-
-def shuffle_shard(job: ShuffleJob) -> ShardRecord:
-    """Make one shard and its document table, unless an earlier process has; return its record.
+def shuffle_shard(build: Build, position: int) -> ShardRecord:
+    """Make the shard at a position of the assignment, and its document table, unless an earlier process has.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the shard can't be written.
     """
-    assignment = read_assignment(job.store, job.version)
-    shard = assignment.shards[job.position]
-    if record := _finished_shard(job, shard, assignment.encoders):
+    assignment = read_assignment(build.store, build.version)
+    shard = assignment.shards[position]
+    if record := _finished_shard(build, shard, assignment.encoders):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(job, assignment, shard)
-    write_shard_record(job.store, job.version, record)
+    record = _write_shard(build, assignment, shard)
+    write_shard_record(build.store, build.version, record)
     return record
 
 
-def _finished_shard(job: ShuffleJob, shard: ShardRange, encoders: Collection[str]) -> ShardRecord | None:
+def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) -> ShardRecord | None:
     """Return the record of a shard that an earlier process made, if its files are undamaged."""
-    record = find_shard_record(job.store, job.version, shard.name, encoders)
+    record = find_shard_record(build.store, build.version, shard.name, encoders)
     if record is None:
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))
-    if is_as_listed(job.store, job.version, record.entry()):
+    if is_as_listed(build.store, build.version, record.entry()):
         return record
-    place = job.store.place(version_path(job.version, shard.name))
+    place = build.store.place(version_path(build.version, shard.name))
     progress.report(progress.Message(f"{place}: its files were damaged after they were written; writing them again"))
     return None
 
 
-def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> ShardRecord:
-    store, path = job.store, version_path(job.version, shard.name)
-    measured = _ShardResult(job, assignment)
-    excluded = load_exclusions(store, job.version) if job.excludes else None
-    rules = MergeRules(job.deduplicate, excluded, job.has_ids)
+def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
+    store, path = build.store, version_path(build.version, shard.name)
+    measured = _ShardResult(build, assignment)
+    excluded = load_exclusions(store, build.version) if build.excludes else None
+    rules = MergeRules(build.rules.deduplicate, excluded, build.has_ids)
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
         table_file = stack.enter_context(store.writing(path + DOCS))
-        mask_file = stack.enter_context(store.writing(path + MASK)) if job.has_classes else None
+        mask_file = stack.enter_context(store.writing(path + MASK)) if build.has_classes else None
         start_sync = stack.enter_context(_syncing(store, token_file))
-        tokens = stack.enter_context(ShardWriter(token_file, job.vocab_size, job.info))
-        table = stack.enter_context(DocumentTableWriter(table_file, job.has_ids, job.has_classes))
+        tokens = stack.enter_context(ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard)))
+        table = stack.enter_context(DocumentTableWriter(table_file, build.has_ids, build.has_classes))
         mask = MaskWriter(mask_file) if mask_file else None
-        for start_key, end_key in _pieces(shard, len(assignment.spills), job):
+        for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             measured.add_piece(piece)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
-            dtype, hashes = token_dtype(job.vocab_size), [np.empty(0, np.uint64)]
-            for part, num_tokens, classes in gather_tokens(store, assignment.spills, piece, dtype, job.has_classes):
+            dtype, hashes = token_dtype(build.tokenizer.vocab_size), [np.empty(0, np.uint64)]
+            for part, num_tokens, classes in gather_tokens(store, assignment.spills, piece, dtype, build.has_classes):
                 measured.add_tokens(part, num_tokens)
                 tokens.append(part, num_tokens)
                 if mask and classes is not None:
@@ -132,15 +113,29 @@ def _write_shard(job: ShuffleJob, assignment: Assignment, shard: ShardRange) -> 
     return measured.record(shard, written, files, mask.counts() if mask else {}, tuple(assignment.encoders))
 
 
+def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
+    """Return the JSON block of a shard's header."""
+    return {
+        "dataset": build.dataset,
+        "eot_id": build.tokenizer.eot_id,
+        "seed": build.rules.seed,
+        "shard_index": shard.shard_index,
+        "split": shard.split,
+        "tokenizer": build.tokenizer.name,
+        "tokenizer_fingerprint": build.tokenizer.fingerprint,
+        "vocab_size": build.tokenizer.vocab_size,
+    }
+
+
 def _syncing(store: Store, file: IO[bytes]) -> AbstractContextManager[Callable[[], None]]:
     """Yield what starts to write a file to the device while the next piece is merged; nothing for a remote store."""
     return local_files.syncing(file) if store.is_local else nullcontext(lambda: None)
 
 
-def _pieces(shard: ShardRange, num_spills: int, job: ShuffleJob) -> list[tuple[int, int]]:
-    token_bytes = shard.num_tokens * (token_dtype(job.vocab_size).itemsize + job.has_classes)
+def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int, int]]:
+    token_bytes = shard.num_tokens * (token_dtype(build.tokenizer.vocab_size).itemsize + build.has_classes)
     piece_bytes = min(max(_MIN_PIECE_BYTES, num_spills * _SPILL_PIECE_BYTES), _MAX_PIECE_BYTES)
-    max_documents = _PIECE_DOCUMENTS // 8 if job.has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
+    max_documents = _PIECE_DOCUMENTS // 8 if build.has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
     count = max(1, -(-token_bytes // piece_bytes), -(-shard.num_documents // max(1, max_documents)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
@@ -148,9 +143,9 @@ def _pieces(shard: ShardRange, num_spills: int, job: ShuffleJob) -> list[tuple[i
 class _ShardResult:
     """Measures a shard while it is written, for the validation before publishing."""
 
-    def __init__(self, job: ShuffleJob, assignment: Assignment) -> None:
+    def __init__(self, build: Build, assignment: Assignment) -> None:
         spills = assignment.spills
-        self._job = job
+        self._eot_id = build.tokenizer.eot_id
         self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # (n,) for n spills
         self._sources = np.array([entry.source_index for entry in spills], np.intp)
         self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
@@ -183,7 +178,7 @@ class _ShardResult:
         """Record the largest id of some documents, and whether each document ends with end-of-text."""
         last = np.cumsum(num_tokens, dtype=np.int64) - 1
         self._max_id = max(self._max_id, int(tokens.max(initial=0)))
-        self._bad_ends += int((tokens[last] != self._job.eot_id).sum())
+        self._bad_ends += int((tokens[last] != self._eot_id).sum())
         self._num_tokens += len(tokens)
 
     def record(

@@ -79,7 +79,7 @@ class Builds:
         with monkeypatch.context() as patch:
             patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
             break_encoder(patch, self, change)
-            patch.setattr("tokenloom.flows.build_steps.check_batches", Mock(side_effect=KeyboardInterrupt))
+            patch.setattr("tokenloom.flows.build_steps.check_jobs", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 self.build(self.spec(store))
 
@@ -177,7 +177,7 @@ def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     def is_wrong(text: str, ids: list[int]) -> list[int]:
         return ids[::-1] if text.startswith("text 1") else ids
 
-    monkeypatch.setattr("tokenloom.tasks.jobs.sample_share", lambda plan: 0)
+    monkeypatch.setattr("tokenloom.tasks.planning.plan.BuildPlan.sample_share", 0)
     break_encoder(monkeypatch, builds, is_wrong)
     assert "3 partitions that" in builds.assert_rejected("fast", 'give different ids for "text 1')
     builds.build_unchecked("fast", monkeypatch, is_wrong)
@@ -330,7 +330,7 @@ def test_a_worker_on_another_machine_checks_the_encoder_itself(
     machine: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Driver and worker share the cache of this test. A proof without slices refuses no encoder."""
-    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: machine)
+    monkeypatch.setattr("tokenloom.tasks.planning.plan.this_machine", lambda: machine)
     builds.build(builds.spec("fast"))
     builds.assert_same_as_slow("fast")
     assert len(builds.used("fast")) == 1

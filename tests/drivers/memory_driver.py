@@ -19,11 +19,13 @@ import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from tokenloom.errors import TokenloomError
+from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.fingerprints import stamp
-from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
+from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.rows.rules import RulesJob
+from tokenloom.tasks.planning.plan import Build, Partition
+from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tokenizers import load_tokenizer
@@ -86,15 +88,16 @@ def main() -> None:
     url, options = case["url"], {"text": "text", "on_error": "fail", "encoding_errors": "fail", **case["options"]}
     seen = {} if "://" in url else {url: stamp(url)}
     file = InputFile("source", "path", url, 1, "xxh3_128:0" if seen else PINNED, options, seen)
-    rules = RulesJob(1, None, options["max_bytes"], "fail", None, True, 0, [("train", 1.0)])
-    rules = RulesJob(**{**rules.__dict__, **case.get("documents", {})})
+    rules = RowRules(1, None, options["max_bytes"], "fail", None, True, 0, [("train", 1.0)])
+    rules = RowRules(**{**rules.__dict__, **case.get("documents", {})})
     tokenizer = case.get("tokenizer", {"kind": "byte"})
-    fingerprint = load_tokenizer(tokenizer).fingerprint
+    loaded = load_tokenizer(tokenizer)
+    entry = TokenizerEntry("", "", loaded.fingerprint, loaded.vocab_size, loaded.eot_id)
+    build = Build(LocalStore(case["store"]), "data", "", entry, tokenizer, rules)
     totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
     try:
         for i, part in enumerate(make_reader(options).partitions(url)):
-            job = TokenizeJob(LocalStore(case["store"]), f"part{i}", file, part, rules, tokenizer, fingerprint)
-            record = tokenize_partition(job)
+            record = tokenize_partition(build, Partition(**vars(part), input_index=0, spill_name=f"part{i}", file=file))
             totals["read"] += record.read
             totals["filtered"] += record.filtered
             totals["spills"] += len(record.spills)

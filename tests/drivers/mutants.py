@@ -26,11 +26,12 @@ from tests.builders.mutations import mutate
 from tests.builders.plain_reading import plain_rows
 from tests.drivers.memory_driver import peak_bytes
 from tokenloom.errors import InputError, WorkerLost
+from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.encoding.tokenization import TokenizeJob, read_documents
+from tokenloom.tasks.encoding.tokenization import read_documents
 from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.planning.plan import cut_file
-from tokenloom.tasks.rows.rules import RulesJob
+from tokenloom.tasks.planning.plan import Build, Partition, cut_file
+from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.running.workers import STOPPED, WorkerPool
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers import load_tokenizer
@@ -86,10 +87,11 @@ class Tally:
 def _batches(case: Case) -> Iterator[Rows]:
     options = {"text": "text", "separator": None, "max_bytes": MAX_BYTES, "on_error": "fail", **case.options}
     file = InputFile("source", Path(case.path).name, case.path, 1, "xxh3_128:0", options, {})
-    rules = RulesJob(0, None, options["max_bytes"], options["on_error"], None, True, 0, [("train", 1.0)])
+    rules = RowRules(0, None, options["max_bytes"], options["on_error"], None, True, 0, [("train", 1.0)])
+    build = Build(LocalStore(""), "data", "", TokenizerEntry("byte", "", "", 257, 256), {"kind": "byte"}, rules)
     for part in cut_file(file):
-        job = TokenizeJob(LocalStore(""), "", file, part, rules, {"kind": "byte"}, "")
-        yield from read_documents(job, load_tokenizer({"kind": "byte"}))
+        partition = Partition(**vars(part), input_index=0, spill_name="", file=file)
+        yield from read_documents(build, partition, load_tokenizer({"kind": "byte"}))
 
 
 def read_as_built(case: Case, keep_texts: bool = True) -> Outcome:

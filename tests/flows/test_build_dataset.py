@@ -26,7 +26,7 @@ from tokenloom.errors import InputError, SpecError, WorkerLost
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.encoding.tokenization import TokenizeJob
+from tokenloom.tasks.planning.plan import Build, Partition
 
 _ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -111,7 +111,7 @@ def test_bad_input_fails_the_run_without_retries_and_with_our_message(tmp_path: 
     assert not list(tmp_path.glob("store/data/tags/*/*"))
 
 
-def _kill_worker(job: TokenizeJob) -> NoReturn:
+def _kill_worker(build: Build, part: Partition) -> NoReturn:
     """Kill this worker process."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process continues")

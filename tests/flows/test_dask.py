@@ -24,7 +24,8 @@ from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.partition_records import PartitionRecord
-from tokenloom.tasks.encoding.tokenization import TokenizeJob, tokenize_partition
+from tokenloom.tasks.encoding.tokenization import tokenize_partition
+from tokenloom.tasks.planning.plan import Build, Partition
 from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -140,7 +141,7 @@ def test_a_cluster_learns_what_was_rendered_of_conversations(tmp_path: Path, add
 def test_workers_with_an_empty_home_check_the_fast_encoder_and_use_it(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: "another processor")
+    monkeypatch.setattr("tokenloom.tasks.planning.plan.this_machine", lambda: "another processor")
     monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_CHECKED_BYTES", 0)
     tokenizer = {"kind": "tiktoken", "name": "gpt2"}
     result = build_dataset(_spec(tmp_path, runner={"kind": "dask", "address": address}, tokenizer=tokenizer))
@@ -170,12 +171,12 @@ def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
         build_dataset(spec)
 
 
-def _kill_worker_once(job: TokenizeJob) -> PartitionRecord:
+def _kill_worker_once(build: Build, part: Partition) -> PartitionRecord:
     """Encode, but kill this worker of the cluster the first time."""
     try:
         Path(os.environ["TOKENLOOM_TEST_KILLED"]).touch(exist_ok=False)
     except FileExistsError:
-        return tokenize_partition(job)
+        return tokenize_partition(build, part)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process continues")
 

@@ -22,7 +22,7 @@ pytestmark = [
 def test_a_ray_cluster_changes_no_bytes_and_its_workers_check_the_fast_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.jobs.this_machine", lambda: "another processor")
+    monkeypatch.setattr("tokenloom.tasks.planning.plan.this_machine", lambda: "another processor")
     monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_CHECKED_BYTES", 0)
     for name in "abcd":
         write_jsonl(tmp_path / "input" / f"{name}.jsonl", [f"document {i} of {name} on Ray" for i in range(100)])

@@ -17,6 +17,7 @@ from tests.counts import count
 from tests.storage.test_spill import NUM_SPLITS, make_documents
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, ShardBlocks, decode_blocks
 from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.stores.local import LocalStore
@@ -30,8 +31,10 @@ from tokenloom.storage.work.assignment import (
 )
 from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
+from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.shuffling import merge
-from tokenloom.tasks.shuffling.shuffle import ShuffleJob, shuffle_shard
+from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 
 PROPERTY = settings(
     deadline=None,
@@ -106,9 +109,9 @@ def shuffle(
     totals = {"train": SplitTotals(1, 1)}
     assignment = Assignment(entries, [shard], totals, RowsRead(0, 0, 0, 0), {}, ["books"], {})
     write_assignment(store, VERSION, assignment)
-    info = {"tokenizer_fingerprint": "0" * 64}
-    job = ShuffleJob(store, VERSION, 0, deduplicate, False, False, 500, EOT, info, has_classes)
-    return store, shuffle_shard(job)
+    tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)
+    rules = RowRules(0, None, 2**20, "fail", None, deduplicate, 0, [("train", 1.0)])
+    return store, shuffle_shard(Build(store, "data", VERSION, tokenizer, {}, rules, has_classes=has_classes), 0)
 
 
 @PROPERTY

@@ -22,7 +22,7 @@ from tests.builders.datasets import (
     write_jsonl,
     write_parquet,
 )
-from tests.builders.observing import messages_of_builds
+from tests.builders.observing import at_step, messages_of_builds
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, InputError
 from tokenloom.storage.stores.local_files import read_regular
@@ -37,22 +37,13 @@ def jsonl(path: Path) -> dict[str, Any]:
     return {"kind": "jsonl", "path": str(path)}
 
 
-def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["right one", "right two"])
     right, times = path.read_bytes(), path.stat()
     spec = make_spec(tmp_path / "store", [jsonl(path)])
-    from tokenloom.tasks.jobs import cut_batches
-
-    def change_first(*arguments: Any) -> Any:
-        path.write_bytes(right.replace(b"right", b"wrong"))
-        return cut_batches(*arguments)
-
-    monkeypatch.setattr("tokenloom.flows.build_steps.cut_batches", change_first)
-    with pytest.raises(InputError, match="changed while it was read"):
+    changed = at_step("cut", lambda: path.write_bytes(right.replace(b"right", b"wrong")))
+    with changed, pytest.raises(InputError, match="changed while it was read"):
         build(spec)
-    monkeypatch.undo()
     path.write_bytes(right)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert stored_texts(spec, build(spec).version) == ["right one", "right two"]
