@@ -3,29 +3,20 @@
 Where a key depends on nothing but seed and content, and the seeds are equal, the tables of both versions have the same
 order. One pass merges them, and holds a batch or two of each split of each version.
 
-Elsewhere (other seeds, or duplicates are kept) the order differs. One pass over each table writes its rows into a
-temporary file, divided by content; then each part is read alone. Memory is bounded by the size of a part, and grows
-only with the number of copies of the most frequent text.
+Elsewhere (other seeds, or duplicates are kept) the order differs. The contents are divided into parts, and both
+versions are read once for each. Memory is bounded by the size of a part, and grows only with the number of copies of
+the most frequent text.
 """
 
 from __future__ import annotations
 
-import errno
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
 
 import numpy as np
 
-from tokenloom.errors import StoreError
 from tokenloom.storage.comparison.rows import ROW, Documents, Rows
-from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.wording import shown_bytes
 
-_PART_ROWS = 2**19  # rows of both versions in a part, about 25 MB
-_CHUNK_ROWS = 2**19  # rows that are sorted and written at once
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PART_ROWS = 2**22  # rows of both versions in a part, about 220 MB
 
 Advance = Callable[[int], None]
 
@@ -86,65 +77,20 @@ class _Stream:
 
 
 def by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:
-    """Yield the documents of A and of B part by part of the contents; arguments as by_key.
-
-    Raises StoreError if the disk has no room for the temporary file: 56 bytes a document.
-    """
-    num_rows = a.num_documents + b.num_documents
-    num_parts = max(1, -(-num_rows // _PART_ROWS))
-    with tempfile.TemporaryFile(prefix="tokenloom-diff-") as file:
-        try:
-            chunks = [list(_write_chunks(file, side, num_parts, advance)) for side in (a, b)]
-            file.flush()
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            raise StoreError(
-                f"comparing these versions needs {shown_bytes(num_rows * ROW.itemsize)} for a temporary file; "
-                f"{tempfile.gettempdir()}: {error.strerror}; set TMPDIR to another folder"
-            ) from error
-        for part in range(num_parts):
-            rows_a, rows_b = (
-                _joined([_read_rows(file, offsets[part : part + 2]) for offsets in each]) for each in chunks
-            )
-            yield rows_a, rows_b
+    """Yield the documents of A and of B part by part of the contents, reading all tables for each; as by_key."""
+    num_parts = max(1, -(-(a.num_documents + b.num_documents) // _PART_ROWS))
+    for part in range(num_parts):
+        yield _part(a, part, num_parts, advance), _part(b, part, num_parts, advance)
 
 
-def _write_chunks(file: IO[bytes], side: Documents, num_parts: int, advance: Advance) -> Iterator[Int64s]:
-    """Write the documents of a version, chunks of them sorted by part; yield where the parts of each chunk start.
-
-    Each item is (num_parts + 1,), counted in rows from the start of the file.
-    """
-    for rows in _chunks(side, advance):
-        parts = _parts(rows, num_parts)
-        start = file.tell() // ROW.itemsize
-        file.write(rows[np.argsort(parts, kind="stable")].data)
-        yield start + np.concatenate(([0], np.cumsum(np.bincount(parts, minlength=num_parts))))
-
-
-def _chunks(side: Documents, advance: Advance) -> Iterator[Rows]:
-    """Yield all documents of a version, about _CHUNK_ROWS at a time."""
-    pending: list[Rows] = []
-    for split in range(len(side.splits)):
-        for batch in side.batches(split):
-            advance(len(batch))
-            pending.append(batch)
-            if sum(map(len, pending)) >= _CHUNK_ROWS:
-                yield _joined(pending)
-                pending = []
-    yield _joined(pending)
-
-
-def _parts(rows: Rows, num_parts: int) -> Int64s:
-    """Return the part of each row: equal contents have equal parts, which are of about equal size."""
-    top = (rows["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
-    return top * num_parts >> 32
-
-
-def _read_rows(file: IO[bytes], bounds: Int64s) -> Rows:
-    start, end = bounds.tolist()
-    file.seek(start * ROW.itemsize)
-    return np.frombuffer(file.read((end - start) * ROW.itemsize), ROW)
+def _part(side: Documents, part: int, num_parts: int, advance: Advance) -> Rows:
+    """Return the rows of one of `num_parts` parts of a version, which are of about equal size."""
+    found = []
+    for batch in (batch for split in range(len(side.splits)) for batch in side.batches(split)):
+        top = (batch["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
+        found.append(batch[top * num_parts >> 32 == part])
+        advance(len(found[-1]))
+    return _joined(found)
 
 
 _NO_ROWS: Rows = np.empty(0, ROW)
