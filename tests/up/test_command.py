@@ -28,7 +28,9 @@ from tests.servers.running import (
     command,
     event,
     flow_run,
+    log_lines,
     parameters,
+    wait_until,
     wait_until_final,
     wait_until_gone,
 )
@@ -118,13 +120,14 @@ def test_a_wrong_spec_ends_the_run_with_the_message_of_the_command_line(up: Up) 
     assert failed["flow_run_id"] == str(run.id)
 
 
-def test_a_run_without_its_parameter_fails_and_names_it(up: Up) -> None:
+def test_the_log_of_a_run_without_its_parameter_names_it(up: Up) -> None:
     with get_client(sync_client=True) as client:  # as a schedule makes it, which checks no parameter
         deployment = client.read_deployment_by_name("build-dataset/build-dataset")
         asked = {"parameters": {}, "enforce_parameter_schema": False, "state": {"type": "SCHEDULED"}}
         made = client._client.post(f"/deployments/{deployment.id}/create_flow_run", json=asked).json()
     run = wait_until_final(UUID(made["id"]))
-    assert run.state is not None and "spec" in str(run.state.message)
+    assert run.state is not None and run.state.is_crashed()
+    wait_until(lambda: [line for _, line in log_lines(run) if "missing a required argument: 'spec'" in line])
     assert event("tokenloom.dataset.failed", "unknown")["flow_run_id"] == str(run.id)
 
 
