@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.plans import HeldPlan, building
 from tokenloom.tasks.encoding.bad_files import explained
 from tokenloom.tasks.encoding.encoders import rejected
-from tokenloom.tasks.encoding.proving import encoder_messages, prove_encoder, proves_first
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.planning.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.planning.plan import (
@@ -95,10 +93,8 @@ def _build(plan: BuildPlan, runner: Runner, start: float, held: HeldPlan) -> Bui
     plan = with_partitions(plan, cuts)
     held.name_spills({part.spill_name for part in plan.partitions})
     _report_messages(disk_messages(plan))
-    if proves_first(plan):
-        prove_encoder(plan.definition, plan.tokenizer.fingerprint, runner)
-        plan = replace(plan)  # which chooses again
-    _report_messages(encoder_messages(plan))
+    if plan.missing and plan.choice.next_step:
+        _report_messages([plan.choice.line(plan.reference.backend)])
     try:
         plan, published = _encode_and_publish(plan, runner, held)
     except EncoderMismatch as error:

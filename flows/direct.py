@@ -114,7 +114,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
 
 def prove_directly(definition: Mapping[str, Any], fingerprint: str) -> None:
     """Prove the fast encoder of a tokenizer in children of this process; see prove_encoder."""
-    from tokenloom.tasks.encoding.proving import prove_encoder
+    from tokenloom.tasks.encoding.encoders import prove_encoder
 
     with _open_workers(chosen_num_workers(None)) as runner:
         prove_encoder(definition, fingerprint, runner)

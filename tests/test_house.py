@@ -211,6 +211,7 @@ def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None
 
 _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our own package, or temporary files of ours
     "cli.commands.demo",
+    "cli.commands.tokenizer",
     "cores",
     "examples.lesson_tools",
     "reader.shards.disk_reads",
@@ -221,9 +222,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "tasks.report.parts",
     "tasks.running.memory",
     "tokenizers.fast.gigatoken_library",
-    "tokenizers.fast.machine_check",
-    "tokenizers.fast.proofs",
-    "tokenizers.machine_records",
 }
 
 

@@ -22,7 +22,7 @@ from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spil
 from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder
 from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
-from tokenloom.tasks.planning.plan import Build, Partition
+from tokenloom.tasks.planning.plan import Build, Partition, may_reuse
 from tokenloom.tasks.rows.quarantine import QuarantineWriter
 from tokenloom.tasks.rows.rules import RowRules, keep_documents
 from tokenloom.tasks.rows.tally import PartitionTally
@@ -33,7 +33,6 @@ from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
-from tokenloom.tokenizers.fast.choice import may_use
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 _SPILL_TEXT_BYTES = 64_000_000
@@ -128,7 +127,7 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
 def _usable_record(build: Build, part: Partition) -> PartitionRecord | None:
     """Return the record of the partition if it is complete, and of an encoder that the build may use."""
     record = find_partition_record(build.store, part.spill_name)
-    return record if record and may_use(record.encoder, build.definition) else None
+    return record if record and may_reuse(record, build.definition) else None
 
 
 def _encode_partition(

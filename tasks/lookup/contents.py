@@ -27,7 +27,6 @@ from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
 from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.tasks.encoding.documents import document_encoder
-from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
 from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
@@ -36,6 +35,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.ids import IdsTokenizer
+from tokenloom.tokenizers.loading import load_job_tokenizer
 from tokenloom.wording import counted
 
 Status = Literal[  # docs/guides/trace.md says what each means

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -19,7 +19,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.storage.work.partition_records import find_partition_records
+from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
 from tokenloom.tasks.planning.chat import chat_definition
 from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
@@ -31,19 +31,16 @@ from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tasks.sources.naming import naming_source
-from tokenloom.tokenizers import pinned_fields
-from tokenloom.tokenizers.base import TokenizerIdentity
-from tokenloom.tokenizers.fast.choice import Choice, choose, may_use
-from tokenloom.tokenizers.fast.machine_check import this_machine
-from tokenloom.tokenizers.fast.proofs import Proof
+from tokenloom.tokenizers import ReferenceTokenizer, pinned_fields
+from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, Proof, choose
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check
-from tokenloom.tokenizers.identity import identify
+from tokenloom.tokenizers.loading import load_once
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
 SAMPLE_BYTES = 1_100_000  # least text that both libraries encode, per build
-_MIN_CHECKED_BYTES = 2_000_000  # which the reference encodes in the time of a check of the fast encoder
+_MIN_FAST_BYTES = 2_000_000  # of less text, the reference encodes half as a sample
 
 
 @dataclass(frozen=True)
@@ -67,13 +64,11 @@ class EncodingRules:
     Attributes:
         version: the build's, because each build compares texts of its own.
         proof: of the fast encoder that it uses; None if the reference encodes.
-        machine: where the encoder was checked, see this_machine. A worker elsewhere checks it first.
         check: which texts the reference encodes too.
     """
 
     version: str = ""
     proof: Proof | None = None
-    machine: str = ""
     check: Check = SAMPLE
 
 
@@ -112,7 +107,7 @@ class BuildPlan:
     """What the steps of a build need to know.
 
     `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations. `tokenizer` is its entry in
-    the manifest, `known` what else is known of it; `definition` is its part of the spec, `eot_of_config` whether only a
+    the manifest, `reference` the tokenizer itself; `definition` is its part of the spec, `eot_of_config` whether only a
     tokenizer_config.json names its end-of-text token. `identity` is the identity part of the spec; `excluded` (m, 2)
     are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for a try-out;
     `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files that each
@@ -128,9 +123,8 @@ class BuildPlan:
     tag: str
     seen_tag_number: int
     tokenizer: TokenizerEntry
-    known: TokenizerIdentity
+    reference: ReferenceTokenizer
     definition: dict[str, Any]
-    tokenizer_files: dict[str, bytes]
     eot_of_config: bool
     inputs: list[InputFile]
     left_out: LeftOut
@@ -145,9 +139,10 @@ class BuildPlan:
 
     @cached_property
     def choice(self) -> Choice:
-        """What encodes; asking for it may check a fast encoder on this machine, which takes a second or two."""
-        may_check = self.missing_bytes >= _MIN_CHECKED_BYTES
-        return choose(self.known, self.definition, may_check=may_check)
+        """What encodes what is missing."""
+        if self.missing_bytes < _MIN_FAST_BYTES:
+            return Choice(reason=f"less than {_MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
+        return choose(self.reference, self.definition)
 
     @cached_property
     def missing_bytes(self) -> int:
@@ -167,7 +162,7 @@ class BuildPlan:
             tokenizer=self.tokenizer,
             definition=self.definition,
             rules=RowRules(**same, transform=transform, seed=self.spec.seed, shares=self.spec.split_shares()),
-            encoding=EncodingRules(self.version, self.choice.proof, this_machine(), Check(self.sample_share)),
+            encoding=EncodingRules(self.version, self.choice.proof, Check(self.sample_share)),
             chat=self.chat,
             has_ids=any(file.options.get("id") for file in self.inputs),
             has_classes=self.has_classes,
@@ -198,7 +193,7 @@ class BuildPlan:
 
 
 def plan_build(spec: BuildSpec) -> BuildPlan:
-    """Plan a build, without its partitions. Writes nothing but remembered fingerprints and tokenizers.
+    """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
 
     Args:
         spec: with absolute paths (BuildSpec.resolve).
@@ -217,7 +212,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     spec = spec.model_copy(update={"tokenizer": spec.tokenizer.pinned(pinned)})
     definition = spec.tokenizer.model_dump()
     chat = chat_definition(spec, definition)
-    tokenizer, tokenizer_files = identify(definition)
+    tokenizer = load_once(definition)
     inputs, left_out = list_inputs(spec, store)
     spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
@@ -238,9 +233,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         tag=tag,
         seen_tag_number=tags.newest_number(store, tag),
         tokenizer=_tokenizer_entry(tokenizer),
-        known=tokenizer,
+        reference=tokenizer,
         definition=definition,
-        tokenizer_files=tokenizer_files,
         eot_of_config="eot" in pinned,
         inputs=inputs,
         left_out=left_out,
@@ -259,7 +253,7 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None, chat: ChatDe
     return identity
 
 
-def _tokenizer_entry(tokenizer: TokenizerIdentity) -> TokenizerEntry:
+def _tokenizer_entry(tokenizer: ReferenceTokenizer) -> TokenizerEntry:
     return TokenizerEntry(
         kind=tokenizer.kind,
         name=tokenizer.name,
@@ -289,8 +283,13 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
         for part in parts
     ]
     found = find_partition_records(plan.store, (part.spill_name for part in partitions))
-    cached = frozenset(name for name, record in found.items() if may_use(record.encoder, plan.definition))
+    cached = frozenset(name for name, record in found.items() if may_reuse(record, plan.definition))
     return replace(plan, partitions=partitions, cached=cached)
+
+
+def may_reuse(record: PartitionRecord, definition: Mapping[str, Any]) -> bool:
+    """Return whether a build may use the spills of a record: with `backend: reference` none of a fast encoder."""
+    return record.encoder is None or definition.get("backend") != REFERENCE
 
 
 def with_tryout_partitions(plan: BuildPlan, spills: Sequence[Sequence[tuple[str, bool]]]) -> BuildPlan:

@@ -47,5 +47,5 @@ def finish_build(plan: BuildPlan, start: float, published: bool | None = None) -
         num_identical=plan.num_identical,
         num_encoded=len(plan.missing),
         seconds=round(time.monotonic() - start, 3),
-        reference_library=plan.known.backend,
+        reference_library=plan.reference.backend,
     )

@@ -146,7 +146,7 @@ def publish_version(
         WorkError: what a partition left in work/ is gone.
     """
     files = {INPUTS: encode_inputs([_input_entry(file) for file in plan.inputs])}
-    files |= {f"{TOKENIZER}{name}": data for name, data in plan.tokenizer_files.items()}
+    files |= {f"{TOKENIZER}{name}": data for name, data in plan.reference.files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}

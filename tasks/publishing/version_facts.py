@@ -17,10 +17,10 @@ from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
 from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
-from tokenloom.tasks.encoding.job_tokenizer import version_decoder
 from tokenloom.tasks.publishing.chat_gates import chat_warnings
 from tokenloom.tasks.publishing.class_figures import ClassFigures, class_figures
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
+from tokenloom.tokenizers.loading import version_decoder
 from tokenloom.wording import counted, tokenizer_name
 
 INFERRED = "documents_inferred"  # in build.json: documents of token files without an index

@@ -13,11 +13,11 @@ from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
-from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer, version_decoder
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents
 from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers.loading import load_job_tokenizer, version_decoder
 
 _MAX_HISTORY = 20  # versions whose tokens are compared
 

@@ -16,7 +16,6 @@ from tokenloom.errors import InputError, SpecError, TokenizerError
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.sources.naming import with_line
 from tokenloom.tasks.verification.sample import (
@@ -26,6 +25,7 @@ from tokenloom.tasks.verification.sample import (
     divide_by_input,
 )
 from tokenloom.tasks.verification.verify import OpenedVersion
+from tokenloom.tokenizers.loading import load_job_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec

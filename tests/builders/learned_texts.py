@@ -25,7 +25,7 @@ from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.byte_letters import bytes_of_letters
+from tokenloom.tokenizers.tiktoken_files import bytes_of_letters
 
 Document = tuple[bytes, bytes]  # the text, and what of it is learned
 

@@ -1,8 +1,8 @@
-"""Make the proofs that the package ships: `python -m tests.builders.make_proofs DEFINITIONS FOLDER`.
+"""Make the proofs that the package ships: `python -m tests.builders.make_proofs DEFINITIONS PROOFS`.
 
 DEFINITIONS is a JSON file of tokenizers' definitions by the names of their families; paths in it are relative to the
-folder that contains it. A proof that FOLDER has for the installed libraries is not made again, one for other versions
-is replaced. A vocabulary that can't be proven is named with the reason, and the exit code is then 1.
+folder that contains it. A proof that the file PROOFS has for the installed libraries is not made again, one for other
+versions is replaced. A vocabulary that can't be proven is named with the reason, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.cores import num_cores
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import NAME
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe import Pool, prove
-from tokenloom.tokenizers.fast.proofs import Proof
 
 
-def main(definitions: Path, folder: Path) -> int:
+def main(definitions: Path, proofs: Path) -> int:
     """Make the proofs and return the exit code."""
     exit_code = 0
     # One thread each: the processes use all cores.
@@ -37,24 +35,25 @@ def main(definitions: Path, folder: Path) -> int:
                 definition["path"] = str(definitions.parent / path)
             found = "proven"
             try:
-                _make(family, definition, folder, pool.imap)
+                _make(family, definition, proofs, pool.imap)
             except Unproven as error:
                 found, exit_code = str(error), 1
             sys.stdout.write(f"{family}: {found}\n")
     return exit_code
 
 
-def _make(family: str, definition: Mapping[str, Any], folder: Path, pool: Pool) -> None:
-    """Write the proof of a tokenizer; raise Unproven if there is none."""
+def _make(family: str, definition: Mapping[str, Any], path: Path, pool: Pool) -> None:
+    """Add the proof of a tokenizer to a file; raise Unproven if there is none."""
     load = partial(load_tokenizer, definition)
     reference = load()
     parts = parts_of(reference)
-    for path in folder.glob(f"*-{parts.key[:16]}.json"):
-        known = read_signed_record(path.read_bytes(), str(path), Proof)
-        if (known.key, known.library, known.reference) == (parts.key, NAME, reference.backend):
-            return
-    proof = prove(reference, parts, load, pool)
-    (folder / f"{family}-{parts.key[:16]}.json").write_bytes(sign_record(proof))
+    proofs = json.loads(path.read_bytes()) if path.exists() else {}
+    made = {"key": parts.key, "library": NAME, "reference": reference.backend}
+    if any(made.items() <= proof.items() for proof in proofs.values()):
+        return
+    proofs[family] = made | {"odd": prove(reference, parts, load, pool).odd}
+    lines = [f"  {json.dumps(name)}: {json.dumps(proof)}" for name, proof in sorted(proofs.items())]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -138,11 +138,10 @@ def test_a_cluster_learns_what_was_rendered_of_conversations(tmp_path: Path, add
 
 
 @pytest.mark.usefixtures("prefect_server", "tiktoken_cache")
-def test_workers_with_an_empty_home_check_the_fast_encoder_and_use_it(
+def test_workers_with_an_empty_home_use_the_fast_encoder(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.planning.plan.this_machine", lambda: "another processor")
-    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_CHECKED_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_FAST_BYTES", 0)
     tokenizer = {"kind": "tiktoken", "name": "gpt2"}
     result = build_dataset(_spec(tmp_path, runner={"kind": "dask", "address": address}, tokenizer=tokenizer))
     ((library, use),) = result["encoders"].items()

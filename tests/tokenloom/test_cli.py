@@ -124,7 +124,7 @@ def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) 
     assert "not built yet" in shown.stdout
     assert "tokenizer byte (byte), 256 ids, end of text 255" in shown.stdout
     assert value["tokenizer"]["vocab_size"] == 256
-    assert (value["encoder"], value["encoder_reason"]) == (None, "no fast encoder supports the kind byte")
+    assert (value["encoder"], value["encoder_reason"]) == (None, "less than 2 MB of text is to be encoded")
 
 
 def test_build_returns_the_promised_keys_and_a_second_build_has_nothing_to_do(project: Path) -> None:

@@ -31,8 +31,8 @@ from tokenloom.tokenizers.fast import gigatoken_library, probe
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
-from tokenloom.tokenizers.fast.probe import SliceEncoder, prove
-from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, beside_itself, slice_groups, slice_texts
+from tokenloom.tokenizers.fast.probe import prove
+from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups, slice_texts
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
@@ -94,7 +94,7 @@ def slices_with(vocabulary: Vocabulary, is_meant: Callable[[str], bool]) -> Iter
 
 
 def test_the_texts_are_the_same_in_every_process_and_version_of_python() -> None:
-    """Proofs hold hashes of the ids of these texts: another hash here makes all of them worthless."""
+    """The shipped proofs were made with these texts."""
     texts = Vocabulary(
         ["lorem", "\u0120ipsum", "\u00e4\u00bd", b"\n\n"], [("l", "o"), ("\u0120", "i")], normalizes=True
     )
@@ -149,19 +149,6 @@ def test_the_probe_finds_the_characters_that_newer_unicode_tables_change(referen
     encoder = gigatoken_library.make_encoder(reference)
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
     assert ids_of(FastTokenizer(reference, encoder, router), texts) == ids_of(reference, texts)
-
-
-def test_a_check_without_the_reference_gives_the_hashes_of_the_proof(
-    reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    indices = [3, 7, NUM_CUT_SLICES, NUM_CUT_SLICES + 3]
-    proof = proof_of(reference, some(indices))
-    assert isinstance(proof, Proof)
-    parts = parts_of(reference)
-    assert (proof.key, proof.reference, proof.library) == (parts.key, reference.backend, gigatoken_library.NAME)
-    assert [SliceEncoder(parts).ids_hash(index, proof.odd) for index in indices] == list(proof.slices)
-    wrong(monkeypatch, lambda text, ids: ids[::-1] if text == beside_itself(assigned()[3]) else ids)
-    assert SliceEncoder(parts).ids_hash(NUM_CUT_SLICES + 3, proof.odd) != proof.slices[3]
 
 
 def test_tokenizers_that_differ_in_special_tokens_have_the_same_proof(

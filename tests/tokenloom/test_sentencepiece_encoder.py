@@ -180,7 +180,7 @@ def test_a_model_may_be_proven_and_one_that_normalizes_keeps_its_library(
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
     assert str(chosen(loaded(train())).unproven).startswith("gigatoken ")
     choice = chosen(loaded(train(model_type="unigram", vocab_size=299)))
-    assert (choice.unproven, choice.encoder, choice.reason) == (None, None, "its model_type is not BPE")
+    assert (choice.unproven, choice.proof, choice.reason) == (None, None, "its model_type is not BPE")
 
 
 # ---- real models

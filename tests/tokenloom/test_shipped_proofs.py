@@ -1,4 +1,4 @@
-"""The proofs that the package ships are well-formed, for the listed libraries, and proven again in the full run."""
+"""The vocabularies of the table in docs/guides/tokenizers.md are encoded by the fast encoder."""
 
 from __future__ import annotations
 
@@ -7,39 +7,70 @@ import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.builders.make_proofs import main
 from tests.counts import full_only
-from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.tokenizers.fast import proofs
-from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
-from tokenloom.tokenizers.fast.proofs import Proof
+from tests.tokenloom.test_fast_encoders import ids_of
+from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+from tokenloom.tokenizers.fast.probe_texts import _PIECES
+from tokenloom.tokenizers.fast.proofs import SHIPPED, choose, shipped_proofs
 from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
 
 _ROOT = Path(__file__).parent.parent.parent
-_PATHS = sorted(proofs._FOLDER.iterdir())
+_FILES = {
+    "gpt-neox": "gpt-neox-20b/tokenizer.json",
+    "gpt2-json": "gpt2/tokenizer.json",
+    "mistral-v1-model": "mistral/tokenizer.model.v1",
+}
 
 
-def test_each_proof_is_named_by_its_key_and_holds_for_the_listed_versions() -> None:
+def test_the_table_of_fast_vocabularies_is_that_of_the_proofs() -> None:
+    page = (_ROOT / "docs/guides/tokenizers.md").read_text()
+    assert re.findall(r"^\| `([^`]+)` \| (?:tiktoken|tokenizers|sentencepiece) \|", page, re.M) == [*shipped_proofs()]
+
+
+@pytest.mark.parametrize("name", sorted(shipped_proofs()))
+def test_each_proof_holds_for_the_listed_versions(name: str) -> None:
     listed = set((_ROOT / "constraints.txt").read_text().replace("==", " ").splitlines())
     extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needed = {each.name: each.specifier for each in map(Requirement, [*extras["build"], *extras["fast"]])}
     left = Router(left_to_reference(), [])._is_odd
-    for path in _PATHS:
-        proof = read_signed_record(path.read_bytes(), str(path), Proof)
-        assert re.fullmatch("[0-9a-f]{64}", proof.key)
-        assert path.stem.endswith(f"-{proof.key[:16]}")
-        assert {proof.library, proof.reference} <= listed
-        assert all(number in needed[name] for name, number in map(str.split, (proof.library, proof.reference)))
-        assert len(proof.slices) == NUM_SLICES
-        assert all(re.fullmatch("[0-9a-f]{16}", each) for each in proof.slices)
-        assert all(0x7F < first <= last and not left[first : last + 1].any() for first, last in proof.odd)
-        assert all(before[1] + 1 < after[0] for before, after in pairwise(proof.odd))
-    assert len({path.stem.rpartition("-")[2] for path in _PATHS}) == len(_PATHS)
+    proof = shipped_proofs()[name]
+    assert re.fullmatch("[0-9a-f]{64}", proof.key)
+    assert {proof.library, proof.reference} <= listed
+    assert all(number in needed[name] for name, number in map(str.split, (proof.library, proof.reference)))
+    assert all(0x7F < first <= last and not left[first : last + 1].any() for first, last in proof.odd)
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(proof.odd))
+    assert sum(proof.key == other.key for other in shipped_proofs().values()) == 1
+
+
+def at_hand() -> list[Any]:
+    """Return the vocabularies that the tests have: the name of the proof, and the name or the file of the tokenizer."""
+    names = ["gpt2", "cl100k_base", "o200k_base"]
+    others = [("gpt2", "r50k_base"), ("o200k_base", "o200k_harmony")]
+    return [pytest.param(*pair, id=pair[1]) for pair in [*zip(names, names, strict=True), *others, *_FILES.items()]]
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+@pytest.mark.parametrize(("proof_name", "name"), at_hand())
+def test_a_vocabulary_of_the_table_is_fast(proof_name: str, name: str, data_dir: Path) -> None:
+    kind = {".json": "huggingface", ".v1": "sentencepiece"}.get(Path(name).suffix, "tiktoken")
+    path = str(data_dir / "tokenizers" / name)
+    definition = {"kind": kind, "backend": "auto"} | ({"name": name} if kind == "tiktoken" else {"path": path})
+    reference = load_tokenizer(definition)
+    proof = choose(reference, definition).proof
+    assert proof == shipped_proofs()[proof_name]
+    encoder = make_encoder(reference)
+    fast = FastTokenizer(reference, encoder, Router([*left_to_reference(), *proof.odd], encoder.spellings))
+    texts = ["", "it's 1234 naïve cafés", *("".join(_PIECES[i : i + 9]) for i in range(len(_PIECES)))]
+    assert ids_of(fast, texts) == ids_of(reference, texts)
 
 
 @full_only
@@ -49,13 +80,11 @@ def test_each_proof_is_named_by_its_key_and_holds_for_the_listed_versions() -> N
 def test_three_are_proven_again(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
         monkeypatch.setenv(name, "")  # restored after the test
-    made = tmp_path / "proofs"
-    made.mkdir()
+    made = tmp_path / "proofs.json"
     gpt_neox = {"kind": "huggingface", "path": str(data_dir / "tokenizers" / "gpt-neox-20b" / "tokenizer.json")}
     named = {name: {"kind": "tiktoken", "name": name} for name in ("gpt2", "o200k_base")}
     (tmp_path / "definitions").write_text(json.dumps(named | {"gpt-neox": gpt_neox}))
     assert main(tmp_path / "definitions", made) == 0
-    shipped = {path.name: path.read_bytes() for path in _PATHS}
-    again = {path.name: path.read_bytes() for path in made.iterdir()}
+    shipped, again = (json.loads(path.read_bytes()) for path in (SHIPPED, made))
     assert len(again) == 3
     assert again.items() <= shipped.items()

@@ -17,9 +17,9 @@ from tiktoken_ext import openai_public
 
 from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each, refused
-from tokenloom.tasks.encoding import job_tokenizer
-from tokenloom.tasks.encoding.job_tokenizer import load_job_tokenizer
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
+from tokenloom.tokenizers.loading import load_job_tokenizer
+from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 
 texts_of_documents = st.lists(st.text(max_size=30), max_size=12)
 
@@ -207,7 +207,6 @@ def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path
     planned = from_file(path)
     definition = definition_of(path)
     assert load_job_tokenizer(definition, planned.fingerprint).fingerprint == planned.fingerprint
-    job_tokenizer._load.cache_clear()
     write_ranks(path, (b"xy",))
     with refused(r"is not the one of the plan.*files changed.*build again"):
         load_job_tokenizer(definition, planned.fingerprint)
@@ -267,3 +266,10 @@ def test_unknown_kinds_and_names_are_refused_with_a_list_of_known_ones() -> None
         load_tokenizer({"kind": "magic"})
     with refused(r"no encoding 'gpt9'\. Did you mean gpt2\? Allowed: cl100k_base, gpt2"):
         by_name("gpt9")
+
+
+def test_gpt2_is_the_encoding_of_the_library(tiktoken_cache: Path) -> None:
+    ours, theirs = by_name("gpt2"), tiktoken.get_encoding("gpt2")
+    assert isinstance(ours, TiktokenTokenizer)
+    assert list(ours.ranks.ids.items()) == list(theirs._mergeable_ranks.items())
+    assert (ours.pattern, ours._encoding._special_tokens) == (theirs._pat_str, theirs._special_tokens)

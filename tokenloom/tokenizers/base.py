@@ -127,27 +127,6 @@ class ReferenceTokenizer(Tokenizer, Protocol):
         """Return what the encoder of conversations needs; raises TokenizerError if the kind has no added tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerIdentity:
-    """What a tokenizer is, without its vocabulary; see Tokenizer for the fields, and ReferenceTokenizer for `eot`.
-
-    `encoder_key` is the key of what a fast encoder is given, see Parts. It is None if there can be none, as `unproven`
-    says in a clause.
-    """
-
-    kind: str
-    name: str
-    vocab_size: int
-    bos_ids: list[int]
-    eot_id: int
-    fingerprint: str
-    backend: str
-    max_text_bytes: int
-    eot: str | None
-    encoder_key: str | None
-    unproven: str | None
-
-
 def num_bytes(
     ids: Collection[int], lengths: Iterable[int], added: Sequence[AddedToken], vocab_size: int
 ) -> NDArray[np.int64]:

@@ -18,8 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenloom.tokenizers.base import END_OF_TEXT
-from tokenloom.tokenizers.byte_letters import BYTES_IN_ORDER, bytes_of_letters
 from tokenloom.tokenizers.patterns import GPT_4
+
+# The letters by which byte-level BPEs write bytes: printable bytes stand for themselves, the others, in order, for the
+# characters 256, 257, ... (openai/gpt-2, src/encoder.py).
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(_OTHERS)}
+# Characters that stand for no byte become one that Latin-1 can't encode.
+_LATIN_1 = dict.fromkeys(_OTHERS, 0x400) | {ord(letter): byte for byte, letter in LETTERS.items()}
 
 RANKS, VOCAB_BPE, ENCODER, TEKKEN_JSON = "ranks.tiktoken", "vocab.bpe", "encoder.json", "tekken.json"
 _DESCRIBED = {
@@ -65,6 +72,11 @@ class BytePairs:
     special_tokens: dict[str, int] = field(default_factory=dict)
     pattern: str | None = None
     eot: str = END_OF_TEXT
+
+
+def bytes_of_letters(token: str) -> bytes:
+    """Return the bytes that a token's letters stand for; raises ValueError if one stands for none."""
+    return token.translate(_LATIN_1).encode("latin-1")
 
 
 def named_format(definition: Mapping[str, Any]) -> str | None:
@@ -193,15 +205,21 @@ def _tekken_special(content: Mapping[str, Any], num_special: int) -> dict[str, i
     return {name: i for i, name in enumerate(names)}
 
 
-def _parse_gpt2(vocab_bpe: bytes, encoder_json: bytes) -> BytePairs:
-    ranks = {bytes([byte]): i for i, byte in enumerate(BYTES_IN_ORDER)}
+def merged_ranks(vocab_bpe: bytes) -> dict[bytes, int]:
+    """Return the ranks of a vocab.bpe; raises ValueError if it is none."""
+    ranks = {bytes([byte]): i for i, byte in enumerate([*_PRINTABLE, *_OTHERS])}
     try:
         for line in vocab_bpe.decode().splitlines()[1:]:
             if line:
                 left, right = line.split(" ")
-                ranks[bytes_of_letters(left) + bytes_of_letters(right)] = len(ranks)
-    except (ValueError, KeyError) as error:
+                ranks[bytes_of_letters(left + right)] = len(ranks)
+    except ValueError as error:
         raise ValueError("the first has a line that is not two tokens") from error
+    return ranks
+
+
+def _parse_gpt2(vocab_bpe: bytes, encoder_json: bytes) -> BytePairs:
+    ranks = merged_ranks(vocab_bpe)
     encoder = _parse_json(encoder_json, "the second")
     special = {token: i for token, i in encoder.items() if token in ("<|endoftext|>", "<|startoftext|>")}
     if {bytes_of_letters(token): i for token, i in encoder.items() if token not in special} != ranks:

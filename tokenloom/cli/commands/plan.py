@@ -129,10 +129,10 @@ def _result(planned: BuildPlan, estimate: Estimate | None, learn: str) -> PlanRe
         published=planned.published,
         tokenizer=asdict(planned.tokenizer)
         | tokenizer_label(planned.tokenizer, planned.definition)
-        | {"eot": planned.known.eot, "eot_of_config": planned.eot_of_config},
-        encoder=planned.choice.encoder,
-        encoder_reason=planned.choice.reason,
-        reference_library=planned.known.backend,
+        | {"eot": planned.reference.eot, "eot_of_config": planned.eot_of_config},
+        encoder=planned.choice.proof.library if planned.choice.proof else None,
+        encoder_reason=planned.choice.reason or None,
+        reference_library=planned.reference.backend,
         files=sum(source.files for source in sources),
         bytes=sum(source.bytes for source in sources),
         partitions=sum(source.partitions for source in sources),
@@ -226,7 +226,6 @@ def _print_sources(out: Output, result: PlanResult) -> None:
 
 
 def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
-    from tokenloom.tasks.encoding.proving import measured_line
     from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
 
     for message in (
@@ -237,9 +236,9 @@ def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line()
     out.line(f"version {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    end = described_end(planned.tokenizer.eot_id, planned.known.eot, is_of_config=planned.eot_of_config)
+    end = described_end(planned.tokenizer.eot_id, planned.reference.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(result.tokenizer)}, end of text {end}")
-    out.line(measured_line(planned))
+    out.line(planned.choice.line(planned.reference.backend))
     if result.chat:
         _print_chat(out, result.chat)
     if planned.published:

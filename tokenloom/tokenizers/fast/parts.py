@@ -7,9 +7,8 @@ spelling of an added token, white space apart, is left to the reference, and its
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +16,6 @@ from tiktoken_ext import openai_public
 
 from tokenloom.storage.formats.canonical import sha256_of, sha256_of_bytes
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.fast.known_parts import (
     Unproven,
     adds_space,
@@ -32,11 +30,9 @@ from tokenloom.tokenizers.fast.sentencepiece_parts import FILE as MODEL_FILE
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
 from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE
-from tokenloom.tokenizers.machine_records import installed_code, remembered
-from tokenloom.tokenizers.named_encodings import Ranks
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
-from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-from tokenloom.tokenizers.tiktoken_files import ranks_file
+from tokenloom.tokenizers.tiktoken_bpe import Ranks, TiktokenTokenizer
+from tokenloom.tokenizers.tiktoken_files import LETTERS, ranks_file
 
 _FORMAT = 1  # of how encoders are made of parts
 _PATTERNS = {
@@ -83,10 +79,7 @@ class Parts:
 
 
 def parts_of(tokenizer: Tokenizer) -> Parts:
-    """Return the parts of a tokenizer; raise Unproven if no fast encoder is known to support one of them.
-
-    A machine remembers those that are slow to make: of a large tokenizer.json, 0.4 s.
-    """
+    """Return the parts of a tokenizer; raise Unproven if no fast encoder is known to support one of them."""
     untyped: Any = tokenizer  # a protocol can't say that it is hashable
     return _parts_of(untyped)
 
@@ -94,18 +87,12 @@ def parts_of(tokenizer: Tokenizer) -> Parts:
 @lru_cache(maxsize=1)  # the key and the encoder of a tokenizer are made one after the other
 def _parts_of(tokenizer: Any) -> Parts:
     if isinstance(tokenizer, TiktokenTokenizer):
-        of_ranks = partial(_of_ranks, tokenizer.ranks, tokenizer.pattern)
-        return _remembered(lambda _: of_ranks(), tokenizer.ranks.file) if tokenizer.pattern == GPT_4 else of_ranks()
+        return _of_ranks(tokenizer.ranks, tokenizer.pattern)
     if tokenizer.kind == "huggingface":
-        return _remembered(_of_json, tokenizer.files[FILE])
+        return _of_json(tokenizer.files[FILE])
     if tokenizer.kind == "sentencepiece":
-        return _remembered(_of_model, tokenizer.files[MODEL_FILE])
+        return _of_model(tokenizer.files[MODEL_FILE])
     raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
-
-
-def _remembered(make: Callable[[bytes], Parts], data: bytes) -> Parts:
-    code = installed_code("gigatoken")
-    return remembered(Parts, [sha256_of_bytes(data), code] if code else None, lambda: make(data))
 
 
 def _of_ranks(ranks: Ranks, pattern: str) -> Parts:

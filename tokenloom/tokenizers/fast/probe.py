@@ -1,20 +1,17 @@
 """Prove a fast encoder: compare it with the reference on every part of a vocabulary and every character.
 
-The work is one job a slice of texts (probe_texts.py), for any number of processes. A first round of jobs compares all
-slices and finds the code points that go to the reference. In a second one, the fast encoder alone encodes what is left,
-as it does in a check on a machine, and the hashes of its ids, which are those of the reference, are the proof.
+The work is one job a slice of texts (probe_texts.py), for any number of processes. Their results are the code points
+that go to the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
-from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import Tokenizer
@@ -23,7 +20,7 @@ from tokenloom.tokenizers.fast.gigatoken_library import NAME, encoder_of
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of, ranges_of
 from tokenloom.tokenizers.fast.probe_references import parts_with_byte_pairs, with_byte_pairs, without_added_tokens
-from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups, slice_texts
+from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.space_runs import MARKER
@@ -34,21 +31,15 @@ from tokenloom.tokenizers.fast.vocabulary import vocabulary_of
 _MAX_ODD = 10_000
 _UINT32 = np.dtype(np.uint32)
 Load = Callable[[], Tokenizer]
-Ranges = Sequence[tuple[int, int]]  # [first, last]
 
 
 @dataclass(frozen=True)
 class SliceJob:
-    """A slice of texts.
-
-    `load` returns the reference, `key` is that of its Parts. `odd` are the code points that a fast encoder does not get
-    besides those of left_to_reference.
-    """
+    """A slice of texts; `load` returns the reference, `key` is that of its Parts."""
 
     load: Load
     key: str
     index: int
-    odd: Ranges = ()
 
 
 Pool = Callable[[Callable[[SliceJob], Any], Iterable[SliceJob]], Iterable[Any]]
@@ -64,11 +55,9 @@ def prove(reference: Tokenizer, parts: Parts, load: Load, pool: Pool = map) -> P
         pool: calls a function for each of some jobs, as map does, in any processes.
     """
 
-    def jobs(odd: Ranges = ()) -> list[SliceJob]:
-        return [SliceJob(load, parts.key, index, odd) for index in range(NUM_SLICES)]
-
-    odd = tuple(ranges_of(sorted(_odd_code_points(pool(compare_slice, jobs())))))
-    return Proof(parts.key, NAME, reference.backend, odd, tuple(pool(hash_slice, jobs(odd))))
+    jobs = [SliceJob(load, parts.key, index) for index in range(NUM_SLICES)]
+    odd = ranges_of(sorted(_odd_code_points(pool(compare_slice, jobs))))
+    return Proof(parts.key, NAME, reference.backend, tuple(odd))
 
 
 def compare_slice(job: SliceJob) -> list[tuple[str, str]]:
@@ -79,18 +68,6 @@ def compare_slice(job: SliceJob) -> list[tuple[str, str]]:
         for group, texts in slice_groups(subject.fast.vocabulary, job.index)
         for text in subject.differing(list(texts), job.index)
     ]
-
-
-def hash_slice(job: SliceJob) -> str:
-    """Return the hash of the ids of a slice."""
-    return _subject_of(job).fast.ids_hash(job.index, job.odd)
-
-
-def ids_hash(ids: Sequence[NDArray[np.uint32]]) -> str:
-    """Return the hash of the ids of some texts, without ids around them: xxh3_64 in hexadecimal."""
-    found = xxhash.xxh3_64(np.array(list(map(len, ids)), np.uint32).tobytes())
-    found.update(np.concatenate([np.empty(0, np.uint32), *ids]).tobytes())
-    return found.hexdigest()
 
 
 class SliceEncoder:
@@ -109,18 +86,13 @@ class SliceEncoder:
         self._pairs = encoder_of(parts_with_byte_pairs(parts), [], 0) if self.vocabulary.cuts else self._encoder
         self._markers = [MARKER] if parts.run_ids else []
 
-    def router(self, odd: Ranges = ()) -> Router:
+    def router(self) -> Router:
         """Return what finds the texts that the encoder does not get; which added tokens there are is not proven."""
-        return Router([*left_to_reference(), *odd], self._markers)
+        return Router(left_to_reference(), self._markers)
 
     def of_slice(self, index: int) -> FastEncoder:
-        """Return what encodes a slice; index -1 is the last one."""
-        return self._pairs if 0 <= index < NUM_CUT_SLICES else self._encoder
-
-    def ids_hash(self, index: int, odd: Ranges) -> str:
-        """Return the hash of the ids of the texts of a slice that the encoder gets."""
-        given = _given(slice_texts(self.vocabulary, index), self.router(odd))
-        return ids_hash(self.of_slice(index).encode_texts([text.encode() for text in given]))
+        """Return what encodes a slice."""
+        return self._pairs if index < NUM_CUT_SLICES else self._encoder
 
 
 class _Subject:

@@ -16,14 +16,12 @@ import tiktoken
 
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.fast.known_parts import is_white_space
 from tokenloom.tokenizers.fast.parts import Parts
 from tokenloom.tokenizers.fast.space_runs import MARKER
 from tokenloom.tokenizers.huggingface_json import FILE
-from tokenloom.tokenizers.named_encodings import Ranks
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-from tokenloom.tokenizers.tiktoken_files import ranks_file
+from tokenloom.tokenizers.tiktoken_files import LETTERS, ranks_file
 
 _NAME, _END = "byte pairs", "<|end of these pairs|>"
 _PAIRS = list(product(range(256), range(256)))
@@ -39,7 +37,7 @@ def with_byte_pairs(tokenizer: Tokenizer) -> Tokenizer:
         ranks = {token: rank for rank, token in enumerate(_TOKENS)}
         special = {_END: _NUM_ORDINARY}
         encoding = tiktoken.Encoding(_NAME, pat_str=tokenizer.pattern, mergeable_ranks=ranks, special_tokens=special)
-        return TiktokenTokenizer(encoding, _NAME, _END, None, {}, Ranks(ranks))
+        return TiktokenTokenizer(encoding, _NAME, _END, None, {})
     return _loaded(_content(json.loads(tokenizer.files[FILE]), _PAIRS))
 
 

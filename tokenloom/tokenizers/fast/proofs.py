@@ -1,22 +1,30 @@
-"""Proofs that a fast encoder gives the ids of a reference library: shipped with the package, or made on this machine.
+"""Proofs that a fast encoder gives the ids of a reference library, and the choice that follows from them.
 
-A proof belongs to what the encoder is given of a tokenizer (Parts.key), so fine-tunes and chat templates share it. It
-is made by the probe, which compares both libraries on all texts of its slices. The hashes of the reference's ids let
-another machine, or another version of the fast library, be checked without the reference.
+A proof belongs to what the encoder is given of a tokenizer (Parts.key), so fine-tunes and chat templates share it, and
+to one release of both libraries. The package ships those of proofs.json; `tokenloom tokenizer` makes others by a probe
+and keeps them in the cache of the machine.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from tokenloom.errors import FormatError, TokenizerError, message_of
-from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.tokenizers.machine_records import find_record, keep_record
+from tokenloom.errors import FormatError
+from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sign_record
+from tokenloom.storage.formats.records import decode_record
+from tokenloom.storage.stores.local_files import read_regular, replace_file
+from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.known_parts import Unproven
 
-_FOLDER = Path(__file__).parent / "proofs"
-_KEY_DIGITS = 16  # in the name of a file
+SHIPPED = Path(__file__).with_name("proofs.json")
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,66 +36,98 @@ class Proof:
         library: the fast library, with its version.
         reference: the reference library, with its version.
         odd: ranges [first, last] of code points that go to the reference, besides those of left_to_reference.
-        slices: a hash of the ids of each slice of the probe's texts.
     """
 
     key: str
     library: str
     reference: str
-    odd: tuple[tuple[int, int], ...]
-    slices: tuple[str, ...]
+    odd: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """What a probe found instead of a proof."""
+@dataclass(frozen=True)
+class Choice:
+    """What encodes.
 
-    why: str
+    Attributes:
+        proof: of the fast encoder; None if the reference encodes.
+        reason: says, as a clause, why the reference encodes; "" if it does not.
+        next_step: makes the fast encoder usable; "" if nothing does.
+        unproven: the fast encoder that a probe may prove, with its version.
+    """
+
+    proof: Proof | None = None
+    reason: str = ""
+    next_step: str = ""
+    unproven: str | None = None
+
+    def line(self, reference: str) -> str:
+        """Return what encodes and why, as one line; `reference` is the reference library with its version."""
+        if self.proof is not None:
+            return f"encoded by {self.proof.library}, which gives the ids of {reference}"
+        return "; ".join(filter(None, [f"encoded by {reference}: {self.reason}", self.next_step]))
+
+
+def choose(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> Choice:
+    """Return what encodes with the ids of a tokenizer.
+
+    Args:
+        tokenizer: the reference.
+        definition: of the tokenizer, see load_tokenizer.
+    """
+    if definition.get("backend") == REFERENCE:
+        return Choice(reason="the spec asks for the reference library")
+    library = installed_library()
+    if library is None:
+        return Choice(reason="gigatoken is not installed", next_step="pip install 'tokenloom[fast]'")
+    from tokenloom.tokenizers.fast.parts import parts_of  # late: it imports tiktoken
+
+    try:
+        key = parts_of(tokenizer).key
+    except Unproven as error:
+        return Choice(reason=str(error))
+    if proof := find_proof(key, tokenizer.backend):
+        return Choice(proof)
+    return Choice(
+        reason=f"{library} is not proven for this vocabulary",
+        next_step="`tokenloom tokenizer SPEC` proves it in about a minute",
+        unproven=library,
+    )
 
 
 def find_proof(key: str, reference: str) -> Proof | None:
-    """Return the proof for what a fast encoder is given, None if there is none.
+    """Return the proof of the installed fast library for what it is given, None if there is none.
 
     Args:
         key: see Parts.key.
         reference: the installed reference library, with its version. A proof for another one does not hold.
     """
-    for path in _FOLDER.glob(f"*-{key[:_KEY_DIGITS]}.json"):
-        proof = _shipped(path)
-        if (proof.key, proof.reference) == (key, reference):
+    library = installed_library()
+    for proof in shipped_proofs().values():
+        if (proof.key, proof.library, proof.reference) == (key, library, reference):
             return proof
-    return find_record(Proof, [key, reference])
-
-
-def _shipped(path: Path) -> Proof:
     try:
-        return read_signed_record(path.read_bytes(), str(path), Proof)
-    except (OSError, FormatError) as error:
-        raise TokenizerError(
-            f"a file of tokenloom itself is damaged: install it again ({message_of(error)})"
-        ) from error
+        path = _path(key, str(library), reference)
+        return read_signed_record(read_regular(path), str(path), Proof)
+    except (OSError, FormatError):  # missing or damaged
+        return None
+
+
+@cache
+def shipped_proofs() -> dict[str, Proof]:
+    """Return the proofs that the package contains, by the name of their vocabulary."""
+    return {name: decode_record(Proof, value) for name, value in json.loads(read_regular(SHIPPED)).items()}
 
 
 def keep_proof(proof: Proof) -> None:
-    """Keep a proof that this machine made."""
-    keep_record(proof, [proof.key, proof.reference])
+    """Keep a proof in the cache of this machine; raises OSError if that can't be written."""
+    replace_file(_path(proof.key, proof.library, proof.reference), sign_record(proof))
 
 
-def find_refusal(key: str, reference: str) -> str | None:
-    """Return why a probe of this machine did not prove an encoder, as a clause; None if none has found a reason."""
-    found = find_record(_Refused, _deciding_refusal(key, reference))
-    return found.why if found else None
+def _path(*decides: str) -> Path:
+    return default_cache_folder() / "proofs" / f"{sha256_of(decides)[:32]}.json"
 
 
-def keep_refusal(key: str, reference: str, why: str) -> None:
-    """Keep why a probe of this machine did not prove an encoder."""
-    keep_record(_Refused(why), _deciding_refusal(key, reference))
-
-
-def _deciding_refusal(key: str, reference: str) -> list[object]:
-    return [key, reference, installed_library()]
-
-
+@cache
 def installed_library() -> str | None:
     """Return the fast library that is installed, with its version; None if it is not."""
     try:

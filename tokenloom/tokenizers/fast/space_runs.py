@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s, ranges_of
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.tokenizers.byte_letters import LETTERS
 from tokenloom.tokenizers.fast.known_parts import pre_tokenizer
 from tokenloom.tokenizers.patterns import GPT_2
+from tokenloom.tokenizers.tiktoken_files import LETTERS
 
 MARKER = "\x85"
 _MARKER_BYTES = len(MARKER.encode())

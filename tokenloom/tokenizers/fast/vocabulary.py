@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenloom.tokenizers.byte_letters import bytes_of_letters
 from tokenloom.tokenizers.fast.known_parts import SPACE_MARK
 from tokenloom.tokenizers.fast.sentencepiece_parts import as_text
+from tokenloom.tokenizers.tiktoken_files import bytes_of_letters
 
 _Token = bytes | str  # letters stand for the bytes of those that are strings, see byte_letters.py
 _NEVER_FOUND = ("<s>", "</s>", "<unk>", "<pad>")  # names of control pieces, which no text has
@@ -86,5 +86,5 @@ def _text(token: _Token) -> str:
     """Return a token as text; empty for one that is not, as a part of a character or letters of no byte."""
     try:
         return (bytes_of_letters(token) if isinstance(token, str) else token).decode()
-    except (KeyError, UnicodeDecodeError):
+    except ValueError:
         return ""
