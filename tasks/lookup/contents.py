@@ -6,10 +6,10 @@ Where duplicates are removed, a content is found by its key. Otherwise all table
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -39,28 +39,22 @@ from tokenloom.tokenizers.loading import load_job_tokenizer
 from tokenloom.wording import counted
 
 Status = Literal[  # docs/guides/trace.md says what each means
-    "found", "duplicate", "filtered", "excluded", "quarantined", "not_an_input", "no_such_row", "not_found"
+    "found", "duplicate", "filtered", "excluded", "quarantined", "not_found"
 ]
-_BYTE_ORDER_MARK = "\ufeff"
 _READERS = 8  # tables read at the same time
-
-
-class HashedText(TypedDict):
-    """A text whose content was looked up, and what it is of the file."""
-
-    what: str
-    bytes: int
-    content: str
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """The result of a lookup: its status, the reason in words, the documents, and the texts that were hashed."""
+    """The result of a lookup: its status, the reason in words, the content that was looked up, and the documents.
+
+    `content` is None if the text of a row could not be read.
+    """
 
     status: Status
     reason: str
+    content: str | None
     documents: list[FoundDocument] = field(default_factory=list)
-    hashed: list[HashedText] = field(default_factory=list)
 
 
 def look_up_content(tables: VersionTables, content: str, known: SpecOfVersion) -> Lookup:
@@ -72,14 +66,13 @@ def look_up_content(tables: VersionTables, content: str, known: SpecOfVersion) -
         known: the version's spec, to see whether the content is excluded.
     """
     words = words_of(bytes.fromhex(content))
-    if found := _find_contents(tables, [words]):
-        return Lookup("found", "", found)
-    split = tables.split_of(words)
-    return absent(tables, [words], known, f"no document has the content {content}; it would be in the split {split}")
+    if found := _find_content(tables, words):
+        return Lookup("found", "", content, found)
+    return absent(tables, content, known)
 
 
 def look_up_text(tables: VersionTables, path: str, known: SpecOfVersion) -> Lookup:
-    """Return the documents with the text of a file: exactly, or without a line end or mark that an editor added.
+    """Return the documents with the text of a file: exactly, or without the line end that an editor adds.
 
     Args:
         tables: those of the version.
@@ -90,12 +83,17 @@ def look_up_text(tables: VersionTables, path: str, known: SpecOfVersion) -> Look
         InputError: the file can't be read, or is not UTF-8.
         SpecError: the version has a transform, and there is no spec.
     """
-    variants = _variants(_read(path))
+    text = _read(path)
+    found = _look_up_text(tables, text, known, path)
+    if found.status == "not_found" and text.endswith("\n"):
+        return _look_up_text(tables, text.removesuffix("\n").removesuffix("\r"), known, path)
+    return found
+
+
+def _look_up_text(tables: VersionTables, text: str, known: SpecOfVersion, path: str) -> Lookup:
     if tables.manifest.tokenizer.kind == "ids":
-        as_ids = _ids_of(tables)
-        return _look_up_texts(tables, {what: as_ids(text) for text, what in variants.items()}, known, IDS)
-    texts = {what: _transformed(tables, text, known, path, TEXT) for text, what in variants.items()}
-    return _look_up_texts(tables, texts, known, TEXT)
+        return _look_up(tables, _ids_of(tables)(text), known, IDS)
+    return _look_up(tables, _transformed(tables, text, known, path, TEXT), known, TEXT)
 
 
 def _ids_of(tables: VersionTables) -> Callable[[str], bytes]:
@@ -134,59 +132,43 @@ def look_up_messages(tables: VersionTables, path: str, known: SpecOfVersion) -> 
         raise InputError(f"{path}: {problem}; write one conversation to the file, in any layout") from error
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON ({message_of(error)}); write a conversation as JSON") from error
-    texts = {"the conversation": _transformed(tables, text, known, path, CONVERSATION)}
-    return _look_up_texts(tables, texts, known, CONVERSATION)
+    return _look_up(tables, _transformed(tables, text, known, path, CONVERSATION), known, CONVERSATION)
 
 
-def _look_up_texts(
-    tables: VersionTables, texts: Mapping[str, str | bytes | None], known: SpecOfVersion, form: DocumentForm
-) -> Lookup:
-    """Return the documents of the first text that has any; `texts` are by what they are, null where left out."""
-    hashed = [hashed_text(what, text, form) for what, text in texts.items() if text is not None]
-    contents = [words_of(bytes.fromhex(each["content"])) for each in hashed]
-    found = _find_contents(tables, contents)
-    for each in hashed:
-        if documents := [document for document in found if document["content"] == each["content"]]:
-            return Lookup("found", f"the text is {each['what']}" if form is not CONVERSATION else "", documents, hashed)
-    missing = absent(tables, contents, known, "no document has a text that was hashed", hashed)
-    for what, text in texts.items() if missing.status == "not_found" else ():
-        if why := why_filtered(tables, text, form) or why_not_rendered(tables, text, form):
-            return Lookup("filtered", f"{what}: {why}" if len(texts) > 1 else why, [], hashed)
-    return missing
+def _look_up(tables: VersionTables, text: str | bytes | None, known: SpecOfVersion, form: DocumentForm) -> Lookup:
+    """Return the documents of a text after the transform, None if that leaves it out."""
+    if text is None:
+        return Lookup("filtered", why_filtered(tables, text, form), None)
+    content = content_of(text, form)
+    found = look_up_content(tables, content, known)
+    if found.status == "not_found" and (why := why_filtered(tables, text, form)):
+        return Lookup("filtered", why, content)
+    return found
 
 
-def absent(
-    tables: VersionTables,
-    contents: Sequence[UInt64s],
-    known: SpecOfVersion,
-    reason: str,
-    hashed: Sequence[HashedText] = (),
-) -> Lookup:
-    """Return the result for contents, (2,) each, that no document has: excluded, or not found for a reason."""
+def absent(tables: VersionTables, content: str, known: SpecOfVersion) -> Lookup:
+    """Return the result for a content that no document has: excluded, or not found."""
     url = known.spec.documents.exclude if known.spec else None
     if tables.rules.exclude and url:
+        words = words_of(bytes.fromhex(content))
         try:
-            excluded = read_exclusions(url)
-            if any(is_excluded(excluded, content[:1], content[1:])[0] for content in contents):
-                return Lookup("excluded", f"documents.exclude lists it now: {url}", [], list(hashed))
+            if is_excluded(read_exclusions(url), words[:1], words[1:])[0]:
+                return Lookup("excluded", f"documents.exclude lists it now: {url}", content)
         except InputError:
             pass
-    if tables.spec.limit is not None:
-        reason += f"; the version is a try-out of at most {counted(tables.spec.limit, 'document')} of each source"
-    if tables.rules.exclude:
-        reason += "; documents.exclude may have listed it: its file can't be read, or does not list it now"
-    return Lookup("not_found", reason, [], list(hashed))
+    return Lookup("not_found", f"no document has the content {content}", content)
 
 
-def hashed_text(what: str, text: str | bytes, form: DocumentForm) -> HashedText:
-    """Return a text with its content; `what` says what it is."""
-    content = form.contents(pa.array([text], form.type))[0]
-    num_bytes = len(text if isinstance(text, bytes) else text.encode())
-    return {"what": what, "bytes": num_bytes, "content": content_digits(content)}
+def content_of(text: str | bytes, form: DocumentForm) -> str:
+    """Return the content of a text, 32 hexadecimal digits."""
+    return content_digits(form.contents(pa.array([text], form.type))[0])
 
 
 def why_filtered(tables: VersionTables, text: str | bytes | None, form: DocumentForm) -> str:
-    """Return which document rule leaves out a text, "" if none does; the text is that after the transform."""
+    """Return why a text is not a document of a version, "" if no rule leaves it out.
+
+    The text is that after the transform. The template of a conversation must render it with a target.
+    """
     if text is None:
         return "documents.transform leaves it out" if tables.rules.transform else "it has no text"
     minimum, maximum = tables.rules.min_chars, tables.rules.max_chars
@@ -195,20 +177,16 @@ def why_filtered(tables: VersionTables, text: str | bytes | None, form: Document
         return f"it has {counted(num_chars, 'character')}, and documents.min_chars is {minimum:,}"
     if maximum is not None and num_chars > maximum:
         return f"it has {counted(num_chars, 'character')}, and documents.max_chars is {maximum:,}"
-    return ""
+    return _why_not_rendered(tables, str(text)) if form is CONVERSATION else ""
 
 
-def why_not_rendered(tables: VersionTables, text: str | bytes | None, form: DocumentForm) -> str:
+def _why_not_rendered(tables: VersionTables, text: str) -> str:
     """Return why a conversation is not a document of a version, "" if its template renders it with a target."""
-    if form is not CONVERSATION or text is None:
-        return ""
     chat = version_chat(tables.store, tables.manifest)
     if chat is None:
         return "the version has no conversations"
-    tokenizer = _tokenizer_of(tables)
     rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
-    encoder = document_encoder(tokenizer, chat)
-    rule = tables.rules.without_target
+    encoder, rule = document_encoder(_tokenizer_of(tables), chat), tables.rules.without_target
     (rows,) = encoder.prepared(iter([rows]), "skip", "keep" if rule == "keep" else "drop", lambda _: "it")
     if rows.bad:
         return str(rows.bad[0])
@@ -251,19 +229,16 @@ def scan(
         return [found for each in readers.map(of_shard, entries) for found in each]
 
 
-def _find_contents(tables: VersionTables, contents: Sequence[UInt64s]) -> list[FoundDocument]:
-    """Return the documents of contents, (2,) each: by binary search, or with all copies by reading all tables."""
+def _find_content(tables: VersionTables, content: UInt64s) -> list[FoundDocument]:
+    """Return the documents of a content, (2,): by binary search, or with all copies by reading all tables."""
     if tables.rules.deduplicate:
-        return [document for content in contents for document in tables.find(content)]
+        return tables.find(content)
 
     def matches(columns: DocumentColumns) -> NDArray[np.bool_]:
-        found = np.zeros(columns.num_rows, dtype=bool)
-        for content in contents:
-            found |= (columns.content == content).all(axis=1)
+        found: NDArray[np.bool_] = (columns.content == content).all(axis=1)
         return found
 
-    splits = {tables.split_of(content) for content in contents}
-    return scan(tables, matches, sorted(splits), "reading document tables, because duplicates were kept")
+    return scan(tables, matches, [tables.split_of(content)], "reading document tables, because duplicates were kept")
 
 
 def _read(path: str) -> str:
@@ -273,23 +248,6 @@ def _read(path: str) -> str:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; convert the text to UTF-8") from error
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error
-
-
-def _variants(text: str) -> dict[str, str]:
-    """Return the texts that a file may hold, each once, with what part of it they are; the whole file first."""
-    whole, plain = "the whole file", text.removeprefix(_BYTE_ORDER_MARK)
-    found = {
-        whole: text,
-        f"{whole}, without its byte order mark": plain,
-        f"{whole}, without its last line end": plain.removesuffix("\n").removesuffix("\r"),
-        f"{whole}, without blanks at both ends": plain.strip(),
-    }
-    names: dict[str, str] = {}
-    for what, each in found.items():
-        names.setdefault(each, what)
-    for what, each in found.items():
-        names.setdefault(each.replace("\r\n", "\n"), f"{what}, with \\n for \\r\\n")
-    return names
 
 
 def _transformed(tables: VersionTables, text: str, known: SpecOfVersion, path: str, form: DocumentForm) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +12,7 @@ from tokenloom.storage.formats.manifest import QUARANTINE
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.lookup.contents import Lookup, absent, hashed_text, scan, why_filtered, why_not_rendered
+from tokenloom.tasks.lookup.contents import Lookup, absent, content_of, scan, why_filtered
 from tokenloom.tasks.lookup.source_rows import SourceRow, SpecOfVersion, read_source_row
 from tokenloom.tasks.rows.quarantine import quarantine_reason
 from tokenloom.tasks.sources.base import REASONS
@@ -33,26 +31,23 @@ def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, 
         row: as the document table counts them.
         known: the version's spec, which says where the sources are.
 
-    Raises SpecError if several sources have the path.
+    Raises SpecError if no input has the path, or inputs of several sources have it.
     """
     of_source = [(number, entry) for number, entry in enumerate(tables.inputs) if source in (None, entry.source)]
     if source is not None and not of_source:
         names = list(dict.fromkeys(entry.source for entry in tables.inputs))
-        return Lookup("not_an_input", f"no source is named {source!r}. {did_you_mean(source, names)}")
+        raise SpecError(f"--source: no source is named {source!r}. {did_you_mean(source, names)}")
     matching = [(number, entry) for number, entry in of_source if entry.path == path]
     if not matching:
         paths = [entry.path for _, entry in of_source]
         close = near_miss(path.rpartition("/")[2], paths[:_MAX_COMPARED]) or f"Inputs: {first_of(paths, 3)}"
-        reason = f"no input has the path {path!r}, which counts from the root of its source. {close}"
-        return Lookup("not_an_input", reason)
+        raise SpecError(f"--path: no input has the path {path!r}, which counts from the root of its source. {close}")
     if len(matching) > 1:
         shared = first_of([entry.source for _, entry in matching])
         raise SpecError(f"{path}: several sources have this path: {shared}; give one with --source")
     ((number, entry),) = matching
-    if reason := _of_another_path(tables, entry):
-        return Lookup("no_such_row", reason)
     if reason := _quarantined(tables, entry, row):
-        return Lookup("quarantined", reason)
+        return Lookup("quarantined", reason, None)
     try:
         found = read_source_row(known, tables, entry, row)
     except InputError as error:
@@ -63,25 +58,24 @@ def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, 
 def _by_text(tables: VersionTables, entry: InputEntry, row: int, found: SourceRow, known: SpecOfVersion) -> Lookup:
     """Return the document of a row whose text is known."""
     if not found.exists:
-        return Lookup("no_such_row", f"{entry.path} has no row {row}")
+        return Lookup("not_found", f"{entry.path} has no row {row}", None)
     if not found.passes_filter:
-        return Lookup("filtered", f"the filter of the source {entry.source} leaves it out")
-    if (why := why_filtered(tables, found.text, found.form)) or found.text is None:
-        return Lookup("filtered", why)
-    hashed = hashed_text("the row of the source", found.text, found.form)
-    content = words_of(bytes.fromhex(hashed["content"]))
-    documents = tables.find(content) if tables.rules.deduplicate else tables.find_copy(content, entry.fingerprint, row)
+        return Lookup("filtered", f"the filter of the source {entry.source} leaves it out", None)
+    if found.text is None:
+        return Lookup("filtered", why_filtered(tables, None, found.form), None)
+    content = content_of(found.text, found.form)
+    words = words_of(bytes.fromhex(content))
+    documents = tables.find(words) if tables.rules.deduplicate else tables.find_copy(words, entry.fingerprint, row)
     place = (entry.source, entry.path, row)
     if exact := [each for each in documents if (each["source"], each["path"], each["row"]) == place]:
-        return Lookup("found", "", exact, [hashed])
+        return Lookup("found", "", content, exact)
     if documents:
         kept = documents[0]
         reason = f"its text was kept from {kept['source']}: {kept['path']}, row {kept['row']}"
-        return Lookup("duplicate", reason, documents, [hashed])
-    missing = absent(tables, [content], known, "no document has its text", [hashed])
-    if missing.status == "not_found" and (why := why_not_rendered(tables, found.text, found.form)):
-        return Lookup("filtered", why, [], [hashed])
-    return missing
+        return Lookup("duplicate", reason, content, documents)
+    if why := why_filtered(tables, found.text, found.form):
+        return Lookup("filtered", why, content)
+    return absent(tables, content, known)
 
 
 def _scanned(tables: VersionTables, number: int, row: int, why: str) -> Lookup:
@@ -93,22 +87,13 @@ def _scanned(tables: VersionTables, number: int, row: int, why: str) -> Lookup:
 
     step = "reading document tables, as the source can't be read"
     if found := scan(tables, matches, tables.manifest.splits, step):
-        return Lookup("found", "", found)
+        return Lookup("found", "", found[0]["content"], found)
     return Lookup(
         "not_found",
         f"no document comes from this row; the source could say why, but can't be read: {why}; "
         "--spec names a spec that says where the sources are now",
+        None,
     )
-
-
-def _of_another_path(tables: VersionTables, entry: InputEntry) -> str:
-    """Return why a file has no rows of its own, "" if it has: with `take`, they are counted through all files."""
-    sources: Any = tables.manifest.spec.get("sources", [])
-    takes = {source["name"] for source in sources if source.get("take") is not None}
-    first = next(each.path for each in tables.inputs if each.source == entry.source)
-    if entry.source not in takes or entry.path == first:
-        return ""
-    return f"{entry.source} has `take`: its rows are counted through all of its files, and have the path {first}"
 
 
 def _quarantined(tables: VersionTables, entry: InputEntry, row: int) -> str:

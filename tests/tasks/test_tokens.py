@@ -465,7 +465,7 @@ def test_where_finds_a_text_a_content_and_a_row(
     assert by_content["documents"] == by_row["documents"] == [found]
     copy = run_json(capsys, "where", reference, "--path", "b.bin", "--row", 15)
     assert (copy["status"], copy["documents"][0]["path"]) == ("duplicate", "a.bin")
-    assert run_json(capsys, "where", reference, "--path", "b.bin", "--row", 16, code=3)["status"] == "no_such_row"
+    assert run_json(capsys, "where", reference, "--path", "b.bin", "--row", 16, code=3)["status"] == "not_found"
     (tmp_path / "a.txt").write_text("another text")
     missing = run_json(capsys, "where", reference, "--text", tmp_path / "a.txt", code=3)
     assert missing["status"] == "not_found"

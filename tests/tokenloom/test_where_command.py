@@ -113,8 +113,8 @@ def moved(built: Built, tmp_path: Path) -> Built:
     return Built(f"{tmp_path}/store/{built.reference.rpartition('/')[2]}", built.spec, tmp_path / "in")
 
 
-def _by_row(run: Run, built: Built, path: str, row: int, *options: object) -> dict[str, Any]:
-    return run("where", built.reference, "--path", path, "--row", row, *options)
+def _by_row(run: Run, built: Built, path: str, row: int, *options: object, code: int = 0) -> dict[str, Any]:
+    return run("where", built.reference, "--path", path, "--row", row, *options, code=code)
 
 
 # ---- what is found
@@ -151,31 +151,23 @@ def test_rows_of_lines_are_byte_offsets_and_their_ids_are_shown(built: Built, ru
     (document,) = _by_row(run, built, "lines.jsonl", offset)["documents"]
     assert (document["content"], document["id"]) == (_content("only here"), "k3")
     found = _by_row(run, built, "lines.jsonl", 3)
-    assert found["status"] == "no_such_row"
+    assert found["status"] == "not_found"
     assert found["reason"] == "lines.jsonl has no row 3"
 
 
-def test_a_text_is_found_though_an_editor_added_a_line_end_and_says_what_was_hashed(
-    built: Built, run: Run, tmp_path: Path
-) -> None:
-    for data in (b"only here", b"only here\n", b"\xef\xbb\xbfonly here\r\n", b" only here\n\n"):
+def test_a_text_is_found_though_an_editor_added_a_line_end(built: Built, run: Run, tmp_path: Path) -> None:
+    for data in (b"only here", b"only here\n", b"only here\r\n"):
         (tmp_path / "text").write_bytes(data)
         found = run("where", built.reference, "--text", tmp_path / "text")
         assert (found["status"], found["documents"][0]["content"]) == ("found", _content("only here"))
-        assert found["hashed"][0] == {
-            "what": "the whole file",
-            "bytes": len(data),
-            "content": xxhash.xxh3_128_hexdigest(data),
-        }
-    (tmp_path / "text").write_text("nowhere\n")
-    found = run("where", built.reference, "--text", tmp_path / "text")
-    assert (found["status"], found["documents"]) == ("not_found", [])
-    assert [each["content"] for each in found["hashed"]] == [_content("nowhere\n"), _content("nowhere")]
-    (tmp_path / "text").write_text("x")
-    assert run("where", built.reference, "--text", tmp_path / "text")["status"] == "filtered"
+        assert found["content"] == _content("only here")
+    for text in ("nowhere", " only here"):  # every other byte counts
+        (tmp_path / "text").write_text(text)
+        found = run("where", built.reference, "--text", tmp_path / "text")
+        assert (found["status"], found["documents"], found["content"]) == ("not_found", [], _content(text))
     (tmp_path / "text").write_text("x\n")
-    reason = run("where", built.reference, "--text", tmp_path / "text")["reason"]
-    assert reason == "the whole file, without its last line end: it has 1 character, and documents.min_chars is 2"
+    found = run("where", built.reference, "--text", tmp_path / "text")
+    assert (found["status"], found["reason"]) == ("filtered", "it has 1 character, and documents.min_chars is 2")
     (tmp_path / "text").write_bytes(b"caf\xe9")
     error = run("where", built.reference, "--text", tmp_path / "text", code=1)["error"]
     assert "not UTF-8 at byte 3" in error["message"]
@@ -200,7 +192,7 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
     assert duplicate["status"] == "duplicate"
     assert duplicate["reason"] == "its text was kept from news: news.parquet, row 2"
     assert duplicate["documents"] == _by_row(run, built, "news.parquet", 2)["documents"]
-    assert duplicate["hashed"][0]["content"] == _content(_TEXTS[2])
+    assert duplicate["content"] == _content(_TEXTS[2])
     answers = {
         ("news.parquet", 4): ("filtered", "the filter of the source news leaves it out"),
         ("lines.jsonl", offsets[4]): ("filtered", "it has 1 character, and documents.min_chars is 2"),
@@ -209,13 +201,13 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
             "quarantined",
             f"quarantine.jsonl lists it as not_text: {base.REASONS['not_text']}",
         ),
-        ("news.parquet", 60): ("no_such_row", "news.parquet has no row 60"),
-        ("news.parquet", 10**12): ("no_such_row", f"news.parquet has no row {10**12}"),
+        ("news.parquet", 60): ("not_found", "news.parquet has no row 60"),
+        ("news.parquet", 10**12): ("not_found", f"news.parquet has no row {10**12}"),
     }
     for (path, row), (status, reason) in answers.items():
         found = _by_row(run, built, path, row)
         assert (found["status"], found["reason"], found["documents"]) == (status, reason, [])
-    assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "no_such_row"
+    assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "not_found"
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json"])
@@ -241,17 +233,15 @@ def test_rows_of_a_source_with_take_have_the_path_of_its_first_file(tmp_path: Pa
     found = run("where", reference, "--path", first, "--row", 6)
     assert (found["status"], found["documents"][0]["content"]) == ("found", _content("1 1"))
     found = run("where", reference, "--path", second, "--row", 6)
-    assert found["status"] == "no_such_row"
-    assert found["reason"].endswith(f"counted through all of its files, and have the path {first}")
+    assert found["reason"] == f"its text was kept from huggingface-0: {first}, row 6"
 
 
-def test_a_path_that_is_no_input_is_answered_with_one_that_is_close(built: Built, run: Run) -> None:
+def test_a_path_that_is_no_input_is_refused_with_one_that_is_close(built: Built, run: Run) -> None:
     for path in ("new.parquet", f"{built.folder}/news.parquet"):
-        found = _by_row(run, built, path, 0)
-        assert found["status"] == "not_an_input"
-        assert found["reason"].endswith("Did you mean news.parquet?")
-    reason = _by_row(run, built, "news.parquet", 0, "--source", "line")["reason"]
-    assert reason == "no source is named 'line'. Did you mean lines? Allowed: news, lines"
+        error = _by_row(run, built, path, 0, code=2)["error"]["message"]
+        assert error.endswith("Did you mean news.parquet?")
+    error = _by_row(run, built, "news.parquet", 0, "--source", "line", code=2)["error"]["message"]
+    assert error == "--source: no source is named 'line'. Did you mean lines? Allowed: news, lines"
 
 
 def test_a_path_of_two_sources_needs_the_name_of_one(tmp_path: Path, run: Run) -> None:
@@ -282,11 +272,10 @@ def test_rows_of_a_source_that_is_gone_or_has_changed_are_found_in_the_tables(mo
     spec.write_text(
         json.dumps(value).replace(str(moved.spec.sources[0].pattern().rpartition("/")[0]), str(moved.folder))
     )
-    assert _by_row(run, moved, "news.parquet", 7, "--spec", spec)["hashed"]  # the row was read
+    assert _by_row(run, moved, "news.parquet", 7, "--spec", spec)["content"]
     write_parquet(moved.folder / "news.parquet", ["another", *_TEXTS[1:]])
     found = _by_row(run, moved, "news.parquet", 7, "--spec", spec)
     assert (found["status"], found["documents"][0]["content"]) == ("found", _content(_TEXTS[7]))
-    assert not found["hashed"]
     unknown = _by_row(run, moved, "news.parquet", 4, "--spec", spec)
     assert unknown["status"] == "not_found"
     assert "can't be read:" in unknown["reason"] and "it has changed since the build" in unknown["reason"]
@@ -529,7 +518,7 @@ def test_people_see_text_rows_and_steps(built: Built, capsys: pytest.CaptureFixt
     assert "step 0 of rank 1 of 3, 2 samples" in shown and "row " in shown
     (tmp_path / "text").write_text("nowhere")
     assert main(["where", built.reference, "--text", str(tmp_path / "text")]) == 3
-    assert "hashed    the whole file: 7 bytes, content" in capsys.readouterr().out
+    assert f"no document has the content {_content('nowhere')}" in capsys.readouterr().out
 
 
 def test_a_null_text_is_filtered_and_its_split_may_have_no_shard(tmp_path: Path, run: Run) -> None:

@@ -28,7 +28,7 @@ from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
-    from tokenloom.tasks.lookup.contents import HashedText, Lookup
+    from tokenloom.tasks.lookup.contents import Lookup
 
 Query = tuple[str, str]  # what is looked up, "content", "text", "messages" or "path", and its value
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
@@ -43,7 +43,7 @@ class WhereResult(Result):
     reference: str
     status: str
     reason: str
-    hashed: list[HashedText]
+    content: str | None
     documents: list[FoundDocument]
     steps: list[Sighting]
 
@@ -191,8 +191,6 @@ def _shard_index(document: FoundDocument) -> int:
 def _print(out: Output, place: str, found: Lookup) -> None:
     kind = found.status.replace("_", " ")
     out.line(f"{place}: {kind}{': ' if found.reason else ''}{found.reason}")
-    for text in found.hashed:
-        out.line(f"  hashed    {text['what']}: {counted(text['bytes'], 'byte')}, content {text['content']}")
     for document in found.documents[:_MAX_SHOWN]:
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
         out.line(f"  document  {tokens}, {shown_origin(document)}, content {document['content']}")
