@@ -9,8 +9,8 @@ The path of an event, from where the work is done to where users see it:
                          |
                          v
     listeners        one per display; each has a Meter, which adds the events up, and shows its Reading:
-                     on a terminal (cli/live_display.py), as plain lines (cli/display.py), or in the log and the
-                     artifact of a run (flows/runs/progress_log.py)
+                     on a terminal (cli/live_display.py), as plain lines (cli/display.py), or in the
+                     log of a run (flows/runs/step_log.py)
 
 `Working` is only for the parent of a worker process and goes no further. A listener must return at once.
 """

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many characters of each document, or of each turn (default: 300)",
     )
-    add_learn(parser, "what is underlined")
+    add_learn(parser, "what is marked")
 
 
 def run(reference: str, split: str, count: int, chars: int, out: Output, learn: str = "assistant") -> PeekResult:
