@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.runtime import deployment as this_deployment
 from prefect.states import Completed
 
-from tokenloom.errors import GateFailed, SpecError
+from tokenloom.errors import GateFailed, SpecError, WorkerLost, WorkError, message_of
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
 from tokenloom.flows.runners import open_runner
@@ -70,6 +70,17 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
 
 
 def _build(spec: BuildSpec) -> BuildResult:
+    """Build; the run of a deployment, which nobody may watch, tries once more after a fault that may pass."""
+    try:
+        return _build_once(spec)
+    except (WorkError, WorkerLost) as error:
+        if this_deployment.get_id() is None:
+            raise
+        get_run_logger().warning("%s; trying once more", message_of(error))
+    return _build_once(spec)
+
+
+def _build_once(spec: BuildSpec) -> BuildResult:
     workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
     with workers as runner, logging_steps():
         return run_build(spec, runner)

@@ -21,11 +21,12 @@ from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
 from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import prefect_worker, send_all
-from tests.servers.running import newest_run
+from tests.servers.running import log_lines, newest_run
 from tokenloom.errors import InputError, SpecError, WorkerLost
 from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.planning.plan import Build, Partition
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -130,6 +131,30 @@ def test_a_killed_worker_ends_the_run_and_the_next_one_completes(
     assert run.state.is_failed()
     assert {r.run_count for r in task_runs} == {1}
     assert build_dataset(spec)["published"] is True
+
+
+def _kill_first_worker(build: Build, part: Partition) -> Any:
+    """Kill this worker process if it is the first that encodes into the store, else encode."""
+    try:
+        Path(build.store.root).with_name("killed").touch(exist_ok=False)
+    except FileExistsError:
+        return tokenize_partition(build, part)
+    return _kill_worker(build, part)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_the_run_of_a_deployment_tries_once_more_after_a_killed_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(_ROOT))
+    monkeypatch.setattr(module.this_deployment, "get_id", lambda: "any")
+    monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_first_worker)
+    spec = _spec(tmp_path).with_workers(1)
+    Path(spec.store).mkdir()
+    assert build_dataset(spec)["published"] is True
+    run = newest_run()
+    send_all()
+    assert [text for level, text in log_lines(run) if level == "WARNING" and "killed, perhaps for memory" in text]
 
 
 @pytest.mark.usefixtures("prefect_server", "quick_retries")
