@@ -234,7 +234,7 @@ def find_incomplete(dataset: Path, *, must_be_visible: bool = False) -> str | No
     Reads plain files, so that it shares no mistake with the code under test.
     """
     manifests = list(dataset.glob("versions/*/manifest.json"))
-    entries = sorted(dataset.glob("tags/latest/*.json"))
+    entries = [max(tag.glob("*.json")) for tag in dataset.glob("tags/*") if any(tag.glob("*.json"))]
     if must_be_visible and not (manifests and entries):
         return "nothing is visible"
     for manifest in manifests:

@@ -1,0 +1,197 @@
+"""Builds, exports, moves of tags and runs of gc that are killed at random moments, as a separate program.
+
+    python -m tests.drivers.command_kill_driver FOLDER STORE NUMBER
+
+Reads FOLDER/spec.json. Each command forks from a process that has imported all, is killed three times, and then
+runs to its end. After each: whatever is visible is complete and has the bytes of a build that nothing
+disturbed, and nothing is lost that was tagged or younger than the grace. Prints {"killed": {...}, "problems": [...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import s3fs  # noqa: F401  (a fork would import it each time)
+
+import tokenloom.cli.commands.collect
+import tokenloom.cli.commands.export
+import tokenloom.cli.commands.tag
+import tokenloom.flows.export_steps
+import tokenloom.tasks.exporting.formats.datatrove
+import tokenloom.tasks.sources.jsonl
+import tokenloom.tokenizers.byte  # noqa: F401  (the same)
+from tests.builders import datasets
+from tests.drivers.kill_driver import find_incomplete, forked
+from tests.servers.s3_server import download
+from tokenloom.cli.main import main
+from tokenloom.spec.build_spec import BuildSpec
+
+_OLD_SECONDS = 20 * 24 * 3600.0  # more than the grace of gc
+_SEEDS = 4  # so many versions
+
+
+class _Kills:
+    """Commands on one dataset, and what was wrong after them.
+
+    Args:
+        folder: for the builds that nothing disturbs, and for copies.
+        spec: of the dataset.
+        store: a folder, or the URL of an empty one in the bucket of tests.
+    """
+
+    def __init__(self, folder: Path, spec: BuildSpec, store: str) -> None:
+        self._folder, self._spec = folder, spec.model_copy(update={"store": store})
+        self._dataset, self._is_local = f"{store}/{spec.dataset}", "://" not in store
+        self.manifests: dict[str, bytes] = {}  # of builds that nothing disturbed, by version
+        self._seconds: dict[str, float] = {}
+        self.killed: Counter[str] = Counter()
+        self.problems: list[str] = []
+        clean = spec.model_copy(update={"store": str(folder / "clean")})
+        for seed in range(_SEEDS):
+            assert _status_of(lambda seed=seed: datasets.build(clean.model_copy(update={"seed": seed}))) == 0  # type: ignore[misc]
+        for path in (folder / "clean").glob("*/versions/*/manifest.json"):
+            self.manifests[path.parent.name] = path.read_bytes()
+
+    def run(self, number: int) -> None:
+        """Kill so many commands."""
+        self._finish("build", lambda: self._build(0))
+        while self.killed.total() < number:
+            seed, version = random.randrange(_SEEDS), random.choice(sorted(self._visible()))
+            export = str(self._folder / f"export-{self.killed.total()}")
+            commands: dict[str, Callable[[], object]] = {
+                "build": lambda seed=seed: self._build(seed),  # type: ignore[misc]
+                "export": lambda to=export: _command("export", self._dataset, "datatrove", to, "--workers", "0"),  # type: ignore[misc]
+                "tag": lambda name=version: _command("tag", f"{self._dataset}@{name}", "prod"),  # type: ignore[misc]
+                "young gc": lambda: _command("gc", self._dataset, "--keep-last", "0", "--delete"),
+                "gc": lambda: self._collect(_OLD_SECONDS),
+            }
+            name = random.choice([*commands, "gc"])
+            keeps_all = name != "gc"
+            for _ in range(3):
+                self.killed[name] += self._kill(name, commands[name], keeps_all=keeps_all)
+            self._finish(name, commands[name], keeps_all=keeps_all)
+            if self._is_local:
+                self._gc_beside_a_build(seed)
+
+    def _build(self, seed: int) -> None:
+        datasets.build(self._spec.model_copy(update={"seed": seed}))
+
+    def _collect(self, seconds: float) -> None:
+        """Run gc so many seconds later."""
+        now = time.time
+        time.time = lambda: now() + seconds
+        _command("gc", self._dataset, "--keep-last", "1", "--delete")
+
+    def _finish(self, name: str, command: Callable[[], object], *, keeps_all: bool = True) -> None:
+        """Run a command to its end, and measure it."""
+        begin = time.monotonic()
+        with self._looking(f"{name}, finished", keeps_all=keeps_all):
+            if status := _status_of(command):
+                self.problems.append(f"{name}: it does not finish: {status}")
+        self._seconds[name] = min(self._seconds.get(name, 60.0), time.monotonic() - begin)
+
+    def _kill(self, name: str, command: Callable[[], object], *, keeps_all: bool) -> bool:
+        """Kill a command at a random moment; return whether it was before its end."""
+        with self._looking(f"{name}, killed", keeps_all=keeps_all):
+            return _ended_by_a_kill(command, random.uniform(0, 1.2 * self._seconds.get(name, 0.5)))
+
+    def _gc_beside_a_build(self, seed: int) -> None:
+        """Kill gc, of which all that is there is older than the grace, while a build runs; both then finish."""
+        self._set_age(_OLD_SECONDS)
+        with self._looking("gc beside a build", keeps_all=False):
+            builder = _start(lambda: self._build(seed))
+            time.sleep(random.uniform(0, self._seconds["build"]))
+            self.killed["gc beside a build"] += _ended_by_a_kill(lambda: self._collect(0), random.uniform(0, 0.2))
+            assert _status_of(lambda: self._collect(0)) == 0
+            os.waitpid(builder, 0)  # it may miss a file that gc deleted just before its plan, and says so
+        self._set_age(0)
+        self._finish("build", lambda: self._build(seed))
+
+    def _set_age(self, seconds: float) -> None:
+        for path in Path(self._dataset).rglob("*"):
+            os.utime(path, (time.time() - seconds,) * 2)
+
+    @contextmanager
+    def _looking(self, name: str, *, keeps_all: bool) -> Iterator[None]:
+        """Note what is wrong in the store after the block.
+
+        Args:
+            name: of the command that the block runs.
+            keeps_all: no version may go; else none that a tag names, which find_incomplete finds.
+        """
+        kept = self._visible() if keeps_all else set()
+        yield
+        with self._copy() as dataset:
+            if problem := find_incomplete(dataset):
+                self.problems.append(f"{name}: {problem}")
+            found = {path.parent.name: path.read_bytes() for path in dataset.glob("versions/*/manifest.json")}
+        self.problems += [f"{name}: {v} has other bytes" for v in found if found[v] != self.manifests[v]]
+        self.problems += [f"{name}: {version} is lost" for version in kept - found.keys()]
+
+    @contextmanager
+    def _copy(self) -> Iterator[Path]:
+        """The folder of the dataset, or of a copy of one in the bucket."""
+        if self._is_local:
+            yield Path(self._dataset)
+            return
+        with tempfile.TemporaryDirectory() as name:
+            key = self._dataset.partition("://")[2].partition("/")[2]
+            download(os.environ["AWS_ENDPOINT_URL"], key, Path(name))
+            yield Path(name)
+
+    def _visible(self) -> set[str]:
+        with self._copy() as dataset:
+            return {path.parent.name for path in dataset.glob("versions/*/manifest.json")}
+
+
+def _command(*arguments: str) -> None:
+    with redirect_stdout(sys.stderr):
+        if status := main(list(arguments)):
+            raise SystemExit(status)
+
+
+def _status_of(command: Callable[[], object]) -> int:
+    """Run a command to its end in a fork; return its exit status."""
+
+    def run() -> None:
+        command()
+
+    return forked(run)
+
+
+def _start(command: Callable[[], object]) -> int:
+    """Run a command in a fork; return its process id."""
+    if child := os.fork():
+        return child
+    with Path(os.devnull).open("w") as nothing, redirect_stderr(nothing):
+        try:
+            command()
+        finally:
+            os._exit(0)
+
+
+def _ended_by_a_kill(command: Callable[[], object], seconds: float) -> bool:
+    child = _start(command)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    random.seed(5)
+    place = Path(sys.argv[1])
+    kills = _Kills(place, BuildSpec.model_validate_json((place / "spec.json").read_text()), sys.argv[2])
+    kills.run(int(sys.argv[3]))
+    shutil.rmtree(place / "clean")
+    print(json.dumps({"killed": kills.killed, "problems": kills.problems}))
