@@ -103,13 +103,13 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
         DamagedFile(
             file=file,
             what="; ".join(damage.what for damage in found),
-            next_step=found[0].next_step or _usual_next_step(file),
+            next_step=_next_step(file),
         )
         for file, found in by_file.items()
     ]
 
 
-def _usual_next_step(file: str) -> str:
+def _next_step(file: str) -> str:
     if file.startswith("tags/"):
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"

@@ -21,11 +21,10 @@ Count = Callable[[int], None]  # called with the number of bytes that were read
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged file: its path relative to the dataset's folder, its problem, and a next step that is not the usual."""
+    """A damaged file: its path relative to the dataset's folder, and its problem."""
 
     file: str
     what: str
-    next_step: str | None = None
 
 
 def check_files(store: Store, version: str, digests: Mapping[str, str], count: Count) -> list[Damage]:

@@ -12,7 +12,7 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message
 from tokenloom.storage.versions.published import is_published, version_path
-from tokenloom.storage.versions.tags import StrayEntry, TagLog
+from tokenloom.storage.versions.tags import entry_numbers, entry_path, read_log
 from tokenloom.wording import counted
 
 
@@ -59,21 +59,20 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
     warnings: list[str] = []
     published = cache(partial(is_published, store))
     for tag in store.names("tags"):
-        log = TagLog(store, tag)
-        others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")}.difference(map(log.path, log.numbers()))
+        named = {entry_path(tag, number) for number in entry_numbers(store, tag)}
+        others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")} - named
         warnings += [f"{path}: not an entry of the log" for path in sorted(others)]
-        entries, problems = log.read_all()
-        damages += [
-            Damage(path, bare_message(error, store.place(path)), "remove it" if isinstance(error, StrayEntry) else None)
-            for path, error in problems.items()
-        ]
+        entries, problems = read_log(store, tag)
+        damages += [Damage(path, bare_message(error, store.place(path))) for path, error in problems.items()]
         for entry in entries:
             if published(entry.version):
                 continue
             if entry is entries[-1]:
                 damages.append(Damage(version_path(entry.version, MANIFEST), f"missing, but tag {tag} names it"))
             else:
-                warnings.append(f"{log.path(entry.number)}: it names version {entry.version}, which no longer exists")
+                warnings.append(
+                    f"{entry_path(tag, entry.number)}: it names version {entry.version}, which no longer exists"
+                )
     return damages, warnings
 
 

@@ -132,9 +132,9 @@ def why_missing(store: Store, reference: Reference) -> str:
     """Return a message: `reference` names no version, and what lists those that can be named instead."""
     if not store.exists(""):
         return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{nearest_names(store)}"
-    from tokenloom.storage.versions.tags import TagLog  # only the message reads other tags
+    from tokenloom.storage.versions.tags import entry_numbers  # only the message reads other tags
 
-    tags = [tag for tag in store.names("tags") if TagLog(store, tag).numbers()]
+    tags = [tag for tag in store.names("tags") if entry_numbers(store, tag)]
     if not tags and (datasets := datasets_in(store)):
         names = first_of(datasets)
         return f"{reference}: {store.root} is a store, not a dataset; write {store.root}/NAME; it has: {names}"

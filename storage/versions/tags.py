@@ -1,8 +1,7 @@
 """Tags: movable names of versions, each a log of numbered entries, `tags/TAG/00000001.json` and so on.
 
 Each entry is created exclusively and never changes, so one of two movers gets an error. The highest number is the
-current entry. An entry says its number too, so that a file that was copied or renamed into a log is not an entry:
-readers skip it, and `log`, `ls` and `verify` report it.
+current entry. An entry says its number too, so that a copy under another name is found.
 """
 
 from __future__ import annotations
@@ -39,132 +38,82 @@ class TagEntry:
     number: int
 
 
-class StrayEntry(FormatError):
-    """A file is named as an entry of a log and says another number."""
+def entry_path(tag: str, number: int) -> str:
+    """Return the path of entry `number` of a tag, relative to the dataset's folder."""
+    return f"tags/{tag}/{number:08d}.json"
 
 
-class TagLog:
-    """The log of the moves of a tag.
-
-    Args:
-        store: the dataset's store.
-        tag: its name.
-    """
-
-    def __init__(self, store: Store, tag: str) -> None:
-        self._store, self._folder = store, f"tags/{tag}"
-
-    def path(self, number: int) -> str:
-        """Return the path of entry `number`, relative to the dataset's folder."""
-        return f"{self._folder}/{number:08d}.json"
-
-    def numbers(self) -> list[int]:
-        """Return the sorted numbers of the files that are named as entries."""
-        return sorted(int(name[:8]) for name in self._store.names(self._folder) if _ENTRY.match(name))
-
-    def newest(self) -> TagEntry | None:
-        """Return the entry that counts, None if there is none; raises FormatError if it is damaged."""
-        for number in reversed(self.numbers()):
-            try:
-                return self.read(number)
-            except StrayEntry:
-                continue
-        return None
-
-    def newest_number(self) -> int:
-        """Return the number of the entry that counts, 0 if there is none; raises FormatError if it is damaged."""
-        newest = self.newest()
-        return newest.number if newest else 0
-
-    def read(self, number: int, data: bytes | None = None) -> TagEntry:
-        """Return entry `number`, from the bytes of its file if they were read; raises FormatError if it is damaged."""
-        place = self._store.place(self.path(number))
-        try:
-            data = self._store.read(self.path(number)) if data is None else data
-        except FileNotFoundError as error:
-            raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
-        except StoreError as error:
-            if not self._store.is_damage(error):
-                raise
-            raise FormatError(str(error)) from error  # a folder or a pipe in its place, for instance
-        value = read_signed(data, place)
-        if (said := value.get("number", number)) != number:
-            raise StrayEntry(f"{place}: it is not an entry of this log, as it says number {said!r:.20}; remove it")
-        try:
-            entry = decode_record(TagEntry, value)
-            for field, version in (("version", entry.version), ("previous", entry.previous)):
-                if version is not None and not VERSION_PATTERN.match(version):
-                    raise Mismatch(field, "16 hexadecimal digits")
-        except Mismatch as error:
-            raise FormatError(f"{place}: {message_of(error)}") from error
-        return entry
-
-    def read_all(self) -> tuple[list[TagEntry], dict[str, FormatError]]:
-        """Return the entries that can be read, oldest first, and by path what is wrong with the log, gaps included.
-
-        Raises StoreError if the store does not answer.
-        """
-        numbers = self.numbers()
-        entries: list[TagEntry] = []
-        problems: dict[str, FormatError] = {}
-        last = 0
-        for number, data in zip(numbers, self._store.read_all([self.path(number) for number in numbers]), strict=True):
-            try:
-                entries.append(self.read(number, data or None))
-            except StrayEntry as error:
-                problems[self.path(number)] = error
-                continue
-            except FormatError as error:
-                problems[self.path(number)] = error
-            if number > last + 1:
-                more = f", and those up to {self.path(number - 1)}" if number > last + 2 else ""
-                path = self.path(last + 1)
-                message = f"{self._store.place(path)}: an entry of the log is missing{more}; restore it"
-                problems[path] = FormatError(message)
-            last = number
-        return entries, problems
-
-    def append(self, entry: TagEntry) -> TagEntry:
-        """Create an entry, whose number the caller takes for the next one, and see that it counts; return it.
-
-        Raises:
-            FileExistsError: another process was first.
-            FormatError: a file that is not an entry is in its place.
-            StoreError: it can't be written, or is not there when it is read back.
-        """
-        path = self.path(entry.number)
-        try:
-            self._store.create(path, sign_record(entry))
-        except FileExistsError:
-            if self.newest_number() < entry.number:
-                message = "it is in the place of the next entry, and is not an entry of this log; remove it"
-                raise FormatError(f"{self._store.place(path)}: {message}") from None
-            raise
-        if self.newest_number() < entry.number:
-            raise StoreError(
-                f"{self._store.place(path)}: it was written, and is not there when the log is read back; "
-                "check the store, and run the same command again"
-            )
-        return entry
-
-
-def newest_number(store: Store, tag: str) -> int:
-    """Return the number of the current entry of `tag`, 0 if there is none; raises FormatError if it is damaged."""
-    return TagLog(store, tag).newest_number()
+def entry_numbers(store: Store, tag: str) -> list[int]:
+    """Return the sorted numbers of the files that are named as entries of a tag."""
+    return sorted(int(name[:8]) for name in store.names(f"tags/{tag}") if _ENTRY.match(name))
 
 
 def newest(store: Store, tag: str) -> TagEntry | None:
     """Return the current entry, None if the tag is not set; raises FormatError if it is damaged."""
-    return TagLog(store, tag).newest()
+    numbers = entry_numbers(store, tag)
+    return read_entry(store, tag, numbers[-1]) if numbers else None
+
+
+def newest_number(store: Store, tag: str) -> int:
+    """Return the number of the current entry of `tag`, 0 if there is none; raises FormatError if it is damaged."""
+    entry = newest(store, tag)
+    return entry.number if entry else 0
 
 
 def log(store: Store, tag: str) -> list[TagEntry]:
     """Return all entries of `tag`, oldest first; raises FormatError if one is damaged or missing."""
-    entries, problems = TagLog(store, tag).read_all()
+    entries, problems = read_log(store, tag)
     for problem in problems.values():
-        if not isinstance(problem, StrayEntry):
-            raise problem
+        raise problem
     return entries
+
+
+def read_log(store: Store, tag: str) -> tuple[list[TagEntry], dict[str, FormatError]]:
+    """Return the entries that can be read, oldest first, and by path what is wrong with the log, gaps included.
+
+    Raises StoreError if the store does not answer.
+    """
+    numbers = entry_numbers(store, tag)
+    entries: list[TagEntry] = []
+    problems: dict[str, FormatError] = {}
+    last = 0
+    for number, data in zip(numbers, store.read_all([entry_path(tag, each) for each in numbers]), strict=True):
+        try:
+            entries.append(read_entry(store, tag, number, data or None))
+        except FormatError as error:
+            problems[entry_path(tag, number)] = error
+            if number > last + 1:  # perhaps a copy, whose name says nothing of the log
+                continue
+        if number > last + 1:
+            more = f", and those up to {entry_path(tag, number - 1)}" if number > last + 2 else ""
+            path = entry_path(tag, last + 1)
+            problems[path] = FormatError(f"{store.place(path)}: an entry of the log is missing{more}; restore it")
+        last = number
+    return entries, problems
+
+
+def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -> TagEntry:
+    """Return entry `number`, from the bytes of its file if they were read; raises FormatError if it is damaged."""
+    path = entry_path(tag, number)
+    place = store.place(path)
+    try:
+        data = store.read(path) if data is None else data
+    except FileNotFoundError as error:
+        raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
+    except StoreError as error:
+        if not store.is_damage(error):
+            raise
+        raise FormatError(str(error)) from error  # a folder or a pipe in its place, for instance
+    try:
+        entry = decode_record(TagEntry, read_signed(data, place))
+        for field, version in (("version", entry.version), ("previous", entry.previous)):
+            if version is not None and not VERSION_PATTERN.match(version):
+                raise Mismatch(field, "16 hexadecimal digits")
+    except Mismatch as error:
+        raise FormatError(f"{place}: {message_of(error)}") from error
+    if entry.number != number:
+        raise FormatError(f"{place}: it is a copy of entry {entry.number} under another name; remove it")
+    return entry
 
 
 def tagged_versions(store: Store) -> dict[str, list[str]]:
@@ -202,11 +151,13 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
 
     Raises:
         FileExistsError: the tag has moved since.
-        FormatError, StoreError: as TagLog.append.
+        FormatError: its newest entry is damaged.
+        StoreError: the store can't be written.
     """
-    moves = TagLog(store, tag)
-    previous = moves.read(seen_number).version if seen_number else None
-    return moves.append(TagEntry(version, previous, now(), user(), reason, seen_number + 1))
+    previous = read_entry(store, tag, seen_number).version if seen_number else None
+    entry = TagEntry(version, previous, now(), user(), reason, seen_number + 1)
+    store.create(entry_path(tag, entry.number), sign_record(entry))
+    return entry
 
 
 def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str | None:
@@ -228,7 +179,7 @@ def move_by_build(store: Store, tag: str, version: str, seen_number: int) -> str
     try:
         move(store, tag, version, seen_number, BUILD_REASON)
     except FileExistsError:
-        moved = TagLog(store, tag).read(seen_number + 1)
+        moved = read_entry(store, tag, seen_number + 1)
         return None if moved.version == version else f"{tag} was moved to {moved.version} at the same moment"
     return None
 
@@ -276,7 +227,7 @@ def move_by_hand(
     try:
         entry = move(store, tag, manifest.version, seen.number if seen else 0, reason)
     except FileExistsError as error:
-        other = TagLog(store, tag).read(seen.number + 1 if seen else 1)
+        other = read_entry(store, tag, seen.number + 1 if seen else 1)
         raise StoreError(
             f"{store.root}: {tag} was moved to {other.version} by {other.by} ({other.reason}) at the same moment; "
             f"`tokenloom log {store.root} --tag {tag}` shows its moves; run the command again if yours still applies"

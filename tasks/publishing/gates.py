@@ -19,7 +19,7 @@ from tokenloom.storage.formats.statistics import add_counts, add_encoded
 from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
-from tokenloom.storage.versions.tags import TagLog, version_before
+from tokenloom.storage.versions.tags import version_before
 from tokenloom.tasks.publishing.chat_gates import CHAT_GATES
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.wording import counted
@@ -98,7 +98,7 @@ def published_failure(facts: VersionFacts, tag: str, results: Sequence[GateResul
         where = f"{tag} names it"
         named = "" if tag == tags.LATEST else f" --tag {quote(tag)}"
         back = f", or let {tag} name the version before: `tokenloom rollback {quote(str(store.root))}{named}`"
-        before = version_before(TagLog(store, tag).read_all()[0])
+        before = version_before(tags.read_log(store, tag)[0])
         next_step = back if before is not None and is_published(store, before) else ""
     else:
         where = f"{tag} was not moved to it"

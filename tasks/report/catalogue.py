@@ -170,13 +170,12 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
     tags_of: dict[str, list[str]] = {}
     moves: list[tags.TagEntry] = []
     for tag in filter(NAME_PATTERN.match, store.names("tags")):
-        log = tags.TagLog(store, tag)
         with suppress(FormatError):
-            if newest := log.newest():
+            if newest := tags.newest(store, tag):
                 tags_of.setdefault(newest.version, []).append(tag)
-        for number in log.numbers()[-limit:]:
+        for number in tags.entry_numbers(store, tag)[-limit:]:
             with suppress(FormatError):
-                moves.append(log.read(number))
+                moves.append(tags.read_entry(store, tag, number))
     return tags_of, [move.version for move in sorted(moves, key=lambda move: (move.at, move.number), reverse=True)]
 
 

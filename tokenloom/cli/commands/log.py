@@ -57,7 +57,7 @@ def run(dataset: str, tag: str, out: Output) -> LogResult:
     """
     reference = tag_of(dataset, tag)
     store = dataset_store(reference.store, reference.dataset)
-    moves, problems = tags.TagLog(store, tag).read_all()
+    moves, problems = tags.read_log(store, tag)
     if not moves and not problems:
         raise StoreError(why_missing(store, reference))
     published = {version: is_published(store, version) for version in {move.version for move in moves}}

@@ -127,7 +127,7 @@ def _list_versions(store: Store, out: Output) -> VersionsResult:
         newest, damage = _newest(store, tag)
         if newest:
             tags_of.setdefault(newest.version, []).append(tag)
-        found, problems = tags.TagLog(store, tag).read_all()
+        found, problems = tags.read_log(store, tag)
         entries += found
         damages += [damage or _damaged(tag)] if damage or problems else []
     names = published_versions(store)
