@@ -81,8 +81,8 @@ class Reader(TextFileReader):
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
         if self._has_header:
-            rows = _without_blank_start(rows)
-            names = next(rows, [])
+            blank = (row for row in rows if len(row) > 1 or row[0].strip())  # without blank lines before it
+            names = next(blank, [])
             self._check_names(url, names, "Set header: false if this is a row of data, check delimiter")
             return names, rows
         if self._columns:
@@ -109,12 +109,3 @@ class Reader(TextFileReader):
         else:
             message = f"{found}, unlike {'the header' if self._has_header else 'the first row'}; repair the row"
         raise BadRow(f"{place}: {message}", row, "fields")
-
-
-def _without_blank_start(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Return the rows without blank lines at the start."""
-    for row in rows:
-        if len(row) > 1 or row[0].strip():
-            yield row
-            break
-    yield from rows

@@ -6,7 +6,6 @@ statistics, are not read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -68,7 +67,7 @@ class Reader(SourceReader):
             opened = _parse(file, url, metadata=known)
             names = self._columns.needed(opened.schema_arrow, url)
             if known is None:
-                check_decrypted(opened, url, _footer_bytes(file), names)
+                check_decrypted(opened, url, file, names)
                 self._footer = url, opened.metadata
             leaves = leaves_of(opened, names)
             if part is not None:
@@ -98,10 +97,15 @@ class Reader(SourceReader):
                 row = sum(file.metadata.row_group(i).num_rows for i in range(part.start))
             for is_kept, groups in self._runs(url, file, part):
                 num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
-                if is_kept:
-                    yield from self._read_run(url, file, groups, row)
-                else:
+                if not is_kept:
                     yield _not_read(num_rows)
+                elif len(groups) > 1 and (joined := self._joined(url, file, groups)) is not None:
+                    yield from self._columns.rows(joined, row, url)
+                else:
+                    first_row = row
+                    for group in groups:
+                        yield from self._read_group(url, file, group, first_row)
+                        first_row += file.metadata.row_group(group).num_rows
                 row += num_rows
 
     def _runs(self, url: str, file: pq.ParquetFile, part: FileRange) -> Iterator[tuple[bool, list[int]]]:
@@ -119,14 +123,6 @@ class Reader(SourceReader):
             was_kept, run_bytes, run_rows = is_kept, run_bytes + size.num_bytes, run_rows + size.num_rows
         if run:
             yield was_kept, run
-
-    def _read_run(self, url: str, file: pq.ParquetFile, groups: list[int], first_row: int) -> Iterator[Rows]:
-        if len(groups) > 1 and (joined := self._joined(url, file, groups)) is not None:
-            yield from self._columns.rows(joined, first_row, url)
-            return
-        for group in groups:
-            yield from self._read_group(url, file, group, first_row)
-            first_row += file.metadata.row_group(group).num_rows
 
     def _joined(self, url: str, file: pq.ParquetFile, groups: list[int]) -> pa.RecordBatch | None:
         """Return small row groups as one batch; None if one can't be read, which reading it alone reports.
@@ -248,12 +244,6 @@ def _parse(
         reason = message_of(error)
         step = "It is encrypted: write it again without encryption," if "encrypted" in reason else "Repair the file"
         raise InputError(f"{url}: not a readable parquet file: {reason}. {step} or leave it out") from error
-
-
-def _footer_bytes(file: IO[bytes]) -> int:
-    """Return the length of the footer of an open parquet file."""
-    file.seek(-8, os.SEEK_END)
-    return int.from_bytes(file.read(4), "little")
 
 
 def _not_read(num_rows: int, *bad: BadRow) -> Rows:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,27 +36,27 @@ def group_of(file: pq.ParquetFile, index: int, leaves: Sequence[int]) -> Group:
     return Group(sum(row_group.column(i).total_uncompressed_size for i in leaves), row_group.num_rows)
 
 
-def byte_ranges(file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[int]) -> list[tuple[int, int]]:
-    """Return where the column chunks of row groups are in the file, [start, end) each."""
-    return [_byte_range(file.metadata.row_group(group).column(leaf)) for group in groups for leaf in leaves]
+def byte_ranges(file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield where the column chunks of row groups are in the file, [start, end) each."""
+    for group in groups:
+        for column in map(file.metadata.row_group(group).column, leaves):
+            start = column.data_page_offset
+            if column.has_dictionary_page and column.dictionary_page_offset is not None:
+                start = min(start, column.dictionary_page_offset)
+            yield start, start + column.total_compressed_size
 
 
-def _byte_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    start = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset is not None:
-        start = min(start, column.dictionary_page_offset)
-    return start, start + column.total_compressed_size
-
-
-def check_decrypted(file: pq.ParquetFile, url: str, footer_bytes: int, names: Iterable[str]) -> None:
+def check_decrypted(file: pq.ParquetFile, url: str, data: IO[bytes], names: Iterable[str]) -> None:
     """Raise InputError if a column is encrypted. The footer may not be; pyarrow ends the process if asked about it.
 
     Args:
         file: the open file.
         url: for messages.
-        footer_bytes: the footer's length; a signature makes it longer than its contents.
+        data: its bytes.
         names: dotted names of the columns.
     """
+    data.seek(-8, os.SEEK_END)
+    footer_bytes = int.from_bytes(data.read(4), "little")  # a signature makes it longer than its contents
     if footer_bytes == file.metadata.serialized_size or not file.metadata.num_row_groups:
         return
     for name in names:

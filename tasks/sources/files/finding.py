@@ -172,16 +172,14 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
     if is_local(pattern):
         return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
     filesystem = filesystem_of(pattern)[0]
-    url = _object_url(pattern, name) if is_object(pattern) else str(filesystem.unstrip_protocol(name))
+    if is_object(pattern):  # its bucket as in the pattern, perhaps with an account, then its key
+        protocol, mark, path_of = pattern.partition("://")
+        url = f"{protocol}{mark}{path_of.partition('/')[0]}/{name.partition('/')[2]}"
+    else:
+        url = str(filesystem.unstrip_protocol(name))
     with translate_input_errors(url):
         info = info if info and info["size"] is not None else info_in(filesystem, name, url)
     if needs_copy(filesystem, url, info):
         copy = copied(filesystem, name, url)
         return FoundFile(path, copy, input_bytes(copy), None)
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
-
-
-def _object_url(pattern: str, name: str) -> str:
-    """Return the URL of an object: its bucket as in the pattern, perhaps with an account, then its key."""
-    protocol, mark, path = pattern.partition("://")
-    return f"{protocol}{mark}{path.partition('/')[0]}/{name.partition('/')[2]}"

@@ -31,7 +31,14 @@ def local_glob(pattern: str) -> list[tuple[str, Info]]:
 
     Raises InputError for an invalid pattern, or if a folder on the way can't be read.
     """
-    return [(path, _local_info(path)) for path, _ in folder_glob(_local_listing, pattern, pattern, os.path.realpath)]
+    found = []
+    for path, _ in folder_glob(_local_listing, pattern, pattern, os.path.realpath):
+        with _reporting_unreadable(path):
+            try:
+                found.append((path, _described(os.stat(path))))
+            except (FileNotFoundError, NotADirectoryError):  # a broken link
+                found.append((path, {"type": "other", "size": 0}))
+    return found
 
 
 def local_info(path: str) -> Info:
@@ -40,31 +47,18 @@ def local_info(path: str) -> Info:
         return _described(os.stat(path))
 
 
+def _described(found: os.stat_result) -> Info:
+    kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
+    return {"type": kind, "size": found.st_size}
+
+
 def _local_listing(folder: str) -> list[Info]:
     with _reporting_unreadable(folder.rstrip("/") or "/"):
         try:
             with os.scandir(folder) as entries:
-                return [{"name": one.path, "type": "directory" if _is_folder(one) else "other"} for one in entries]
+                return [{"name": one.path, "type": "directory" if one.is_dir() else "other"} for one in entries]
         except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, which no name contains
             return []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with _reporting_unreadable(entry.path):  # such as a link into a folder that this user can't enter
-        return entry.is_dir()
-
-
-def _local_info(path: str) -> Info:
-    with _reporting_unreadable(path):
-        try:
-            return _described(os.stat(path))
-        except (FileNotFoundError, NotADirectoryError):  # a broken link
-            return {"type": "other", "size": 0}
-
-
-def _described(found: os.stat_result) -> Info:
-    kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
-    return {"type": kind, "size": found.st_size}
 
 
 @contextmanager
@@ -112,21 +106,16 @@ def _objects(pattern: str, path: str) -> list[Info]:
     calls = RemoteCalls(pattern)
     try:
         if calls.scheme in S3:  # the `find` of s3fs takes a minute for 40,000 folders
-            return _s3_objects(calls, pattern, bucket, prefix, deep="/" in path[start:] or "**" in path)
+            return list_s3(calls, pattern, bucket, prefix, deep="/" in path[start:] or "**" in path)
         folder, _, stem = f"{bucket}/{prefix}".rpartition("/")
         found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)
         if isinstance(found, list):  # Azure, if an object has the name of the folder
             found = calls.call(pattern, "find", bucket, prefix=prefix, detail=True, many=True)
         return list(found.values())
-    except FileNotFoundError:
-        return []
-
-
-def _s3_objects(calls: RemoteCalls, pattern: str, bucket: str, prefix: str, deep: bool) -> list[Info]:
-    try:
-        return list_s3(calls, pattern, bucket, prefix, deep=deep)
     except FileNotFoundError as error:
-        raise InputError(f"{pattern}: bucket {bucket} does not exist; check its name") from error
+        if calls.scheme in S3:
+            raise InputError(f"{pattern}: bucket {bucket} does not exist; check its name") from error
+        return []
 
 
 def _parents(names: Iterable[str]) -> set[str]:
@@ -213,10 +202,5 @@ def _levels(path: str, pattern: str) -> list[PartMatcher | None]:
         raise InputError(
             f"{pattern}: ** must be a whole part of the path, and matches any number of folders: write a*/**/*.txt"
         )
-    return [None if part == "**" else _part_matcher(part) for part in parts]
-
-
-def _part_matcher(part: str) -> PartMatcher:
-    if part == "*":
-        return bool  # any name but an empty one
-    return literal(part).__eq__ if first_wildcard(part) is None else re.compile(translate(part)).match
+    special: dict[str, PartMatcher | None] = {"**": None, "*": bool}  # any name but an empty one
+    return [special[part] if part in special else re.compile(translate(part)).match for part in parts]

@@ -66,19 +66,19 @@ class Columns:
             return self._conversations.names(schema, url)
         if self._is_of_path(schema, self._text):
             return []
-        self._check_text(schema, url)
-        return [self._text]
-
-    def _check_text(self, schema: pa.Schema, url: str) -> None:
         kind = field_type(schema, self._text, url, "text")
-        if not _is_text(kind):
-            items = value_type(kind).value_type if is_list(value_type(kind)) else None
-            if items is not None and pa.types.is_struct(items) and ROLES & {field.name for field in items}:
+        items = plain_kind = value_type(kind)
+        if is_list(plain_kind):
+            items = plain_kind.value_type
+            if pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
+            items = None if isinstance(items, pa.BaseExtensionType) else value_type(items)
+        if not _is_string(items):
             raise InputError(
                 f"{url}: column {self._text!r} is {kind}; a text column holds strings, or lists of strings. "
                 "Set text: to such a column"
             )
+        return [self._text]
 
     def _is_of_path(self, schema: pa.Schema, name: str) -> bool:
         return name in self._path_columns and not has_column(schema, name)
@@ -170,13 +170,6 @@ class Columns:
 def _is_string(kind: pa.DataType) -> bool:
     strings = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
     return kind in strings
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = value_type(kind)
-    if is_list(kind):
-        return not isinstance(kind.value_type, pa.BaseExtensionType) and _is_string(value_type(kind.value_type))
-    return _is_string(kind)
 
 
 def _joined(values: pa.Array) -> pa.Array:

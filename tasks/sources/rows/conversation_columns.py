@@ -39,9 +39,19 @@ class ConversationColumns:
         named = self._conversations
         if named.refuses_pairs and all(key in schema.names for key in PAIR_KEYS):
             raise InputError(f"{url}, each row: {PAIRS}")
-        names = _row_columns(schema, url) if named.key == WHOLE_ROW else [named.key]
-        if named.key != WHOLE_ROW:
-            _check_type(named.key, value_type(field_type(schema, named.key, url, "messages")), url)
+        names = [named.key]
+        if named.key == WHOLE_ROW:
+            names = [key for key in ROW_KEYS if key in schema.names]
+        elif not _may_hold(kind := value_type(field_type(schema, named.key, url, "messages"))):
+            raise InputError(
+                f"{url}: column {named.key!r} is {kind}; a column of conversations holds lists of structs, or JSON "
+                "text. Set messages: to such a column"
+            )
+        if not names:
+            raise InputError(
+                f"{url}: no column of a conversation ({', '.join(ROW_KEYS)}); its columns are: "
+                f"{shown_names(schema.names)}. Set messages: to one of them"
+            )
         if named.names_tools or has_column(schema, named.tools):
             field_type(schema, named.tools, url, "tools")  # raises if there is no such column, or two
             names.append(named.tools)
@@ -69,25 +79,6 @@ class ConversationColumns:
                 text, bad[row] = None, error.changed()
             texts.append(text)
         return pa.array(texts, pa.large_string())
-
-
-def _row_columns(schema: pa.Schema, url: str) -> list[str]:
-    """Return the columns of rows that are conversations themselves."""
-    if names := [key for key in ROW_KEYS if key in schema.names]:
-        return names
-    shown = shown_names(schema.names)
-    raise InputError(
-        f"{url}: no column of a conversation ({', '.join(ROW_KEYS)}); its columns are: {shown}. "
-        "Set messages: to one of them"
-    )
-
-
-def _check_type(name: str, kind: pa.DataType, url: str) -> None:
-    if not _may_hold(kind):
-        raise InputError(
-            f"{url}: column {name!r} is {kind}; a column of conversations holds lists of structs, or JSON text. "
-            "Set messages: to such a column"
-        )
 
 
 def _may_hold(kind: pa.DataType) -> bool:

@@ -40,6 +40,7 @@ class Fields:
         named_text = options["text"] if self._conversations is None else self._conversations.key
         self._text_key: str | None = None if named_text == WHOLE_ROW else named_text
         self._id_key: str | None = options.get("id")
+        self.has_id = self._id_key is not None
         self._filter = parse_filter(options["filter"]) if options.get("filter") else None
         self._parses_numbers = parses_numbers
         self.path_columns: dict[str, str | None] = options.get(OPTION, {})
@@ -47,11 +48,6 @@ class Fields:
         named += [self._conversations.tools] if self._conversations and self._conversations.names_tools else []
         self.missing_keys = set(named)  # keys that no row has had so far
         self.decoding = Decoding(options)
-
-    @property
-    def has_id(self) -> bool:
-        """Whether the source names an id."""
-        return self._id_key is not None
 
     def keeps(self, place: str, row: int, value: Any) -> bool:
         """Return whether the filter keeps a row; raises BadRow if a value can't be compared."""

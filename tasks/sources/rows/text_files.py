@@ -116,18 +116,13 @@ class TextFileReader(RecordReader):
             url: the file's path or URL.
             file: open at its start; it stays there.
         """
-        head = _first_bytes(file)
+        if file.seekable():
+            head = file.read(4)
+            file.seek(0)
+        else:
+            head = cast(io.BufferedReader, file).peek(4)[:4]
         found = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
         if not found or (self.fields.decoding.replaces and self.is_any_text):
             return None
         message = f"{url}: its first bytes are those of {found}, not of UTF-8; iconv -f {found} -t UTF-8 converts it"
         return BadRow(message, 0, "invalid_utf8", option=REPLACE if self.is_any_text else "")
-
-
-def _first_bytes(file: IO[bytes]) -> bytes:
-    """Return the first four bytes of a file that is open at its start; the file stays at its start."""
-    if not file.seekable():
-        return cast(io.BufferedReader, file).peek(4)[:4]
-    head = file.read(4)
-    file.seek(0)
-    return head
