@@ -88,7 +88,7 @@ def _listings(spec: BuildSpec) -> Iterator[_Listing]:
     }
     for name, source in zip(spec.source_names(), spec.sources, strict=True):
         options = source.reading_options() | rules | spec.ids_options()
-        yield _Listing(name, source.pattern(), options, LeaveOut(source.left_out()))
+        yield _Listing(name, getattr(source, "path", ""), options, LeaveOut(getattr(source, "leave_out", ())))
 
 
 def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -133,31 +132,21 @@ def keep_documents(
 
 def without_filtered(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     """Return the batch with only the rows to keep, (n,); the others count as filtered."""
-    documents = _only(rows, kept)
+    documents = rows if kept.all() else rows.only(np.flatnonzero(kept))
     return replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
-
-
-def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
-    if kept.all():
-        return rows
-    mask = pa.array(kept)
-    ids = None if rows.ids is None else rows.ids.filter(mask)
-    rendered = None if rows.rendered is None else tuple(compress(rows.rendered, kept))
-    masks = None if rows.masks is None else rows.masks.filter(mask)
-    return replace(rows, texts=rows.texts.filter(mask), rows=rows.rows[kept], ids=ids, rendered=rendered, masks=masks)
 
 
 def _too_large(rows: Rows, rules: RowRules) -> FoundBad:
     found: FoundBad = {}
     lengths = np.diff(text_bytes(rows.texts)[1])
-    for i in _above(lengths, rules.max_bytes):
+    for i in np.flatnonzero(lengths > rules.max_bytes).tolist():
         found[i] = (
             "too_large",
             f"a document of {lengths[i]:,} bytes; at most {rules.max_bytes:,} are allowed (documents.max_bytes); "
             "raise that limit or split the document",
         )
     if rows.ids is not None:
-        for i in _above(np.diff(text_bytes(rows.ids.fill_null(""))[1]), MAX_ID_BYTES):
+        for i in np.flatnonzero(np.diff(text_bytes(rows.ids.fill_null(""))[1]) > MAX_ID_BYTES).tolist():
             found.setdefault(i, ("bad_id", f"an id of more than {MAX_ID_BYTES:,} bytes; repair the row"))
     return found
 
@@ -167,7 +156,7 @@ def too_large_to_encode(texts: pa.Array, tokenizer: Tokenizer) -> FoundBad:
     found: FoundBad = {}
     data, offsets = text_bytes(texts)
     lengths = np.diff(offsets)
-    for i in _above(lengths, tokenizer.max_text_bytes):
+    for i in np.flatnonzero(lengths > tokenizer.max_text_bytes).tolist():
         if not tokenizer.takes(data[offsets[i] : offsets[i + 1]]):
             found[i] = (
                 "too_large",
@@ -186,8 +175,4 @@ def without_bad(rows: Rows, found: FoundBad, on_error: str, place_of: PlaceOf) -
     if on_error != "skip":
         raise bad[0]
     kept = np.isin(np.arange(len(rows.rows)), list(found), invert=True)
-    return replace(_only(rows, kept), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))
-
-
-def _above(sizes: NDArray[np.int64], max_size: int) -> list[int]:
-    return np.flatnonzero(sizes > max_size).tolist()
+    return replace(rows.only(np.flatnonzero(kept)), bad=tuple(sorted((*rows.bad, *bad), key=lambda row: row.row)))

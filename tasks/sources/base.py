@@ -119,25 +119,28 @@ class Rows:
 
     def head(self, count: int) -> Rows:
         """Return the batch with only its first `count` texts."""
-        return self._part(0, count)
+        return self.only(slice(count))
 
-    def take(self, positions: NDArray[np.int64]) -> Rows:
-        """Return the texts at some positions, which are not rendered yet, without the rows that were left out."""
-        chosen = pa.array(positions)
-        masks = None if self.masks is None else self.masks.take(chosen)
-        return Rows(self.texts.take(chosen), self.rows[positions], masks=masks)
+    def only(self, where: NDArray[np.int64] | slice) -> Rows:
+        """Return the batch with only the texts at some positions, which ascend."""
+
+        def chosen(values: pa.Array | None) -> pa.Array | None:
+            if values is None:
+                return None
+            return values[where] if isinstance(where, slice) else values.take(pa.array(where))
+
+        at = range(len(self.rows))[where] if isinstance(where, slice) else where.tolist()
+        rendered = None if self.rendered is None else tuple(self.rendered[i] for i in at)
+        texts, ids, masks = chosen(self.texts), chosen(self.ids), chosen(self.masks)
+        return replace(self, texts=texts, rows=self.rows[where], ids=ids, rendered=rendered, masks=masks)
+
+    def take(self, where: NDArray[np.int64] | slice) -> Rows:
+        """Return the texts at some positions, without the rows that were left out."""
+        return replace(self.only(where), num_filtered=0, num_not_read=0, num_without_target=0, bad=())
 
     def divided(self, count: int) -> tuple[Rows, Rows]:
         """Return two batches: the first `count` texts and all rows that were left out, and the other texts."""
-        rest = replace(self, num_filtered=0, num_not_read=0, num_without_target=0, bad=())
-        return self.head(count), rest._part(count, len(self.rows))
-
-    def _part(self, start: int, end: int) -> Rows:
-        texts = self.texts.slice(start, end - start)
-        ids = None if self.ids is None else self.ids.slice(start, end - start)
-        rendered = None if self.rendered is None else self.rendered[start:end]
-        masks = None if self.masks is None else self.masks.slice(start, end - start)
-        return replace(self, texts=texts, rows=self.rows[start:end], ids=ids, rendered=rendered, masks=masks)
+        return self.head(count), self.take(slice(count, None))
 
 
 class SourceReader(ABC):

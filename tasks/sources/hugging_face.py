@@ -207,5 +207,5 @@ def _cut(rows: Rows, start: int, end: int) -> Rows:
     count = int(np.searchsorted(rows.rows, np.uint64(end)))
     bad = tuple(one.changed(num_rows=min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end)
     num_filtered = end - start - count - sum(one.num_rows for one in bad)
-    ids = None if rows.ids is None else rows.ids[:count]
-    return Rows(rows.texts[:count], rows.rows[:count], ids, num_filtered, min(rows.num_not_read, num_filtered), bad)
+    not_read = min(rows.num_not_read, num_filtered)
+    return replace(rows.head(count), num_filtered=num_filtered, num_not_read=not_read, bad=bad)

@@ -54,13 +54,14 @@ class SpecModel(BaseModel):
     """A part of a spec; unknown keys are errors, and values are not converted.
 
     `path_fields` names the fields that hold local paths or URLs. They are made absolute before a build and are not part
-    of its identity: the content of the files is. `pattern_fields` are those of them in which wildcards are patterns. In
-    the form, `folded_fields` and then `rare_fields` come last.
+    of its identity: the content of the files is. `pattern_fields` are those of them in which wildcards are patterns.
+    `operational_fields` decide no byte either. In the form, `folded_fields` and then `rare_fields` come last.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, field_title_generator=_title)
     path_fields: ClassVar[tuple[str, ...]] = ()
     pattern_fields: ClassVar[tuple[str, ...]] = ()
+    operational_fields: ClassVar[tuple[str, ...]] = ()
     folded_fields: ClassVar[tuple[str, ...]] = ()
     rare_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -94,7 +95,8 @@ class SpecModel(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the options that determine the bytes of a version, as JSON values; see given_options."""
-        return given_options(self.model_dump(mode="json", exclude={field for field, _ in self.paths()}))
+        without = {*self.operational_fields, *(field for field, _ in self.paths())}
+        return given_options(self.model_dump(mode="json", exclude=without))
 
     def pinned(self, fields: dict[str, Any]) -> Self:
         """Return the model with some fields, see tokenizers.pinned_fields."""

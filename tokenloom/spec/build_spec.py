@@ -236,15 +236,10 @@ class BuildSpec(SpecModel):
         def folder_of(key: str) -> str:
             return (folders or {}).get(key, str(folder))
 
-        sources = [source.with_paths(f"sources.{i}", folder_of) for i, source in enumerate(self.sources)]
-        parts: dict[str, Any] = {
-            "store": without_dots(join_path(folder_of("store"), self.store)),
-            "sources": sources,
-            "tokenizer": self.tokenizer.with_paths("tokenizer", folder_of),
-            "documents": self.documents.with_paths("documents", folder_of),
-            "chat": self.chat.with_paths("chat", folder_of),
-        }
-        return self.model_copy(update=parts)
+        parts: dict[str, Any] = {key: part.with_paths(key, folder_of) for key, part in self._parts()}
+        sources = [parts.pop(f"sources.{i}") for i in range(len(self.sources))]
+        store = without_dots(join_path(folder_of("store"), self.store))
+        return self.model_copy(update=parts | {"store": store, "sources": sources})
 
 
 def field_names(location: Sequence[str | int]) -> list[str]:

@@ -32,6 +32,8 @@ class LeaveOut:
 
     def kept(self, found: list[tuple[str, Info]], root: str) -> list[tuple[str, Info]]:
         """Return the (name, fsspec info) pairs that are not left out; patterns do not see the `root` of the names."""
+        if not self._patterns:
+            return found
         return [
             (name, info)
             for name, info in found

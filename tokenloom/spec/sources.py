@@ -64,14 +64,6 @@ class _Source(SpecModel):
         """Whether its rows are conversations, not texts."""
         return getattr(self, "messages", None) is not None
 
-    def pattern(self) -> str:
-        """Return the path or glob of its files; "" if the source has none."""
-        return getattr(self, "path", "")
-
-    def left_out(self) -> list[str]:
-        """Return the patterns of files to leave out; see LeaveOut."""
-        return getattr(self, "leave_out", [])
-
     def reading_options(self) -> dict[str, Any]:
         """Return the options that determine how a file is read: all fields except those that only select files."""
         return self.model_dump(exclude={"name", "leave_out", *self.path_fields}) | self._rules()
@@ -87,6 +79,7 @@ class _Source(SpecModel):
 class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
+    operational_fields: ClassVar[tuple[str, ...]] = ("leave_out",)  # the list of inputs reflects it
     path: Glob = Field(description="File, glob or fsspec URL, such as `data/*.parquet`")
     name: Name | None = Field(
         None, description="Name of the source in the inputs of a version; default: its kind and position"
@@ -95,10 +88,6 @@ class _FileSource(_Source):
         [],
         description="Patterns of files to skip although `path` matches: `*.tmp`, or `drafts/*` for a folder",
     )
-
-    def identity(self) -> dict[str, Any]:
-        """See SpecModel.identity; `leave_out` is not part of it, because the list of inputs reflects it."""
-        return {key: value for key, value in super().identity().items() if key != "leave_out"}
 
 
 class _ColumnSource(_FileSource):

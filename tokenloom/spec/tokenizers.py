@@ -40,16 +40,13 @@ class _WithMarks(SpecModel):
 
 
 class _WithBackend(_WithMarks):
+    operational_fields: ClassVar[tuple[str, ...]] = ("backend",)
     backend: Literal["auto", "reference"] = Field(
         "auto",
         title="Encoder",
         description="`auto`: a fast encoder where it is proven to give the same ids; `reference`: always the "
         "tokenizer's library",
     )
-
-    def identity(self) -> dict[str, Any]:
-        """Return the fields that determine the bytes of a version; the encoder does not."""
-        return {name: value for name, value in super().identity().items() if name != "backend"}
 
 
 def _revision_field() -> Any:
