@@ -14,7 +14,6 @@ from tokenloom.flows.source_lines import add_source_line
 from tokenloom.flows.version_report import import_for_reports, with_report
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.plans import HeldPlan, building
-from tokenloom.tasks.encoding.bad_files import explained
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.planning.input_messages import disk_messages, input_messages, left_out_messages
@@ -131,7 +130,7 @@ def sample_build(plan: BuildPlan, runner: Runner) -> Estimate:
     from tokenloom.tasks.estimate import estimate_build, probe_partition, probed_partitions  # of `plan`, not of builds
 
     parts = probed_partitions(plan)
-    with _explaining_bad_rows(plan, runner):
+    with _explaining_bad_rows(plan):
         probes = runner.each("sample", partial(probe_partition, plan.build), [Job(part.label, part) for part in parts])
     return estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
 
@@ -141,7 +140,7 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, held: HeldPlan) -> tupl
     seconds: dict[str, float] = {}
     progress.report(progress.WorkKnown(_WEIGHTS))
     num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
-    with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan, runner):
+    with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
         plan = _encode(plan, runner)
     with _step("assign", seconds):
         assignment = runner.one("assign", lambda: assign_shards(plan))
@@ -177,12 +176,15 @@ def _encode(plan: BuildPlan, runner: Runner) -> BuildPlan:
 
 
 @contextmanager
-def _explaining_bad_rows(plan: BuildPlan, runner: Runner) -> Iterator[None]:
-    """Add how to leave out such rows, and how many files have one, to the message of a BadRow raised in the block."""
+def _explaining_bad_rows(plan: BuildPlan) -> Iterator[None]:
+    """Add how to leave out such rows to the message of a BadRow raised in the block."""
     try:
         yield
     except BadRow as error:
-        raise explained(plan, error, runner.num_workers) from error
+        if plan.spec.documents.on_error == "skip":
+            raise
+        leave_out = "leave out bad rows (documents.on_error: skip)"
+        raise error.changed(option=f"{error.option}, or {leave_out}" if error.option else leave_out) from error
 
 
 @contextmanager

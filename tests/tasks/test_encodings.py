@@ -14,7 +14,6 @@ import pytest
 from tests.builders.datasets import build, make_spec, stored_documents
 from tests.builders.refusals import assert_refused
 from tests.builds.test_skips import listed_rows
-from tokenloom.errors import BadRow
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.sources import make_reader
 
@@ -77,17 +76,12 @@ def test_a_utf16_file_among_many_is_read_with_encoding_errors_replace(tmp_path: 
     assert "caf\ufffd" in wanted
 
 
-def test_rows_are_not_to_be_left_out_if_that_leaves_none(tmp_path: Path) -> None:
+def test_texts_that_are_conversations_are_named_with_the_option_that_reads_them(tmp_path: Path) -> None:
     conversation = [{"role": "user", "content": "Why?"}, {"from": "gpt", "value": "So."}]
     path = tmp_path / "a.jsonl"
     spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path), "text": "messages"}])
-    path.write_text(f"{json.dumps({'messages': conversation})}\n" * 3)
-    message = assert_refused(
-        spec, "row", "'messages' is a conversation; set messages: messages in place of text: messages"
-    )
-    assert "on_error" not in message
-    path.write_text(f"{json.dumps({'messages': conversation})}\n" + '{"messages": "text"}\n')
-    assert_refused(spec, "set messages: messages in place of", "leave out bad rows (documents.on_error: skip)")
+    path.write_text(f"{json.dumps({'messages': conversation})}\n")
+    assert_refused(spec, "'messages' is a conversation; set messages: messages in place of text: messages")
     pq.write_table(pa.table({"messages": [conversation[:1]]}), tmp_path / "a.parquet")
     spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/*.parquet", "text": "messages"}])
     assert_refused(
@@ -95,56 +89,19 @@ def test_rows_are_not_to_be_left_out_if_that_leaves_none(tmp_path: Path) -> None
     )
 
 
-def test_the_error_names_the_file_the_number_of_such_files_and_three_remedies(tmp_path: Path) -> None:
+def test_the_error_names_the_file_the_byte_and_three_remedies(tmp_path: Path) -> None:
     mixed_files(tmp_path)
+    remedies = "documents.on_error: skip", "documents.encoding_errors: replace"
     message = assert_refused(
         folder_spec(tmp_path),
         f"{tmp_path}/004b.txt: its first bytes are those of UTF-16",
-        "documents.on_error: skip",
-        "documents.encoding_errors: replace",
+        *remedies,
         "iconv -f UTF-16 -t UTF-8",
-        "2 of the 14 files of source rows have this problem",
     )
     assert "\n" not in message
     (tmp_path / "004b.txt").unlink()
-    assert_refused(
-        folder_spec(tmp_path),
-        f"{tmp_path}/005b.txt: invalid UTF-8 at byte 3; ",
-        "documents.on_error: skip",
-        "documents.encoding_errors: replace",
-        "iconv -f CP1252 -t UTF-8",
-        "1 of the 13 files of source rows has this problem",
-    )
-
-
-def test_no_option_is_advised_that_would_change_every_row(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(encoded("jsonl", ["é"] * 9, "cp1252"))
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
-    message = assert_refused(spec, "invalid UTF-8 at byte", "iconv -f CP1252 -t UTF-8")
-    assert "encoding_errors" not in message and "on_error" not in message
-    with (tmp_path / "a.jsonl").open("ab") as file:
-        file.write(b'{"text": "good"}\n')
-    message = assert_refused(spec, ", or replace bad bytes (documents.encoding_errors: replace), or leave out bad rows")
-
-
-def test_only_the_first_thousand_files_are_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed_files(tmp_path)
-    monkeypatch.setattr("tokenloom.tasks.encoding.bad_files._MAX_FILES", 6)
-    assert_refused(folder_spec(tmp_path), "1 of the first 6 files of source rows has this problem")
-    monkeypatch.setattr("tokenloom.tasks.encoding.bad_files._MAX_FILES", 5)
-    assert_refused(folder_spec(tmp_path), "0 of the first 5 files of source rows have this problem")
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_every_kind_counts_the_files_with_the_same_problem(num_workers: int, tmp_path: Path) -> None:
-    lines = [b'{"text": "good"}\n', b"{\n", b'{"body": "x"}\n', b"{\n"]
-    for i, line in enumerate(lines):
-        (tmp_path / f"{i}.jsonl").write_bytes(line)
-    spec = folder_spec(tmp_path, "*.jsonl", {"kind": "jsonl"})
-    with pytest.raises(BadRow, match=r"2 of the 4 files of source rows have this problem|1 of the 4 files"):
-        build(spec, num_workers)
-    with pytest.raises(BadRow, match=r"byte 0: not valid JSON.*2 of the 4 files of source rows have this problem"):
-        build(spec, 0)
+    invalid = f"{tmp_path}/005b.txt: invalid UTF-8 at byte 3; "
+    assert_refused(folder_spec(tmp_path), invalid, *remedies, "iconv -f CP1252 -t UTF-8")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("jsonl", "a.jsonl"), ("csv", "a.csv"), ("jsonl", "a.jsonl.gz")])

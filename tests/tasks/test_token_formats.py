@@ -20,6 +20,7 @@ from tests.builders.token_files import documents_in, masks_in
 from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader
+from tokenloom.tasks.sources.base import INDEX, MASK
 from tokenloom.tasks.sources.tokens import base, olmo
 from tokenloom.tasks.sources.tokens.reader import Reader as TokensReader
 
@@ -100,7 +101,7 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "PIECE_TOKENS", piece_tokens)
         patch.setattr(base, "_INDEX_DOCUMENTS", index_documents)
-        reader = _reader("datatrove", has=[base.INDEX, base.MASK])
+        reader = _reader("datatrove", has=[INDEX, MASK])
         bounds = [0, *[cut] * (cut < len(lengths)), len(lengths)]
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
     parts = np.split(ids, ends[:-1].astype(np.int64)), np.split(learned, ends[:-1].astype(np.int64))
@@ -346,17 +347,17 @@ def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
     )
     for form, file, has, expected in [
         ("olmo", path, [], r"no index, so a document ends with the id 0$"),
-        ("olmo", path, [base.INDEX], None),
+        ("olmo", path, [INDEX], None),
         (
             "datatrove",
             _datatrove(tmp_path, [3, 5]),
-            [base.INDEX, "metadata"],
+            [INDEX, "metadata"],
             "its metadata says that gpt2 made the ids",
         ),
         (
             "huggingface",
             rows,
-            [base.INDEX, "attention_mask"],
+            [INDEX, "attention_mask"],
             "its other columns are not read: special_tokens_mask, weight$",
         ),
     ]:

@@ -270,7 +270,7 @@ def test_rows_of_a_source_that_is_gone_or_has_changed_are_found_in_the_tables(mo
     spec = moved.folder.parent / "moved.yaml"
     value = json.loads(moved.spec.model_dump_json(exclude={"runner", "credentials"}))
     spec.write_text(
-        json.dumps(value).replace(str(moved.spec.sources[0].pattern().rpartition("/")[0]), str(moved.folder))
+        json.dumps(value).replace(str(getattr(moved.spec.sources[0], "path", "").rpartition("/")[0]), str(moved.folder))
     )
     assert _by_row(run, moved, "news.parquet", 7, "--spec", spec)["content"]
     write_parquet(moved.folder / "news.parquet", ["another", *_TEXTS[1:]])
