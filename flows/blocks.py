@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,42 +23,24 @@ from tokenloom.spec.runner import BLOCK_URL, Credentials
 
 _STORE = f"{BLOCK_URL}local-file-system/"
 
-_lock = threading.Lock()  # guards the two below
-_users: list[None] = []  # with-blocks of using_credentials that are open in this process
-_replaced: dict[str, dict[str, Any] | None] = {}  # fsspec's options before the first of them, by protocol
-
 
 @contextmanager
 def using_credentials(credentials: Sequence[Credentials]) -> Iterator[None]:
     """Give file systems that are opened in the with-block the options of Secret blocks.
 
-    fsspec's own configuration is the one place that tokenloom's stores and the libraries of sources all read. Only the
-    protocols of `credentials` change, and they are restored when the last open block of this process ends.
+    fsspec's own configuration is the one place that tokenloom's stores and the libraries of sources all read. It is
+    that of the process, so a worker of a cluster has one thread. It is restored when the block ends.
 
     Raises SpecError if there is no such Secret block, or its value is not a JSON object.
     """
     options = {entry.protocol: _options(entry) for entry in credentials}
-    with _lock:
-        _users.append(None)
-        for protocol in options:
-            _replaced.setdefault(protocol, fsspec.config.conf.get(protocol))
-        fsspec.config.conf.update(options)
+    before = dict(fsspec.config.conf)
+    fsspec.config.conf.update(options)
     try:
         yield
     finally:
-        with _lock:
-            _users.pop()
-            if not _users:  # tasks in threads of one worker share the configuration
-                _restore()
-
-
-def _restore() -> None:
-    for protocol, options in _replaced.items():
-        if options is None:
-            fsspec.config.conf.pop(protocol, None)
-        else:
-            fsspec.config.conf[protocol] = options
-    _replaced.clear()
+        fsspec.config.conf.clear()
+        fsspec.config.conf.update(before)
 
 
 def environment_of(credentials: Sequence[Credentials]) -> dict[str, str]:

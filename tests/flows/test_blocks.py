@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -85,23 +84,14 @@ def test_a_secret_block_opens_a_bucket_and_its_value_never_shows(
     assert "tokenize" in recorded and result["reference"] in recorded and _PLANTED not in recorded
 
 
-def test_credentials_last_until_the_last_thread_has_finished(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_end_with_the_block(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenloom.flows.blocks._load", lambda *_: Secret(value={"key": "of the block"}))
-    credentials = [Credentials(protocol=protocol, block="any") for protocol in ("s3", "gs")]
     options["s3"] = {"key": "before"}
     options.pop("gs", None)
-    with ExitStack() as first, ExitStack() as second:
-        first.enter_context(using_credentials(credentials))
-        second.enter_context(using_credentials(credentials))
-        options["abfs"] = {"account_name": "set by other code meanwhile"}
-        first.close()
+    with using_credentials([Credentials(protocol=protocol, block="any") for protocol in ("s3", "gs")]):
         assert options["s3"] == options["gs"] == {"key": "of the block"}
-        second.close()
-        assert options["s3"] == {"key": "before"}
-        assert "gs" not in options
-        assert options["abfs"] == {"account_name": "set by other code meanwhile"}
+    assert options["s3"] == {"key": "before"}
+    assert "gs" not in options
 
 
 @pytest.mark.usefixtures("options", "quick_retries")

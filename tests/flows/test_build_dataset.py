@@ -147,7 +147,7 @@ def test_the_run_of_a_deployment_tries_once_more_after_a_killed_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
-    monkeypatch.setattr(module.this_deployment, "get_id", lambda: "any")
+    monkeypatch.setattr("tokenloom.flows.build_dataset.this_deployment.get_id", lambda: "any")
     monkeypatch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_first_worker)
     spec = _spec(tmp_path).with_workers(1)
     Path(spec.store).mkdir()

@@ -1,4 +1,4 @@
-"""Many builds through one server, and a build of many tiny partitions: task runs, memory."""
+"""A build of many tiny partitions through a server: task runs, memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter, TaskRunFilterName
-from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import make_spec, write_jsonl
 from tests.counts import full_only
-from tests.servers.running import command_line, parameters, processes_with, running_up, wait_until_final
-
-NUM_BUILDS, NUM_WARM_BUILDS = 50, 5
+from tests.servers.running import running_up
 
 
 def resident_mb(process: int) -> float:
@@ -32,35 +28,6 @@ def resident_mb(process: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
-
-
-@pytest.mark.timeout(1800)
-@full_only
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_many_builds_through_one_server_complete_and_keep_the_worker_small(
-    tmp_path: Path, migrated: Path, at_once: int
-) -> None:
-    mark = f"mark-{uuid4()}"
-    runs: list[FlowRun] = []
-    worker_mb: list[float] = []
-    with (
-        running_up(tmp_path, mark, migrated, "--runs", str(at_once)) as (_, url),
-        temporary_settings({PREFECT_API_URL: url}),
-        get_client(sync_client=True) as client,
-    ):
-        (worker,) = [process for process in processes_with(mark) if "worker" in command_line(process)]
-        deployment = client.read_deployment_by_name("build-dataset/build-dataset").id
-        client.update_deployment(deployment, DeploymentUpdate(concurrency_limit=at_once))
-        for first in range(0, NUM_BUILDS, at_once):
-            numbers = range(first, min(first + at_once, NUM_BUILDS))
-            asked = [parameters(tmp_path / f"{i}", f"build-{i}", workers=1) for i in numbers]
-            started = [client.create_flow_run_from_deployment(deployment, parameters=each) for each in asked]
-            runs += [wait_until_final(run.id) for run in started]
-            worker_mb.append(resident_mb(worker))
-    assert [run.state_name for run in runs] == ["Completed"] * NUM_BUILDS
-    assert len(list(tmp_path.glob("*/store/build-*/versions/*/manifest.json"))) == NUM_BUILDS
-    warm = worker_mb[NUM_WARM_BUILDS // at_once :]
-    assert max(warm) - warm[0] <= 50
 
 
 def num_task_runs(run: UUID) -> int:

@@ -224,22 +224,6 @@ class Page:
         row = field.find_element(By.CSS_SELECTOR, "[role=tablist]")
         return [tab.text for tab in row.find_elements(By.CSS_SELECTOR, "[role=tab]")]
 
-    def choices(self, field: WebElement) -> list[str]:
-        """Open the list of a field, close it again, and return its choices."""
-        button = field.find_element(By.CSS_SELECTOR, "[aria-haspopup=listbox]")
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-        button.click()
-        options = (By.CSS_SELECTOR, "[role=option]")
-
-        def texts() -> list[str] | None:
-            found = [option.text for option in self.driver.find_elements(*options)]
-            return found if all(found) else None  # some are still to be drawn
-
-        offered = self.wait("choice", texts)
-        self.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
-        self.wait("closed list", lambda: not self.driver.find_elements(*options))
-        return offered
-
     def screenshot(self, name: str, height: int = 900, top: WebElement | None = None) -> None:
         """Save a picture in the folder TOKENLOOM_SCREENSHOTS, if that is set.
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -64,7 +64,7 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
     services = None
     with ExitStack() as stack:
         try:
-            stack.enter_context(_locked(home))
+            stack.enter_context(_lock(home))
             server, url = stack.enter_context(_server_of_up(home, port))
             from tokenloom.server.deployments import deploy_all, deployment_pages
 
@@ -87,6 +87,16 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
             return services.url
 
 
+def _lock(home: Path) -> AbstractContextManager[object]:
+    """Return the lock of a folder, which ends with the block; raise TokenloomError if another `up` holds it."""
+    try:
+        return FileLock(home / "up.lock").acquire(blocking=False)
+    except Timeout as error:
+        raise TokenloomError(
+            f"{home}: another `tokenloom up` uses this folder; stop it, or choose another --folder"
+        ) from error
+
+
 def _make_folder(home: Path) -> None:
     if home.parts[0] == "~":
         raise TokenloomError("the home folder of this user is unknown; choose a --folder")
@@ -96,21 +106,6 @@ def _make_folder(home: Path) -> None:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the key of Prefect's secrets
     except OSError as error:
         raise TokenloomError(f"{home}: can't be created ({error.strerror}); choose another --folder") from error
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    lock = FileLock(home / "up.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise TokenloomError(
-            f"{home}: another `tokenloom up` uses this folder; stop it, or choose another --folder"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager
