@@ -42,16 +42,6 @@ if TYPE_CHECKING:
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
 _ONE_WRITER = "this store lets two writers create the same name, so run one build of this dataset at a time"
-# The share of each step in the progress of a build. Measured: with gpt2, tokenize takes 0.93 of the time and shuffle
-# 0.05; with bytes, 0.53 and 0.37. The time left is computed from the measured speed of each step.
-_WEIGHTS = (
-    ("tokenize", 0.85),
-    ("assign", 0.01),
-    ("shuffle", 0.10),
-    ("check", 0.02),
-    ("validate", 0.01),
-    ("publish", 0.01),
-)
 
 
 def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
@@ -105,7 +95,6 @@ def _prepare(spec: BuildSpec, runner: Runner) -> BuildPlan:
     """Return the plan, and report warnings about it; prepare the store if there is anything to build."""
     progress.report(progress.StepStarted("plan", 0))
     plan: BuildPlan = runner.one("plan", lambda: plan_build(spec))
-    progress.report(progress.Planned(spec.dataset, plan.version, plan.published))
     _report_messages(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
         _report_messages(input_messages(plan.inputs))
@@ -138,7 +127,6 @@ def sample_build(plan: BuildPlan, runner: Runner) -> Estimate:
 def _encode_and_publish(plan: BuildPlan, runner: Runner, held: HeldPlan) -> tuple[BuildPlan, bool]:
     """Return the plan as executed, and whether this build published it."""
     seconds: dict[str, float] = {}
-    progress.report(progress.WorkKnown(_WEIGHTS))
     num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
     with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
         plan = _encode(plan, runner)

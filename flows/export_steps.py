@@ -55,7 +55,6 @@ def run_export(
 def _write(export: Export, runner: Runner) -> dict[str, FileRecord]:
     """Write all units."""
     weights = [unit.documents.num_tokens for unit in export.units]
-    progress.report(progress.WorkKnown((("export", 1.0),)))
     progress.report(progress.StepStarted("export", sum(weights), "files", sum(len(u.files) for u in export.units)))
     jobs = export.jobs()
     weighted = [Job(job.unit.files[0], job, weight) for job, weight in zip(jobs, weights, strict=True)]

@@ -27,7 +27,7 @@ from tokenloom.flows.version_report import STEP as REPORT_STEP
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter_reading import step_label
+from tokenloom.tasks.running.progress import step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import Call, Runner
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers

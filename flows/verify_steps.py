@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # only a deep verification imports it: the import takes as lo
     from tokenloom.spec.build_spec import BuildSpec
 
 _TASK_BYTES = 64_000_000
-_ENCODE_BYTES = 1e9  # reading this many takes about as long as encoding 1,000 documents again
 
 
 def run_verification(
@@ -53,7 +52,6 @@ def run_verification(
     if spec and subject.manifest:
         spec = checked_spec(spec, subject.manifest, "--spec")
     jobs = subject.jobs()
-    progress.report(_work_known(jobs, deep))
     checked = _read(jobs, runner)
     encoded: list[EncodingReport] = []
     warnings = list(subject.warnings)
@@ -73,11 +71,6 @@ def run_verification(
         "damages": _by_file(damages),
         "warnings": list(dict.fromkeys(warnings)),
     }
-
-
-def _work_known(jobs: list[VerifyJob], deep: bool) -> progress.WorkKnown:
-    weights = [("read", float(max(1, sum(job.weight for job in jobs))))]
-    return progress.WorkKnown(tuple(weights + [("encode", _ENCODE_BYTES)] * deep))
 
 
 def _read(jobs: list[VerifyJob], runner: Runner) -> list[FileReport]:

@@ -21,7 +21,7 @@ from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.report.wording import megabytes
 from tokenloom.tasks.retention.collect import Collected
-from tokenloom.tasks.running.meter_reading import STEPS, step_label
+from tokenloom.tasks.running.progress import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
 from tokenloom.wording import counted
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prefect import get_run_logger
 
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import Meter
-from tokenloom.tasks.running.meter_reading import StepReading, step_label
+from tokenloom.tasks.running.progress import Meter, Step, step_label
 from tokenloom.wording import clock
 
 
@@ -18,9 +17,9 @@ def logging_steps() -> Iterator[None]:
     """Log the steps of a run while the block runs; those of a failed one only if they ended before it."""
     logger, meter = get_run_logger(), Meter()
 
-    def log(steps: Iterable[StepReading]) -> None:
-        for step in steps:
-            details = f": {', '.join(step.details)}" if step.details else ""
+    def log(step: Step | None) -> None:
+        if step:
+            details = f": {step.details()}" if step.details() else ""
             logger.info("%s", f"{step_label(step.name)} done in {clock(step.seconds)}{details}")
 
     def listen(event: progress.Event) -> None:

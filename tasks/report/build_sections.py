@@ -9,7 +9,7 @@ from tokenloom.tasks.report.charts import Bar, bar_chart
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_sources, counts_of_splits, total_of
 from tokenloom.tasks.report.parts import Chart, Section, Table
 from tokenloom.tasks.report.wording import change, megabytes, percent_of, short
-from tokenloom.tasks.running.meter_reading import STEPS, step_label
+from tokenloom.tasks.running.progress import STEPS, step_label
 from tokenloom.wording import counted
 
 

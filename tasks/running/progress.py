@@ -8,9 +8,8 @@ The path of an event, from where the work is done to where users see it:
     storage          a warning in the log of `tokenloom`, as storage has no events; while a listener is set, a Message
                          |
                          v
-    listeners        one per display; each has a Meter, which adds the events up, and shows its Reading:
-                     on a terminal (cli/live_display.py), as plain lines (cli/display.py), or in the
-                     log of a run (flows/runs/step_log.py)
+    listeners        one per display, with a Meter: bars or lines of a command (cli/display.py), the log of a run
+                     (flows/runs/step_log.py)
 
 `Working` is only for the parent of a worker process and goes no further. A listener must return at once.
 """
@@ -19,29 +18,38 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
+from tokenloom.wording import about, clock, counted, percent
+
 Result = TypeVar("Result")
-Counted = TypeVar("Counted", "Reused", "Advanced")
+
+_LABELS = {
+    "cut": "read file structure",
+    "prove": "prove the fast encoder",
+    "assign": "divide into shards",
+    "read": "read files",
+    "encode": "encode again",
+    "write": "write text",
+}
+#: what each timed step of a build makes, in their order
+STEPS = {
+    "tokenize": "text to spills of token ids",
+    "assign": "where each document goes",
+    "shuffle": "spills to shards in their global order",
+    "check": "about 1,000 documents encoded again",
+    "validate": "counts and lengths",
+    "publish": "manifest and tag",
+}
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The version to build is known; `published` if it exists already."""
-
-    dataset: str
-    version: str
-    published: bool
-
-
-@dataclass(frozen=True)
-class WorkKnown:
-    """The estimated share of the work that each coming step takes: (step, weight) in order, all in one unit."""
-
-    weights: tuple[tuple[str, float], ...]
+def step_label(step: str) -> str:
+    """Return the name of a step as users see it: "divide into shards" for "assign"."""
+    return _LABELS.get(step, step)
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,7 @@ class Reused:
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced:
-    """Work was done since the last report: what went through, and `done` of the step's total.
-
-    As in Reused, values below 0 take back what a call reported that is made again.
-    """
+    """Work was done since the last report: what went through, and `done` of the step's total."""
 
     num_documents: int = 0
     num_bytes: int = 0
@@ -92,7 +97,7 @@ class Working:
     what: str
 
 
-Event = Planned | WorkKnown | StepStarted | Reused | Advanced | Message | Working
+Event = StepStarted | Reused | Advanced | Message | Working
 Listener = Callable[[Event], None]
 _listeners: list[Listener] = []
 
@@ -113,34 +118,98 @@ def listening(listener: Listener) -> Iterator[None]:
             _logger.removeHandler(_WARNINGS)
 
 
-class Reported:
-    """The sums of what was reported; a call that fails and is made again takes them back.
+class Step:
+    """A step that is in progress or has ended: how long it has taken, and what went through."""
+
+    def __init__(self, began: StepStarted) -> None:
+        self.name, self._began = began.step, began
+        self._start, self._end = time.monotonic(), 0.0
+        self._num_reused = self._reused = self._done = 0
+        self._num_documents = self._num_bytes = self._num_tokens = 0
+
+    def add(self, event: Event) -> None:
+        """Count what was reused or done."""
+        if isinstance(event, Reused):
+            self._num_reused += event.num_parts
+            self._reused += event.done
+        elif isinstance(event, Advanced):
+            self._num_documents += event.num_documents
+            self._num_bytes += event.num_bytes
+            self._num_tokens += event.num_tokens
+            self._done += event.done
+
+    def end(self) -> None:
+        """Stop its clock."""
+        self._end = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return (self._end or time.monotonic()) - self._start
+
+    @property
+    def share(self) -> float | None:
+        """How much is done, in [0, 1]; None if that is not known."""
+        total = self._began.total
+        return min((self._reused + self._done) / total, 1.0) if total else None
+
+    def details(self) -> str:
+        """Return what went through, in words: reused parts, documents, rates; "" if nothing did."""
+        details, seconds = [], max(self.seconds, 1e-3)
+        if self._num_reused:
+            details.append(f"{self._num_reused:,} of {self._began.num_parts:,} {self._began.parts} reused")
+        if self._num_documents:
+            details.append(counted(self._num_documents, "document"))
+        if (megabytes := self._num_bytes / seconds / 1e6) >= 0.05:
+            details.append(f"{megabytes:,.1f} MB/s")
+        if (million_tokens := self._num_tokens / seconds / 1e6) >= 0.005:
+            details.append(f"{million_tokens:,.2f} M tokens/s")
+        return ", ".join(details)
+
+    def note(self) -> str:
+        """Return what went through, the elapsed time and, once a tenth is done, the time left."""
+        to_do = self._began.total - self._reused
+        left = self.seconds * (to_do - self._done) / self._done if 10 * self._done >= to_do > 0 else None
+        times = [f"{clock(self.seconds)} elapsed", *([] if left is None else [f"{about(left)} left"])]
+        return ", ".join([*filter(None, [self.details()]), *times])
+
+    def line(self) -> str:
+        """Return one line: the step, how much of it is done, and its note."""
+        share = f" {percent(self.share)}" if self.share else ""
+        return f"{step_label(self.name)}{share}, {self.note()}"
+
+
+class Meter:
+    """Follows the steps by their events; any thread may call.
 
     Attributes:
-        reused: the sum of the events Reused.
-        advanced: the sum of the events Advanced.
+        step: the one in progress, None before the first.
     """
 
     def __init__(self) -> None:
-        self.reused, self.advanced = Reused(), Advanced()
+        self._lock = threading.Lock()
+        self.step: Step | None = None
 
-    def add(self, event: Event) -> None:
-        """Add an event to the sums."""
-        if isinstance(event, Reused):
-            self.reused = _sum(self.reused, event)
-        elif isinstance(event, Advanced):
-            self.advanced = _sum(self.advanced, event)
+    def take(self, event: Event) -> Step | None:
+        """Count an event; return the step that it ended, if it did."""
+        with self._lock:
+            if isinstance(event, StepStarted):
+                ended, self.step = self._ended(), Step(event)
+                return ended
+            if self.step:
+                self.step.add(event)
+            return None
 
-    def take_back(self) -> None:
-        """Report the opposite of the sums."""
-        report(_sum(Reused(), self.reused, -1))
-        report(_sum(Advanced(), self.advanced, -1))
+    def finish(self) -> Step | None:
+        """End the step in progress; return it, if there is one."""
+        with self._lock:
+            return self._ended()
 
-
-def _sum(before: Counted, event: Counted, sign: int = 1) -> Counted:
-    """Return two events of a kind as one, the second with its counts times `sign`."""
-    added = asdict(event)
-    return replace(before, **{name: number + sign * added[name] for name, number in asdict(before).items()})
+    def _ended(self) -> Step | None:
+        step, self.step = self.step, None
+        if step:
+            step.end()
+        return step
 
 
 def recorded(call: Callable[[], Result]) -> tuple[Result, list[Event]]:

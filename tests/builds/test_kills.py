@@ -28,7 +28,7 @@ from tests.servers.processes import children, is_running
 from tokenloom.errors import WorkError
 from tokenloom.tasks.shuffling.merge import recorded_spill
 
-STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish")
+STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "check", "validate", "publish")
 _ROOT = Path(__file__).parents[2]
 _REMEMBERED_SECONDS = 2.1  # a younger input's fingerprint is not remembered, so the plan would write nothing
 

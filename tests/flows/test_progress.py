@@ -27,6 +27,6 @@ def test_the_log_has_a_line_for_each_step(tmp_path: Path) -> None:
     texts = [text for _, text in log_lines(run)]
     steps = [text.split(" done in ")[0] for text in texts if " done in " in text]
     assert steps == [
-        "plan", "read file structure", "tokenize", "divide into shards", "shuffle", "validate", "publish"
+        "plan", "read file structure", "tokenize", "divide into shards", "shuffle", "check", "validate", "publish"
     ]  # fmt: skip
     assert any(re.match(r"tokenize done in \d+:\d\d: 300 documents", text) for text in texts)

@@ -12,7 +12,7 @@ from tokenloom.cli.commands import demo
 from tokenloom.cli.output import Output
 from tokenloom.examples.train_small import loss_of, make_model
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.meter import Meter
+from tokenloom.tasks.running.progress import Meter
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    return demo.run(str(folder), 10, workers=0, direct=True, out=Output()).to_json()
+    return demo.run(str(folder), 10, workers=0, direct=True, prefect=False, out=Output()).to_json()
 
 
 @pytest.mark.usefixtures("library")
@@ -56,12 +56,12 @@ def test_the_demo_shows_the_progress_of_writing_building_and_training(tmp_path: 
         if isinstance(event, progress.StepStarted):
             steps.append(event.step)
         meter.take(event)
-        if step := meter.read().step:
+        if step := meter.step:
             at_the_end[step.name] = step.share
 
     with progress.listening(listen):
         _run(tmp_path / "demo")
-    assert steps == ["write", "plan", "cut", "tokenize", "assign", "shuffle", "validate", "publish", "train"]
+    assert steps == ["write", "plan", "cut", "tokenize", "assign", "shuffle", "check", "validate", "publish", "train"]
     assert (at_the_end["write"], at_the_end["train"]) == (1.0, 1.0)
 
 

@@ -138,22 +138,17 @@ def _describe(result: Json, num_files: int, out: Output) -> None:
 
 def _tracked(numbers: range, num_tokens: int) -> Iterator[int]:
     """Yield the numbers of batches of `num_tokens` tokens, and report each batch as it is done."""
-    _begin("train", len(numbers))
+    progress.report(progress.StepStarted("train", len(numbers)))
     for number in numbers:
         yield number
         progress.report(progress.Advanced(num_tokens=num_tokens, done=1))
-
-
-def _begin(step: str, total: int) -> None:
-    progress.report(progress.WorkKnown(((step, 1.0),)))
-    progress.report(progress.StepStarted(step, total))
 
 
 def _write_sources(path: Path) -> tuple[int, int]:
     """Write the library's files as JSON lines, sorted by path; return how many were written and how many left out."""
     root = Path(sysconfig.get_path("stdlib"))
     names = [name for file in sorted(root.rglob("*.py")) if _is_source(name := file.relative_to(root).as_posix())]
-    _begin("write", len(names))
+    progress.report(progress.StepStarted("write", len(names)))
     lines = []
     for name in names:
         try:  # some test data is deliberately not UTF-8

@@ -129,7 +129,6 @@ def _compare(
 ) -> int:
     """Compare the documents, count them and write out those of one fate; return how many were written."""
     total = a.num_documents + b.num_documents
-    progress.report(progress.WorkKnown(((_STEP, 1.0),)))
     progress.report(progress.StepStarted(_STEP, 2 * total))  # each row is read, then matched
 
     def advance(num_rows: int) -> None:
