@@ -398,7 +398,7 @@ _PINNED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "huggingface": (
         {"kind": "huggingface", "path": "gpt-neox-20b/tokenizer.json", "eot": "<|endoftext|>"},
-        "bb10dafb187874d5",
+        "f808a99aa3ae40d2",
     ),
     "sentencepiece": ({"kind": "sentencepiece", "path": "mistral/tokenizer.model.v1"}, "04889ba8bda23ce7"),
 }

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-import re
-import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tiktoken
 import tokenizers
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.counts import count, every, full_only
+from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.proofs import trust
+from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts, refused
-from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers import Tokenizer, load_tokenizer, long_texts
+from tokenloom.errors import BadRow, TokenizerError
+from tokenloom.tokenizers import Tokenizer, huggingface_json, load_tokenizer
+from tokenloom.tokenizers.huggingface_json import HuggingFaceTokenizer
 
 CORPUS = ["lorem ipsum dolor sit amet, consectetur adipiscing elit", "Hello, world! It's 1234567.", "naïve café"] * 5
 
@@ -228,232 +226,42 @@ def test_each_document_decodes_independently(tmp_path: Path) -> None:
     assert tokenizer.decode(np.array(ids, np.uint16)) == f"lorem ipsum{EOT}dolor sit{EOT}"
 
 
-# Long texts, cut where that does not change their ids
-
-WHOLE = 2_000_000
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-O200K = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-DEEPSEEK = (
-    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
-    r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
-)
-BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+# Long texts
 
 
-def byte_level(*patterns: str, behavior: str = "isolated", invert: bool = False) -> Any:
-    """Return the pre-tokenizer of Llama 3 and later: regular expressions, then bytes."""
-    splits = [pre_tokenizers.Split(Regex(pattern), behavior, invert) for pattern in patterns]
-    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def test_a_text_of_many_runs_has_the_ids_of_the_library(data_dir: Path) -> None:
+    tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
+    text = (data_dir / "longdocs" / "gutenberg" / "melville-moby_dick.txt").read_text()
+    assert 4 * huggingface_json._RUN_BYTES < len(text.encode()) <= tokenizer.max_text_bytes == 2_000_000
+    assert encode_each(tokenizer, [text, "last"])[0] == [*library_ids(json_text, text), 0]
 
 
-def gpt2_bytes(*before: Any, add_prefix_space: bool = False) -> Any:
-    """Return the pre-tokenizer of GPT-2, after others."""
-    return pre_tokenizers.Sequence([*before, pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)])
-
-
-LOCAL = {
-    "gpt2": (gpt2_bytes(), normalizers.NFC()),
-    "gpt2-prefix": (gpt2_bytes(add_prefix_space=True), None),
-    "gpt2-split": (byte_level(GPT2), normalizers.NFD()),
-    "starcoder": (gpt2_bytes(pre_tokenizers.Digits(individual_digits=True)), None),
-    "merged": (gpt2_bytes(pre_tokenizers.Punctuation("merged_with_previous")), None),
-    "cl100k": (byte_level(CL100K), normalizers.NFKC()),
-    "cl100k-removed": (byte_level(CL100K, behavior="removed", invert=True), normalizers.NFKD()),
-    "o200k": (byte_level(O200K), None),
-    "deepseek": (byte_level(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK), None),
-    "bloom": (byte_level(BLOOM), None),
-    "bert": (pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer()),
-    "bert-bytes": (gpt2_bytes(), normalizers.BertNormalizer()),
-    "whitespace": (
-        pre_tokenizers.Whitespace(),
-        normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]),
-    ),
-    "whitespace-split": (pre_tokenizers.WhitespaceSplit(), None),
-}
-PIECES = [
-    *("a", "B", "foo", "я", "й", "字", "가", "ᄀ", "ก", "ำ", "क", "ב", "é", "が", "ﬁ", "ﷺ", "İ", "Σ", "1", "23", "٣"),
-    *(" ", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\t", "\u3000", "\u00a0"),
-    *("\x00", "\ufffd", "\u200d", "👩", "\U000e0001"),
-    *("'s", "'LL", "we'll", "'", ".", ",", ", ", "，", "。", "(", "/", "|", "-", "\u0301", "\u0338", EOT, "<s>"),
-]
-STRESS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
-
-
-@lru_cache
-def train_local(kind: str) -> str:
-    """Return a BPE with the pre-tokenizer and normalizer of `kind`, trained on pieces of all kinds."""
-    draw = random.Random(1)
-    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
-    library.pre_tokenizer, normalizer = LOCAL[kind]
-    if normalizer is not None:
-        library.normalizer = normalizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1000, special_tokens=["<unk>", EOT, "<s>"], initial_alphabet=alphabet, show_progress=False
-    )
-    library.train_from_iterator(["".join(draw.choices(PIECES, k=40)) for _ in range(300)], trainer)
-    library.add_tokens(["  ", "    ", "foo", ", "])  # none normalizes to another: the library would choose at random
-    return library.to_str()
-
-
-def takes_long_texts(tokenizer: Tokenizer) -> bool:
-    """Return whether a text of words can be encoded that is too long to be encoded in one call."""
-    assert tokenizer.max_text_bytes == 2_000_000
-    return tokenizer.takes(np.frombuffer(b"word other " * 200_000, np.uint8))
-
-
-def test_a_long_stretch_without_a_place_to_cut_is_refused(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, train_local("gpt2")))
-    words, stretch = b"word other " * 30_000, b"QUJD" * 600_000
-    assert tokenizer.takes(np.frombuffer(words + stretch[:1_000_000] + words, np.uint8))
-    assert not tokenizer.takes(np.frombuffer(words + stretch + words, np.uint8))
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_text_that_is_too_long_for_the_library_is_a_bad_row(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HuggingFaceTokenizer, "max_text_bytes", 1000)
+    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_FAST_BYTES", 0)
+    write_jsonl(tmp_path / "a.jsonl", ["é" * 500, "é" * 500 + "a", "lorem ipsum"])
+    definition = write_json(tmp_path, train_bpe()) | {"name": "small", "backend": backend}
+    trust(load_tokenizer(definition))
+    source = {"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}
+    spec = make_spec(tmp_path / "store", [source], tokenizer=definition)
+    message = r"line 2 at byte 3013: a document of 1,001 bytes; tokenizer small \(huggingface\) encodes at most 1,000"
+    with pytest.raises(BadRow, match=message):
+        build(spec)
+    skipping = spec.model_copy(update={"documents": spec.documents.model_copy(update={"on_error": "skip"})})
+    result = build(skipping)
+    assert result.facts.quarantined == {"jsonl-0": {"too_large": 1}}
+    assert sum(split["documents"] for split in result.to_json()["splits"].values()) == 2
 
 
 def test_added_tokens_that_normalize_to_one_text_are_refused(tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_str(train_local("bert"))
+    library = tokenizers.Tokenizer.from_str(train_bpe())
+    library.normalizer = normalizers.Lowercase()
     library.add_tokens(["Foo", "foo"])
     with refused("differs from run to run; remove one"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
-
-
-def check_parts(tokenizer: Tokenizer, json_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that texts cut at every possible place have the ids of the library."""
-    monkeypatch.setattr(long_texts, "PART_BYTES", 4)
-    monkeypatch.setattr(long_texts, "_WINDOW_BYTES", 8)
-    monkeypatch.setattr("tokenloom.tokenizers.huggingface_json._RUN_BYTES", 4)
-    assert takes_long_texts(tokenizer)
-
-    @settings(max_examples=count(50, 3000), deadline=None)
-    @given(st.lists(STRESS, max_size=3))
-    def check(texts: list[str]) -> None:
-        assert encode_each(tokenizer, texts) == [[*library_ids(json_text, t), tokenizer.eot_id] for t in texts]
-
-    check()
-
-
-@pytest.mark.parametrize("kind", LOCAL)
-def test_parts_of_a_text_have_the_ids_of_the_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_parts(load_tokenizer(write_json(tmp_path, train_local(kind))), train_local(kind), monkeypatch)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gpt-neox-20b"])
-def test_parts_of_a_text_have_the_ids_of_the_whole_with_real_files(
-    name: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_parts(*from_data(data_dir, name), monkeypatch)
-
-
-@full_only
-@pytest.mark.slow
-def test_a_real_book_that_is_long_has_the_ids_of_the_whole(data_dir: Path) -> None:
-    tokenizer, json_text = from_data(data_dir, "gpt-neox-20b")
-    books = pq.read_table(data_dir / "longdocs" / "gutenberg.parquet")["text"].to_pylist()
-    book = max(books, key=len)
-    assert len(book.encode()) > WHOLE
-    assert encode_each(tokenizer, [book, "last"])[0] == [*library_ids(json_text, book), 0]
-
-
-@given(STRESS, st.integers(4, 40))
-@settings(max_examples=count(200, 5000), deadline=None)
-def test_parts_cover_a_text_and_end_at_the_first_cut(text: str, part_bytes: int) -> None:
-    cut, data = re.compile(r"(?<=[a-zя字]) "), text.encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_texts, "PART_BYTES", part_bytes)
-        patch.setattr(long_texts, "_WINDOW_BYTES", 8)
-        parts = list(long_texts.cut_text(np.frombuffer(data, np.uint8), cut))
-    cuts = [len(text[: match.start()].encode()) for match in cut.finditer(text)]
-    expected = [0]
-    while later := [place for place in cuts if place >= expected[-1] + part_bytes]:
-        expected.append(later[0])
-    assert parts == list(zip(expected, [*expected[1:], len(data)], strict=True))
-
-
-def test_letters_at_a_cut_are_letters_in_every_normal_form() -> None:
-    pattern = re.compile(f"[{long_texts.LETTERS}{long_texts.CHINESE}]")
-    letters = [letter for letter in map(chr, range(0x110000)) if pattern.match(letter)]
-    assert len(letters) > 30_000
-    for letter in letters:
-        forms = unicodedata.normalize("NFKD", letter + letter.lower() + letter.upper())
-        assert {unicodedata.category(character)[0] for character in forms} == {"L"}
-
-
-def with_pre_tokenizer(*steps: Any) -> Callable[[tokenizers.Tokenizer], None]:
-    """Return a function that gives a tokenizer these pre-tokenizers."""
-    return lambda library: setattr(library, "pre_tokenizer", pre_tokenizers.Sequence(list(steps)))
-
-
-def with_normalizer(normalizer: Any) -> Callable[[tokenizers.Tokenizer], None]:
-    """Return a function that gives a tokenizer this normalizer."""
-    return lambda library: setattr(library, "normalizer", normalizer)
-
-
-def with_token(content: str, **flags: bool) -> Callable[[tokenizers.Tokenizer], None]:
-    """Return a function that gives a tokenizer one more added token."""
-
-    def change(library: tokenizers.Tokenizer) -> None:
-        library.add_tokens([AddedToken(content, **flags)])
-
-    return change
-
-
-NOT_LOCAL = {
-    "metaspace": with_pre_tokenizer(pre_tokenizers.Metaspace()),
-    "no pre-tokenizer": with_pre_tokenizer(),
-    "bytes alone": with_pre_tokenizer(pre_tokenizers.ByteLevel(use_regex=False)),
-    "bytes first": with_pre_tokenizer(pre_tokenizers.ByteLevel(use_regex=False), pre_tokenizers.Whitespace()),
-    "digits alone": with_pre_tokenizer(pre_tokenizers.Digits()),
-    "split at a string": with_pre_tokenizer(pre_tokenizers.Split(" ", "merged_with_previous"), gpt2_bytes()),
-    "words of two": with_pre_tokenizer(byte_level(r"\p{L}+ \p{L}+|" + GPT2)),
-    "looks behind": with_pre_tokenizer(byte_level(r"(?<=a) b|" + GPT2)),
-    "merged matches": with_pre_tokenizer(byte_level(GPT2, behavior="contiguous")),
-    "spaces in a gap": with_pre_tokenizer(byte_level(r" ?\p{L}+|\p{N}")),
-    "unknown after known": with_pre_tokenizer(byte_level(r"\p{N}{1,3}", r"\w \w")),
-    "replace": with_normalizer(normalizers.Replace("a b", "c")),
-    "prepend": with_normalizer(normalizers.Sequence([normalizers.NFC(), normalizers.Prepend("▁")])),
-    "token with a space": with_token("a b"),
-    "token with a comma": with_token("a,"),
-    "normalized token with a space": with_token("字a", normalized=True),
-    "special token with a space": with_token("a b", special=True),
-    "token that strips left": with_token("foo", lstrip=True),
-    "token that strips right": with_token("foo", rstrip=True),
-    "token of one word": with_token(" foo", single_word=True),
-}
-
-
-@pytest.mark.parametrize("case", every(2, NOT_LOCAL))
-def test_a_tokenizer_that_is_not_provably_local_accepts_only_short_texts(case: str, tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_str(train_local("bert-bytes"))
-    NOT_LOCAL[case](library)
-    tokenizer = load_tokenizer(write_json(tmp_path, library.to_str()))
-    assert not takes_long_texts(tokenizer)
-    text = "lorem ipsum, dolor " * 20_000
-    assert encode_each(tokenizer, [text])[0][:-1] == library_ids(library.to_str(), text)
-
-
-def test_flags_of_special_tokens_and_steps_after_the_separator_do_not_matter(tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_str(train_local("gpt2"))
-    library.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, single_word=True)])
-    after = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")  # as in Falcon
-    library.pre_tokenizer = gpt2_bytes(pre_tokenizers.Punctuation("contiguous"))
-    with_pre_tokenizer(library.pre_tokenizer, pre_tokenizers.Digits(), after)(library)
-    assert takes_long_texts(load_tokenizer(write_json(tmp_path, library.to_str())))
-
-
-def test_a_library_that_does_not_agree_gets_only_short_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = r"\p{L}+ \p{L}+"
-    monkeypatch.setattr(long_texts, "_ALTERNATIVES", [*long_texts._ALTERNATIVES, wrong])
-    library = tokenizers.Tokenizer.from_str(train_local("cl100k"))
-    library.pre_tokenizer = byte_level(f"{wrong}|{CL100K}")
-    assert long_texts.find_cut(library) is not None
-    assert not takes_long_texts(load_tokenizer(write_json(tmp_path, library.to_str())))
 
 
 # Refusals

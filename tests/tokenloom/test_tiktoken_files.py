@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tiktoken
 
-from tests.tokenloom.test_huggingface_tokenizer import CL100K, train_bpe
+from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tests.tokenloom.test_sentencepiece_tokenizer import train
 from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_each, refused
@@ -23,6 +23,7 @@ from tokenloom.tokenizers import load_tokenizer, tiktoken_files
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.routing import Router
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.patterns import GPT_4
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 from tokenloom.tokenizers.tiktoken_files import NAMED_FORMATS
 
@@ -102,7 +103,7 @@ class TestLlama3(_Named):
         return llama3_definition(tmp_path, bos="<|begin_of_text|>")
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
-        return plain_encoding(CL100K).encode_ordinary(text)
+        return plain_encoding(GPT_4).encode_ordinary(text)
 
 
 class TestTekken(_Named):
@@ -147,7 +148,7 @@ def test_a_file_of_llama3_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_llama3_by_name_is_what_its_definition_in_full_is(tmp_path: Path) -> None:
     named = loaded(llama3_definition(tmp_path))
     special = named._encoding._special_tokens
-    full = llama3_definition(tmp_path, name="label", pattern=CL100K, special_tokens=special, eot="<|end_of_text|>")
+    full = llama3_definition(tmp_path, name="label", pattern=GPT_4, special_tokens=special, eot="<|end_of_text|>")
     assert load_tokenizer(full).fingerprint == named.fingerprint
 
 

@@ -97,7 +97,7 @@ class Tokenizer(Protocol):
     fingerprint: str  # SHA-256 of the whole definition and the ids of PROBE, in hexadecimal
     backend: str  # the library whose ids it gives, with its version
     files: dict[str, bytes]  # the files it was made from, by fixed names; empty if it is built in or named
-    max_text_bytes: int  # a longer text only if `takes` allows it: a worker's limit is 1 GB + 4 times its largest text
+    max_text_bytes: int  # a longer text is a bad row: a worker's limit of memory is 1 GB + 4 times its largest text
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """Return the ids of each document, encoded as ordinary text, followed by the end-of-text id.
@@ -108,9 +108,6 @@ class Tokenizer(Protocol):
 
         Raises TokenizerError if the library can't encode a text.
         """
-
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """Return whether a text longer than `max_text_bytes`, (num_bytes,) UTF-8, can be encoded within that memory."""
 
     def decode(self, ids: NDArray[Any]) -> str:
         """Return the text of ids, with <|endoftext|> for end of text and U+FFFD for bytes that are not UTF-8."""

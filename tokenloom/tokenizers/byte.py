@@ -48,10 +48,6 @@ class ByteTokenizer:
         """See ReferenceTokenizer.chat_tokens."""
         return ChatTokens([], np.ones(self.vocab_size, np.int64), [], needs_nfc=False, locate=None)
 
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes."""
-        return False
-
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         parts = bytes(np.asarray(ids).astype(np.uint8)).split(bytes([_EOT]))

@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import models
 
 from tokenloom.tokenizers.base import AddedToken, ChatTokens, Located, num_bytes
-from tokenloom.tokenizers.long_texts import parts_of
+from tokenloom.tokenizers.patterns import steps_of
 
 _SPACE_MARK = "\u2581"
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
@@ -52,7 +52,7 @@ def chat_tokens_of(library: tokenizers.Tokenizer, vocab_size: int) -> ChatTokens
 
 
 def _parts(step: Any, name: str) -> Sequence[Any]:
-    return parts_of(None if step is None else json.loads(step.__getstate__()), name)
+    return steps_of(None if step is None else json.loads(step.__getstate__()), name)
 
 
 def _piece_bytes(token: str) -> int:

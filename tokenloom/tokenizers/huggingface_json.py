@@ -3,16 +3,13 @@
 Each document is encoded on its own, as ordinary text: the template, truncation and padding of the file are disabled,
 and special tokens in a text are text. The library keeps every word with its offsets until a call ends.
 Memory per byte of text (0.23.3, one document of 3 MB): 122 to 150 bytes for prose or code in any script, 207 for a
-table of numbers, 295 for marks between letters; with WordPiece 106, 307 and 440. A document may therefore have 2 MB. It
-may have any size if long_texts finds places to cut it: it is then encoded in parts of 0.25 MB. With 100 MB of English
-and gpt-neox a process takes 417 MiB in total. `takes` refuses a longer text with a stretch of 2 MB without such a place
-(base64 in one line, a script that long_texts does not know). Speed on one core: 4.8 to 5.5 MB/s with short documents in
-runs of 0.25 MB (0.1 and 1 MB are equally fast), 2.2 to 2.9 with long ones.
+table of numbers, 295 for marks between letters; with WordPiece 106, 307 and 440. A document may therefore have 2 MB.
+Speed on one core: 4.8 to 5.5 MB/s with short documents in runs of 0.25 MB (0.1 and 1 MB are equally fast), 2.2 to 2.9
+with long ones.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -42,10 +39,8 @@ from tokenloom.tokenizers.base import (
 )
 from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
-from tokenloom.tokenizers.long_texts import agrees, cut_text, find_cut
 
 _RUN_BYTES = 250_000
-_MAX_WHOLE_BYTES = 2_000_000
 _UINT32 = np.dtype(np.uint32)
 FILE = "tokenizer.json"
 # Every byte that occurs in UTF-8, in characters of one to four bytes; no trained alphabet contains them all.
@@ -66,7 +61,7 @@ class HuggingFaceTokenizer:
     """
 
     kind = "huggingface"
-    max_text_bytes = _MAX_WHOLE_BYTES
+    max_text_bytes = 2_000_000
     backend = f"tokenizers {tokenizers.__version__}"
 
     def __init__(
@@ -79,30 +74,18 @@ class HuggingFaceTokenizer:
         self.eot = library.id_to_token(self.eot_id)
         self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
         self._spellings = {i: library.id_to_token(i) or "" for i in self.bos_ids} | {self.eot_id: END_OF_TEXT}
-        definition = {"kind": self.kind, "file": sha256_of_bytes(data)}
+        definition = {"kind": self.kind, "file": sha256_of_bytes(data), "max_text_bytes": self.max_text_bytes}
         marked = {"eot": self.eot_id, "bos": self.bos_ids}
         probe_ids = self._encode_texts([PROBE], _UINT32)[0].tolist()
         self.fingerprint = fingerprint(definition | marked, probe_ids)
-        with _library_errors(f"tokenizer {name}: a text can't be encoded"):
-            cut = find_cut(library)
-            self._cut = cut if cut is not None and agrees(library, cut) else None
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
-        data, offsets = text_bytes(texts)
         parts = []
-        for start, end in runs_of(offsets, _RUN_BYTES):
-            if self._cut is not None and end - start == 1:
-                ids = [self._encode_long(data[offsets[start] : offsets[end]], self._cut, dtype)]
-            else:
-                ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
+        for start, end in runs_of(text_bytes(texts)[1], _RUN_BYTES):
+            ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
             parts.append(with_boundary_ids(ids, self.bos_ids, self.eot_id, dtype))
         return concatenate(parts, dtype)
-
-    def _encode_long(self, text: NDArray[np.uint8], cut: re.Pattern[str], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the ids of one text, (num_bytes,) UTF-8, encoded in parts."""
-        parts = (str(text[start:end].data, "utf-8") for start, end in cut_text(text, cut))
-        return np.concatenate([self._encode_texts([part], dtype)[0] for part in parts])
 
     def _encode_texts(self, texts: list[str], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
         with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
@@ -113,12 +96,6 @@ class HuggingFaceTokenizer:
         """See ReferenceTokenizer.chat_tokens."""
         with _library_errors(f"tokenizer {self.name}: its added tokens can't be read"):
             return chat_tokens_of(self._library, self.vocab_size)
-
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes; true if the text can be cut into parts."""
-        return self._cut is not None and all(
-            end - start <= self.max_text_bytes for start, end in cut_text(text, self._cut)
-        )
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""

@@ -74,10 +74,6 @@ class IdsTokenizer:
         """Raise TokenizerError: ids can't encode conversations."""
         raise TokenizerError("the tokenizer ids encodes no conversations; give the tokenizer that made the ids")
 
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes."""
-        return False
-
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode; ids that the decoder does not have are shown as numbers, without one all are."""
         ids, decoder = np.asarray(ids), self.decoder

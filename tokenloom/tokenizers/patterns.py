@@ -1,6 +1,9 @@
-"""The regular expressions by which well-known tokenizers cut a text into words, as their files spell them."""
+"""The regular expressions by which well-known tokenizers cut a text into words, and the steps of a tokenizer.json."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -33,3 +36,15 @@ CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
     r"\s+(?!\S)|\s"
 )
+
+
+def steps_of(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    """Return a normalizer or pre-tokenizer of a tokenizer.json as the list of its steps.
+
+    Args:
+        step: as in the file; None for none.
+        name: the field of a Sequence that holds its steps.
+    """
+    if step is None:
+        return []
+    return [part for inner in step[name] for part in steps_of(inner, name)] if step["type"] == "Sequence" else [step]

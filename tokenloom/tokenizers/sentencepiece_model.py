@@ -94,10 +94,6 @@ class SentencePieceTokenizer:
             "them; give the tokenizer.json of the model (kind: huggingface)"
         )
 
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes."""
-        return False
-
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         with _library_errors(f"tokenizer {self.name}: ids can't be decoded"):

@@ -189,10 +189,6 @@ class TiktokenTokenizer:
         lengths = num_bytes(ids.values(), map(len, ids), added, self.vocab_size)
         return ChatTokens(added, lengths, added, needs_nfc=False, locate=None)
 
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes."""
-        return False
-
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         try:

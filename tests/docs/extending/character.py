@@ -44,10 +44,6 @@ class CharacterTokenizer:
         tokens[is_text] = np.frombuffer(bytes(data).decode("utf-8").encode("utf-32-le"), "<u4")
         return Encoded(tokens, num_tokens)
 
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes."""
-        return False
-
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         return "".join(END_OF_TEXT if i == _EOT else chr(i) for i in np.asarray(ids).tolist())

@@ -19,8 +19,7 @@ from operator import itemgetter
 from string import digits
 from typing import Any
 
-from tokenloom.tokenizers.long_texts import parts_of
-from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_2, GPT_4, GPT_4O, KEEPS_MATCHES, QWEN_2, TEKKEN
+from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_2, GPT_4, GPT_4O, KEEPS_MATCHES, QWEN_2, TEKKEN, steps_of
 
 _PATTERNS = ((GPT_2,), (GPT_4,), (QWEN_2,), (GPT_4O,), (TEKKEN,), DEEPSEEK_3)
 _FLAGS = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
@@ -128,11 +127,11 @@ def adds_space(content: Mapping[str, Any]) -> bool | None:
 
 
 def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return parts_of(content.get("normalizer"), "normalizers")
+    return steps_of(content.get("normalizer"), "normalizers")
 
 
 def _steps(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return parts_of(content.get("pre_tokenizer"), "pretokenizers")
+    return steps_of(content.get("pre_tokenizer"), "pretokenizers")
 
 
 def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:

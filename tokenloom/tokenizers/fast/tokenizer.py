@@ -78,10 +78,6 @@ class FastTokenizer:
         runs = runs_of(offsets, _RUN_BYTES)
         return concatenate([self._encode_run(texts[start:end], dtype) for start, end in runs], dtype)
 
-    def takes(self, text: NDArray[np.uint8]) -> bool:
-        """See Tokenizer.takes."""
-        return self.reference.takes(text)
-
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         return self.reference.decode(ids)
