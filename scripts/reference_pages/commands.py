@@ -8,8 +8,8 @@ from importlib import import_module
 
 from scripts.reference_pages.markdown import contents, escaped, guide_link, link, sentence
 from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
-from tokenloom.cli.exit_codes import EXIT_CODES
 from tokenloom.cli.parser import make_parser
+from tokenloom.cli.results import EXIT_CODES
 
 _HEAD = """\
 # Commands

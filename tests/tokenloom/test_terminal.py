@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.builders.datasets import write_jsonl
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.error_lines import parts_of
+from tokenloom.cli.failures import parts_of
 from tokenloom.errors import one_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Message, Reused, StepStarted

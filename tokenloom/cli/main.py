@@ -15,10 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenloom.cli.exit_codes import READER_ENDED
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
 from tokenloom.cli.output import Output, drop_output, json_text, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
+from tokenloom.cli.results import READER_ENDED
 
 if TYPE_CHECKING:
     from tokenloom.cli.results import Result

@@ -13,13 +13,15 @@ from typing import Any, NoReturn
 
 import tokenloom
 from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
-from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.output import write_output
+from tokenloom.cli.results import NO
 from tokenloom.wording import near_miss
 
 _EXAMPLE = "example: "
 _INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _SHELLS = ("bash", "zsh", "fish")
+_FILES = ("FILE", "FILES", "SPEC")  # metavars
+_FOLDERS = ("DESTINATION", "DIR", "REF", "REF|STORE", "REF_A", "REF_B", "STORE/DATASET", "STORE[/DATASET]")
 _TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()}
 _MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
@@ -102,10 +104,28 @@ class _PrintCompletion(argparse.Action):
     """Print the script that completes commands and options in a shell."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, option: Any = None) -> None:
-        from tokenloom.cli.completion import completion_script  # imports the modules of all commands
-
-        write_output(completion_script(parser, shell))
+        write_output(_completion_script(parser, shell))
         parser.exit()
+
+
+def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """Return the script that completes words in a shell; it is static: completing a word starts no Python.
+
+    Args:
+        parser: that of `tokenloom`, whose commands have no arguments yet.
+        shell: bash, zsh or fish.
+    """
+    import shtab
+
+    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for command in commands.values():
+        import_module(command.get_default("module")).add_arguments(command)
+        for action in command._actions:
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE  # which shtab reads
+            elif action.metavar in _FOLDERS:
+                action.complete = shtab.DIRECTORY
+    return str(shtab.complete(parser, shell))
 
 
 class _CommandParser(_Parser):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tokenloom.cli.argument_types import add_reference, add_source_spec, add_workers
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.exit_codes import FAILED, NO
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, JsonResult
+from tokenloom.cli.results import FAILED, NO, Json, JsonResult
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
 

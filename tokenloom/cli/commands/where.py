@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.cli.argument_types import add_reference, add_source_spec, count, integer_in
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.exit_codes import NO
 from tokenloom.cli.loader_arguments import (
     LoaderArguments,
     NoSamples,
@@ -20,7 +19,7 @@ from tokenloom.cli.loader_arguments import (
     open_stream,
 )
 from tokenloom.cli.output import Output, shown_origin
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import NO, Result
 from tokenloom.errors import SpecError
 from tokenloom.reader.tracing.records import Sighting
 from tokenloom.storage.versions.references import parse_reference, resolve
