@@ -12,6 +12,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from itertools import zip_longest
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from tokenloom.errors import GateFailed, message_of
 from tokenloom.storage.formats.manifest import Manifest
@@ -23,6 +24,9 @@ from tokenloom.storage.versions.tags import version_before
 from tokenloom.tasks.publishing.chat_gates import CHAT_GATES
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.wording import counted
+
+if TYPE_CHECKING:  # pydantic stays out of the worker processes
+    from tokenloom.spec.build_spec import BuildSpec
 
 _MAX_DIGITS = 15
 
@@ -82,11 +86,13 @@ def failed(results: Sequence[GateResult]) -> list[GateResult]:
     return [result for result in results if not result.passed]
 
 
-def gate_failure(facts: VersionFacts, results: Sequence[GateResult]) -> GateFailed:
-    """Return the error for a version that did not pass: each failed gate, and the next step."""
+def gate_failure(facts: VersionFacts, results: Sequence[GateResult], spec: BuildSpec) -> GateFailed:
+    """Return the error for a version that did not pass: each failed gate, its line in the spec, and the next step."""
+    places = dict.fromkeys(filter(None, (spec.place_of(f"checks.{gate.name}") for gate in failed(results))))
+    where = f" ({', '.join(places)})" if places else ""
     message = (
         f"{facts.reference}: {_failures(results, ', so nothing was published')}. Correct the data, or the limit in "
-        "`checks` of the spec, and build again: finished work is kept"
+        f"`checks` of the spec{where}, and build again: finished work is kept"
     )
     return GateFailed(message, facts.version, [asdict(result) for result in results])
 

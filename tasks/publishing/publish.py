@@ -158,7 +158,7 @@ def publish_version(
     if failed(gates):
         if is_published(plan.store, plan.version):  # by another build
             return False
-        raise gate_failure(facts, gates)
+        raise gate_failure(facts, gates, plan.spec)
     plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
     if missing := missing_file(plan.store, manifest):
         place = plan.store.place(version_path(plan.version, missing))

@@ -44,7 +44,8 @@ def test_a_failed_check_ends_with_code_3_and_leaves_nothing_but_work(
     code, out, err = run(capsys, *build)
     assert (code, out) == (3, "")
     assert "1 of 1 check failed, so nothing was published: min_documents: expected >= 1,000, found 50. " in err
-    assert "Correct the data, or the limit in `checks` of the spec, and build again: finished work is kept" in err
+    assert f"Correct the data, or the limit in `checks` of the spec ({spec_file}:" in err
+    assert "), and build again: finished work is kept" in err
     error = run_json(capsys, *build, code=3)["error"]
     gate = {"name": "min_documents", "expected": ">= 1,000", "found": "50", "passed": False, "compared": True}
     assert (error["type"], error["gates"]) == ("GateFailed", [gate])

@@ -77,7 +77,7 @@ class BuildSpec(SpecModel):
         description="Prefect blocks with credentials of object stores; by default they come from the environment",
     )
 
-    _source_places: dict[int, str] = PrivateAttr({})  # file and line of each source, if the spec came from a file
+    _places: dict[str, str] = PrivateAttr({})  # file and line of sources and checks, if the spec came from a file
 
     @field_validator("dataset")
     @classmethod
@@ -169,15 +169,19 @@ class BuildSpec(SpecModel):
         """Return the name of each source, in order: the given name, or kind and position (`parquet-0`)."""
         return [source.source_name(i) for i, source in enumerate(self.sources)]
 
-    def with_source_places(self, places: dict[int, str]) -> BuildSpec:
-        """Return the spec with the places of its sources for messages: {0: "news.yaml:7"}."""
+    def with_places(self, places: dict[str, str]) -> BuildSpec:
+        """Return the spec with places for messages, by the keys of sources and checks: {"sources.0": "news.yaml:7"}."""
         spec = self.model_copy()
-        spec._source_places = places
+        spec._places = places
         return spec
+
+    def place_of(self, key: str) -> str | None:
+        """Return the place of a source or a check by its key; None if the spec did not come from a file."""
+        return self._places.get(key)
 
     def source_place(self, name: str) -> str | None:
         """Return the place of a source, such as "news.yaml:7"; None if the spec did not come from a file."""
-        return self._source_places.get(self.source_names().index(name))
+        return self.place_of(f"sources.{self.source_names().index(name)}")
 
     def split_shares(self) -> list[tuple[str, float]]:
         """Return (name, share) of each split in the order written, which is part of the identity."""

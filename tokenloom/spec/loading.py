@@ -39,8 +39,10 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder:
     given = [key for key, _ in spec.paths() if file.place(key_path(key)).startswith(OVERRIDE)]
     folders = dict.fromkeys(given, str(overrides_folder))
     _check_variables(spec, file, folders)
-    places = {i: file.place(("sources", i)) for i in range(len(spec.sources))}
-    return spec.resolve(file.folder, folders).with_source_places(places)
+    keys: list[tuple[str | int, ...]] = [("sources", i) for i in range(len(spec.sources))]
+    keys += [("checks", name) for name in spec.checks.limits()]
+    places = {".".join(map(str, key)): file.place(key) for key in keys}
+    return spec.resolve(file.folder, folders).with_places(places)
 
 
 def _apply_override(file: YamlFile, override: str) -> None:
