@@ -342,7 +342,8 @@ def test_a_state_opens_the_version_it_names_after_the_tag_moved(tmp_path: Path) 
     assert new.manifest["version"] != old.manifest["version"]
     with pytest.raises(TokenloomError, match="version is"):
         TokenLoader(new, 2, seed=5, order="full").load_state_dict(state)
-    again = TokenLoader.from_state(str(tmp_path), state, 2, num_epochs=3, dataset={"labels": "shifted"})
+    with pytest.warns(UserWarning, match="no tag names .* may delete it while you train"):
+        again = TokenLoader.from_state(str(tmp_path), state, 2, num_epochs=3, dataset={"labels": "shifted"})
     for one, other in zip(loader, again, strict=True):
         assert_same(one, other)
     store = LocalStore(reference)
