@@ -418,7 +418,8 @@ def test_a_build_without_a_known_server_is_direct_and_says_so_in_one_line(projec
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_builds_by_prefects_own_temporary_server_at_once_both_publish(project: Path) -> None:
-    home = _environment(PREFECT_HOME=str(project / "prefect"))  # whose database both make
+    up = project / "up"
+    home = _environment(PREFECT_HOME=str(project / "prefect"), TOKENLOOM_UP_HOME=str(up))  # both make the database
     command = [*_COMMAND, "build", "spec.yaml", "--prefect", "--json", "--workers", "1", "--set"]
     builds = [
         subprocess.Popen(
@@ -435,6 +436,7 @@ def test_two_builds_by_prefects_own_temporary_server_at_once_both_publish(projec
         output, errors = build.communicate(timeout=240)
         assert build.returncode == 0, errors
         assert json.loads(output)["published"] is True
+    assert not up.exists()
 
 
 @pytest.mark.slow

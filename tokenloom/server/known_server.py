@@ -45,7 +45,9 @@ def prepare_environment() -> None:
     for name, value in PRIVATE.items():
         os.environ.setdefault(name, value)
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""  # the order in which libraries read them
-    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join([*filter(None, [given]), *_LOOPBACK])
+    hosts = [host.strip() for host in given.split(",") if host.strip()]
+    if "*" not in hosts:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*hosts, *_LOOPBACK]))
 
 
 def default_home() -> Path:
@@ -134,7 +136,7 @@ def run_flow(spec: BuildSpec, url: str | None) -> dict[str, Any]:
     prepare_environment()
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the terminal shows the progress
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")  # Prefect's 20 are few at first
-    if url == url_of_up():
+    if url and url == url_of_up():
         os.environ.setdefault(STORES, str(default_home() / STORES_FOLDER))
     from prefect import tags
     from prefect.settings import (
