@@ -121,22 +121,23 @@ class _Conversations:
         for rest in batches:
             is_first = True
             while is_first or len(rest.rows):
-                rendered, found = self._render_some(rest.texts, on_error)
+                rendered, found = self._render_some(rest, on_error, place_of)
                 part, rest = rest.divided(len(rendered))
                 part = without_bad(part, found, on_error, place_of)
                 part = replace(part, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
                 yield part if without_target == "keep" else self._with_target(part, without_target, place_of)
                 is_first = False
 
-    def _render_some(self, texts: pa.Array, on_error: str) -> tuple[list[Rendered | None], FoundBad]:
+    def _render_some(self, rows: Rows, on_error: str, place_of: PlaceOf) -> tuple[list[Rendered | None], FoundBad]:
         """Render the first of some conversations, until their texts are large; None for those that are bad.
 
-        It ends with the first bad one unless such are skipped: each may take a second if a template loops.
+        It ends with the first bad one unless such are skipped. A row whose template takes too long is never skipped:
+        that depends on the machine.
         """
         rendered: list[Rendered | None] = []
         found: FoundBad = {}
         num_chars = 0
-        for position, text in enumerate(texts):
+        for position, text in enumerate(rows.texts):
             try:
                 one = self._chats.render(text.as_py())
             except BadConversation as error:
@@ -145,6 +146,8 @@ class _Conversations:
                 if on_error == "skip":
                     continue
                 break
+            except InputError as error:
+                raise InputError(f"{place_of(int(rows.rows[position]))}: {error}") from error
             rendered.append(one)
             num_chars += len(one.text)
             if _MAX_CHAR_BYTES * len(one.text) > self._tokenizer.max_text_bytes:  # else its bytes need not be counted

@@ -11,7 +11,7 @@ from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
-CHAT_RULES = 2  # raise it with every change of what conversations become: their ids, or what is learned of them
+CHAT_RULES = 3  # raise it with every change of what conversations become: their ids, or what is learned of them
 
 
 @dataclass(frozen=True)

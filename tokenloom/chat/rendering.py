@@ -19,6 +19,7 @@ from tokenloom.errors import BadConversation, SpecError
 from tokenloom.tokenizers.base import AddedToken, special_tokens_hint
 
 SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
 class ChatRenderer:
@@ -65,6 +66,11 @@ class ChatRenderer:
             raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
         if not _is_utf8(plain):
             raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
+        if " at 0x" in (lowered := plain.lower()):
+            known = f"{text}{self._definition.template}".lower()
+            if not all(place in known for place in _ADDRESS.findall(lowered)):
+                problem = "the template writes a place in memory, as of a method without brackets; repair the template"
+                raise BadConversation(problem, TEMPLATE)
         rendered = self._with_spans(conversation, plain)
         leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
         return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered

@@ -8,13 +8,13 @@ from typing import Any
 import jinja2
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.limits import Budget
 from tokenloom.chat.marks import NO_MESSAGE, Marked
-from tokenloom.chat.sandbox import DateError, Sandbox, to_json
-from tokenloom.errors import BadConversation, SpecError, message_of
+from tokenloom.chat.sandbox import DateError, Sandbox, TimeError, to_json
+from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 
 TEMPLATE = "template"  # the reason of a row that its template does not render
 _DATE_ADVICE = "give chat.date, such as 2026-11-25, so that a row has the same ids every day"
+_TIME_ADVICE = "give another chat.template, or leave the row out"
 
 
 class ChatTemplate:
@@ -30,18 +30,17 @@ class ChatTemplate:
     """
 
     def __init__(self, definition: ChatDefinition) -> None:
-        self._budget = Budget()
         self._marked: Marked | None = None
         self._indices: dict[int, int] = {}  # of the messages that are rendered with marks, by their identity
-        sandbox = Sandbox(self._budget, self._to_json, self._around_generation, definition.date)
+        self._sandbox = Sandbox(self._to_json, self._around_generation, definition.date)
         try:
-            self._template = sandbox.compiled(definition.template)
+            self._template = self._sandbox.compiled(definition.template)
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:  # of Python: an expression too deep for it
             line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise SpecError(
                 f"chat.template is not a template of Jinja: {message_of(error)}{line}; repair it, or give another"
             ) from error
-        self.has_generation = sandbox.has_generation
+        self.has_generation = self._sandbox.has_generation
         self._given = {**definition.special_tokens, **definition.arguments}
 
     def render(
@@ -60,9 +59,9 @@ class ChatTemplate:
         return self._rendered(marked.messages, marked.tools, add_generation_prompt)
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], tools: Any, add_generation_prompt: bool) -> str:
-        given, num_chars = _given(messages)
+        given = list(map(_given, messages))
         self._indices = {id(message): index for index, message in enumerate(given)} if self._marked else {}
-        self._budget.start(len(given), num_chars)
+        self._sandbox.start()
         context = self._template.new_context(
             {
                 "messages": given,
@@ -76,6 +75,10 @@ class ChatTemplate:
             return "".join(self._template.root_render_func(context))
         except DateError as error:
             raise SpecError(f"chat.template: {message_of(error)}; {_DATE_ADVICE}") from error
+        except TimeError as error:
+            raise InputError(f"the template takes too long: {message_of(error)}; {_TIME_ADVICE}") from error
+        except MemoryError:  # depends on the machine, so the row must not be skipped
+            raise
         except Exception as error:  # a template can make Python raise anything
             problem = message_of(error)
             raise BadConversation(
@@ -84,7 +87,6 @@ class ChatTemplate:
 
     def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
         """Return JSON, with the marks of a value that has some."""
-        self._budget.written(value)
         text = to_json(value, *args, **kwargs)
         return text if self._marked is None else self._marked.marks.around_json(value, text)
 
@@ -96,18 +98,10 @@ class ChatTemplate:
         return self._marked.around_block(text, found[-1] if found else NO_MESSAGE)
 
 
-def _given(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
-    """Return messages as templates get them, and the characters of their longest parts.
-
-    They have no weight, and their reasoning has also the name that gpt-oss gives it.
-    """
-    given, num_chars = list[Mapping[str, Any]](), 0
-    for message in messages:
-        num_chars += len(message.get("content", ""))
-        if "reasoning_content" in message:
-            num_chars += len(message["reasoning_content"])
-            message = {"thinking": message["reasoning_content"], **message}
-        if "train" in message or "train_detail" in message:
-            message = {name: value for name, value in message.items() if name not in ("train", "train_detail")}
-        given.append(message)
-    return given, num_chars
+def _given(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message as templates get it: without a weight, and its reasoning has also the name of gpt-oss."""
+    if "reasoning_content" in message:
+        message = {"thinking": message["reasoning_content"], **message}
+    if "train" in message or "train_detail" in message:
+        message = {name: value for name, value in message.items() if name not in ("train", "train_detail")}
+    return message
