@@ -136,7 +136,7 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, held: HeldPlan) -> tupl
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]
         records = runner.each("shuffle", partial(shuffle_shard, plan.build), shards)
-    with _step("check", seconds, min(NUM_SAMPLED, sum(record.documents for record in records))):
+    with _step("check", seconds, min(NUM_SAMPLED, sum(record.entry.documents for record in records))):
         checks = check_jobs(plan, assignment, records)
         differences = runner.each("check", compare_documents, checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))

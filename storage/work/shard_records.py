@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
+from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -15,7 +15,7 @@ from tokenloom.storage.work.work_files import find_work_record, write_work_recor
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """A shard as it was written; `name` is its path in the version without suffix, see ShardEntry for the first fields.
+    """A shard as it was written; `name` is its path in the version without suffix, `entry` its row of the manifest.
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
@@ -25,13 +25,7 @@ class ShardRecord:
 
     name: str
     split: str
-    bytes: int
-    tokens: int
-    documents: int
-    sha256: str
-    files: dict[str, FileEntry]
-    first_key: str | None
-    last_key: str | None
+    entry: ShardEntry
     duplicates: int
     excluded: int
     left_tokens: int
@@ -40,11 +34,6 @@ class ShardRecord:
     encoders: tuple[str, ...]
     statistics: DocumentStatistics
     class_counts: dict[str, int]
-
-    def entry(self) -> ShardEntry:
-        """Return the shard's row of the manifest."""
-        shared = {field.name: getattr(self, field.name) for field in fields(ShardEntry)}
-        return ShardEntry(**shared | {"name": f"{self.name}.tok"})
 
 
 def shard_record_path(version: str, name: str) -> str:
@@ -69,6 +58,6 @@ def find_shard_record(store: Store, version: str, name: str, encoders: Collectio
     record = find_work_record(store, shard_record_path(version, name), ShardRecord)
     if record is None or not set(record.encoders).issubset(encoders):
         return None
-    listed = record.entry().listed
+    listed = record.entry.listed
     is_complete = all(store.num_bytes(version_path(version, name)) == file.bytes for name, file in listed.items())
     return record if is_complete else None

@@ -35,7 +35,7 @@ def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardR
         check = NO_CHECK if plan.missing_bytes >= SAMPLE_BYTES else FIRST_TEXTS
         encoding = replace(plan.build.encoding, check=check)
     load = partial(encoding_tokenizer, replace(plan.build, encoding=encoding))
-    shards = [StoredShard(plan.store, plan.version, record.entry()) for record in records]
+    shards = [StoredShard(plan.store, plan.version, record.entry) for record in records]
     jobs = []
     for documents in divide_by_input(choose_documents(shards, len(plan.inputs)), plan.inputs):
         file = plan.inputs[documents[0].input_index]

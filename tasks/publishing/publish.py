@@ -208,10 +208,10 @@ def _manifest(
 
 def _split(records: Sequence[ShardRecord]) -> SplitEntry:
     return SplitEntry(
-        tokens=sum(record.tokens for record in records),
-        documents=sum(record.documents for record in records),
+        tokens=sum(record.entry.tokens for record in records),
+        documents=sum(record.entry.documents for record in records),
         duplicates=sum(record.duplicates for record in records),
-        shards=Shards.of(record.entry() for record in records),
+        shards=Shards.of(record.entry for record in records),
     )
 
 

@@ -55,8 +55,8 @@ def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[S
     """Compare what the inputs claim, what was read, what the spills hold, and what the shards hold."""
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record.split == split]
-        documents = sum(record.documents + record.duplicates + record.excluded for record in mine)
-        tokens = sum(record.tokens + record.left_tokens for record in mine)
+        documents = sum(record.entry.documents + record.duplicates + record.excluded for record in mine)
+        tokens = sum(record.entry.tokens + record.left_tokens for record in mine)
         _require_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
         _require_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
     _require_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
@@ -78,7 +78,7 @@ def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCou
     """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
     return RowCounts(
         read=assignment.rows.read,
-        kept=sum(record.documents for record in records),
+        kept=sum(record.entry.documents for record in records),
         duplicates=sum(record.duplicates for record in records),
         filtered=assignment.rows.filtered,
         excluded=sum(record.excluded for record in records),
@@ -103,7 +103,7 @@ def _validate_shard(plan: BuildPlan, record: ShardRecord) -> None:
 def _validate_mask(record: ShardRecord, text_sources: set[str]) -> None:
     """Validate that each token has a class, and that just those of texts have the role of text."""
     counts = {int(number): count for number, count in record.class_counts.items()}
-    _require_equal(f"shard {record.name}: tokens, and classes in its mask", record.tokens, sum(counts.values()))
+    _require_equal(f"shard {record.name}: tokens, and classes in its mask", record.entry.tokens, sum(counts.values()))
     texts = sum(found.tokens for name, found in record.statistics.sources.items() if name in text_sources)
     plain = sum(count for number, count in counts.items() if number & ROLE_BITS == PLAIN_TEXT)
     _require_equal(f"shard {record.name}: tokens of texts, and those with this role in its mask", texts, plain)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import UInt64s, token_dtype
+from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.mask_writer import MaskWriter
-from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry
-from tokenloom.storage.formats.shard_writer import ShardFileRecord, ShardWriter
+from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry, ShardEntry
+from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
@@ -52,7 +52,7 @@ def shuffle_shard(build: Build, position: int) -> ShardRecord:
     assignment = read_assignment(build.store, build.version)
     shard = assignment.shards[position]
     if record := _finished_shard(build, shard, assignment.encoders):
-        progress.report(progress.Reused(1, record.tokens + record.left_tokens))
+        progress.report(progress.Reused(1, record.entry.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(build, assignment, shard)
@@ -66,7 +66,7 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
     if record is None:
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))
-    if is_as_listed(build.store, build.version, record.entry()):
+    if is_as_listed(build.store, build.version, record.entry):
         return record
     place = build.store.place(version_path(build.version, shard.name))
     progress.report(progress.Message(f"{place}: its files were damaged after they were written; writing them again"))
@@ -75,9 +75,12 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
 
 def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
-    measured = _ShardResult(build, assignment)
+    found = _Found()
     excluded = load_exclusions(store, build.version) if build.excludes else None
     rules = MergeRules(build.rules.deduplicate, excluded, build.has_ids)
+    inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
+    sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
+    documents = DocumentCounter(assignment.sources)
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
         table_file = stack.enter_context(store.writing(path + DOCS))
@@ -88,20 +91,22 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         mask = MaskWriter(mask_file) if mask_file else None
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
-            measured.add_piece(piece)
+            found.add(piece)
             progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
             dtype, hashes = token_dtype(build.tokenizer.vocab_size), [np.empty(0, np.uint64)]
             for part, num_tokens, classes in gather_tokens(store, assignment.spills, piece, dtype, build.has_classes):
-                measured.add_tokens(part, num_tokens)
+                found.add_tokens(part, num_tokens, build.tokenizer.eot_id)
                 tokens.append(part, num_tokens)
                 if mask and classes is not None:
                     hashes.append(mask.append(classes, num_tokens))
-                progress.report(
-                    progress.Advanced(
-                        num_documents=len(num_tokens), num_bytes=part.nbytes, num_tokens=len(part), done=len(part)
-                    )
-                )
-            measured.write_rows(piece, table, np.concatenate(hashes) if mask else None)
+                counts = {"num_documents": len(num_tokens), "num_tokens": len(part)}
+                progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **counts))
+            if len(rows := piece.rows):
+                documents.add(rows["num_tokens"], sources[piece.spill_position])
+                content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
+                origin = inputs[piece.spill_position], rows["row"]
+                hashed = np.concatenate(hashes) if mask else None
+                table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashed)
             start_sync()
         written, mask_blocks = tokens.finish(), mask.finish() if mask else None
     assert tokens.blocks is not None and table.written is not None  # the files are complete
@@ -110,7 +115,17 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
     files = {DOCS: table.written, BLOCKS: FileEntry(len(blocks), sha256_of_bytes(blocks))}
     if mask_blocks:
         files[MASK] = FileEntry(mask_blocks.num_bytes, mask_blocks.sha256)
-    return measured.record(shard, written, files, mask.counts() if mask else {}, tuple(assignment.encoders))
+    return ShardRecord(
+        name=shard.name,
+        split=shard.split,
+        entry=ShardEntry(
+            f"{shard.name}.tok", **asdict(written), files=files, first_key=found.first_key, last_key=found.last_key
+        ),
+        **found.counts,
+        encoders=tuple(assignment.encoders),
+        statistics=documents.statistics(),
+        class_counts=mask.counts() if mask else {},
+    )
 
 
 def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
@@ -140,81 +155,25 @@ def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int,
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
 
 
-class _ShardResult:
-    """Measures a shard while it is written, for the validation before publishing."""
+class _Found:
+    """What is counted of a shard while it is written; see ShardRecord for `counts`, ShardEntry for the keys."""
 
-    def __init__(self, build: Build, assignment: Assignment) -> None:
-        spills = assignment.spills
-        self._eot_id = build.tokenizer.eot_id
-        self._inputs = np.array([entry.input_index for entry in spills], np.uint32)  # (n,) for n spills
-        self._sources = np.array([entry.source_index for entry in spills], np.intp)
-        self._duplicates = self._excluded = self._left_tokens = self._bad_ends = 0
-        self._max_id = -1
-        self._num_tokens = 0
-        self._first_key: int | None = None
-        self._last_key: int | None = None
-        self._documents = DocumentCounter(assignment.sources)
+    def __init__(self) -> None:
+        self.counts = {"duplicates": 0, "excluded": 0, "left_tokens": 0, "max_id": -1, "bad_ends": 0}
+        self.first_key: str | None = None
+        self.last_key: str | None = None
 
-    def add_piece(self, piece: Piece) -> None:
-        """Count a piece."""
-        rows = piece.rows
-        self._duplicates += piece.duplicates.num_documents
-        self._excluded += piece.excluded.num_documents
-        self._left_tokens += piece.duplicates.num_tokens + piece.excluded.num_tokens
-        if not len(rows):
-            return
-        self._documents.add(rows["num_tokens"], self._sources[piece.spill_position])
-        self._first_key = int(rows["key"][0]) if self._first_key is None else self._first_key
-        self._last_key = int(rows["key"][-1])
+    def add(self, piece: Piece) -> None:
+        """Count the documents of a piece that are left out, and keep the first and the last key."""
+        self.counts["duplicates"] += piece.duplicates.num_documents
+        self.counts["excluded"] += piece.excluded.num_documents
+        self.counts["left_tokens"] += piece.duplicates.num_tokens + piece.excluded.num_tokens
+        if len(keys := piece.rows["key"]):
+            self.first_key = self.first_key or f"{keys[0]:016x}"
+            self.last_key = f"{keys[-1]:016x}"
 
-    def write_rows(self, piece: Piece, table: DocumentTableWriter, classes: UInt64s | None) -> None:
-        """Write the rows of a piece into the document table; `classes` are (n,) hashes of those of their tokens."""
-        rows = piece.rows
-        if len(rows):
-            inputs, content = self._inputs[piece.spill_position], _contents(rows)
-            table.append(rows["num_tokens"], inputs, rows["row"], content, rows["key"], piece.ids, classes)
-
-    def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32]) -> None:
-        """Record the largest id of some documents, and whether each document ends with end-of-text."""
+    def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32], eot_id: int) -> None:
+        """Note the largest id of some documents, and count those that do not end with end-of-text."""
         last = np.cumsum(num_tokens, dtype=np.int64) - 1
-        self._max_id = max(self._max_id, int(tokens.max(initial=0)))
-        self._bad_ends += int((tokens[last] != self._eot_id).sum())
-        self._num_tokens += len(tokens)
-
-    def record(
-        self,
-        shard: ShardRange,
-        file: ShardFileRecord,
-        files: dict[str, FileEntry],
-        class_counts: dict[str, int],
-        encoders: tuple[str, ...],
-    ) -> ShardRecord:
-        """Return the record of the shard, from what was measured and from its files."""
-        return ShardRecord(
-            name=shard.name,
-            split=shard.split,
-            bytes=file.bytes,
-            tokens=file.tokens,
-            documents=file.documents,
-            sha256=file.sha256,
-            files=files,
-            first_key=_hexadecimal(self._first_key),
-            last_key=_hexadecimal(self._last_key),
-            duplicates=self._duplicates,
-            excluded=self._excluded,
-            left_tokens=self._left_tokens,
-            max_id=self._max_id,
-            bad_ends=self._bad_ends,
-            encoders=encoders,
-            statistics=self._documents.statistics(),
-            class_counts=class_counts,
-        )
-
-
-def _contents(rows: NDArray[Any]) -> UInt64s:
-    """Return the contents of rows of a spill, (n, 2): high and low half."""
-    return np.stack([rows["content_high"], rows["content_low"]], axis=1)
-
-
-def _hexadecimal(key: int | None) -> str | None:
-    return None if key is None else f"{key:016x}"
+        self.counts["max_id"] = max(self.counts["max_id"], int(tokens.max(initial=0)))
+        self.counts["bad_ends"] += int((tokens[last] != eot_id).sum())

@@ -131,7 +131,7 @@ def test_masks_are_those_of_a_plain_computation(
     assert shard.tokens.tolist() == [token for ids, _ in right.values() for token in ids]
     assert list(mask) == [value for _, classes in right.values() for value in classes]
     assert record.class_counts == {str(value): mask.count(value) for value in sorted(set(mask))}
-    entry = record.entry().files[".mask"]
+    entry = record.entry.files[".mask"]
     assert (entry.bytes, entry.sha256) == (len(mask), hashlib.sha256(mask).hexdigest())
     table = open_documents(store.local(f"versions/{VERSION}/train/000000.docs"))
     assert table["classes"].to_pylist() == [xxhash.xxh3_64_intdigest(bytes(classes)) for _, classes in right.values()]
@@ -142,7 +142,7 @@ def test_a_shard_is_written_again_if_its_mask_was_damaged_meanwhile(damage: str,
     documents = documents_of(0, 30, has_classes=True, copies=False)
     split = int(documents.split[0])
     store, record = shuffle(tmp_path, [documents], split, has_classes=True)
-    names = [f"versions/{VERSION}/{name}" for name in record.entry().listed]
+    names = [f"versions/{VERSION}/{name}" for name in record.entry.listed]
     before = {name: store.read(name) for name in names}
     (mask,) = (name for name in names if name.endswith(".mask"))
     data = before[mask]
@@ -161,15 +161,15 @@ def test_a_shard_is_written_again_if_its_mask_was_damaged_meanwhile(damage: str,
 def test_a_version_without_conversations_has_no_mask(num_documents: int, tmp_path: Path) -> None:
     documents = documents_of(0, num_documents, has_classes=False, copies=False)
     store, record = shuffle(tmp_path, [documents], 0, has_classes=False)
-    assert set(record.files) == {".docs", ".blocks"} and record.class_counts == {}
+    assert set(record.entry.files) == {".docs", ".blocks"} and record.class_counts == {}
     assert not store.exists(f"versions/{VERSION}/train/000000.mask")
     plain = store.read(f"versions/{VERSION}/train/000000.blocks")
     assert decode_blocks(plain, "here").mask is None
     (tmp_path / "masked").mkdir()
     store, with_mask = shuffle(tmp_path / "masked", [documents], 0, has_classes=True)
-    assert with_mask.sha256 == record.sha256
+    assert with_mask.entry.sha256 == record.entry.sha256
     blocks = store.read(f"versions/{VERSION}/train/000000.blocks")
-    assert blocks.startswith(plain[:-16]) and len(blocks) == len(plain) + 64 + 16 * bool(with_mask.tokens)
+    assert blocks.startswith(plain[:-16]) and len(blocks) == len(plain) + 64 + 16 * bool(with_mask.entry.tokens)
 
 
 def test_spills_of_text_say_nothing_of_classes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.canonical import canonical_json, sign
-from tokenloom.storage.formats.shard_entries import FileEntry
+from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts, SourceCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
@@ -64,13 +64,16 @@ RECORD = PartitionRecord(
 SHARD = ShardRecord(
     "train/000000",
     "train",
-    3,
-    5,
-    1,
-    "0" * 64,
-    {".docs": FileEntry(0, "1" * 64), ".blocks": FileEntry(2, "2" * 64)},
-    "0" * 16,
-    "f" * 16,
+    ShardEntry(
+        "train/000000.tok",
+        3,
+        5,
+        1,
+        "0" * 64,
+        {".docs": FileEntry(0, "1" * 64), ".blocks": FileEntry(2, "2" * 64)},
+        "0" * 16,
+        "f" * 16,
+    ),
     0,
     0,
     0,
