@@ -217,7 +217,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "reader.shards.disk_reads",
     "server.deployments",
     "server.up",
-    "storage.stores.remote_kinds",
     "storage.stores.s3",
     "tasks.report.parts",
     "tasks.running.memory",

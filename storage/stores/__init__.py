@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tokenloom.storage.stores.store import Store
 
-__all__ = ["Store", "open_store"]
+if TYPE_CHECKING:
+    from tokenloom.storage.stores.remote import RemoteStore
+    from tokenloom.storage.stores.remote_retries import TimeLimits
+
+__all__ = ["Store", "open_store", "remote_store"]
 
 
 def open_store(root: str) -> Store:
-    """Return the folder at `root`, a local path or a URL that fsspec knows, as a store.
+    """Return the folder at `root`, a local path or a URL of s3://, gs:// or az://, as a store.
 
     Raises StoreError for a URL that contains a secret or names no folder.
     """
@@ -19,6 +25,16 @@ def open_store(root: str) -> Store:
         from tokenloom.storage.stores.local import LocalStore
 
         return LocalStore(root if "://" in root else Path(root).expanduser().absolute())
-    from tokenloom.storage.stores.remote import RemoteStore
+    return remote_store(root)
 
-    return RemoteStore(root)
+
+def remote_store(root: str, limits: TimeLimits | None = None) -> RemoteStore:
+    """Return the store at a URL of an object store; raises as RemoteStore."""
+    from tokenloom.storage.stores.remote import AzureStore, RemoteStore
+    from tokenloom.storage.stores.remote_retries import TIME_LIMITS
+    from tokenloom.storage.stores.s3 import S3Store
+    from tokenloom.storage.stores.urls import AZURE, S3, scheme_of
+
+    scheme = scheme_of(root)
+    kind = S3Store if scheme in S3 else AzureStore if scheme in AZURE else RemoteStore
+    return kind(root, limits or TIME_LIMITS)

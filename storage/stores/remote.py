@@ -1,48 +1,52 @@
-"""A store at a URL, read and written through fsspec.
+"""A store at a URL of S3, Google or Azure, read and written through fsspec.
 
 Files are read in ranges, each a request of its own with a time limit: a stalled server causes an error, and a lost
-connection costs one range. Files are written to a local temporary file first and then uploaded (remote_kinds.py). An
-object store shows an object once it is complete, so a reader never sees part of one.
+connection costs one range. Files are written to a local temporary file first and then uploaded, with a checksum that
+the store compares. An object store shows an object once it is complete, so a reader never sees part of one.
 """
 
 from __future__ import annotations
 
-import datetime
+import contextlib
+import os
 import re
+import stat
+import tempfile
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import local_files
+from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
-from tokenloom.storage.stores.remote_kinds import AzureKind, FileSystemKind, Info, ObjectStoreKind, remove_stale_files
-from tokenloom.storage.stores.remote_retries import TIME_LIMITS, RemoteCalls, TimeLimits
-from tokenloom.storage.stores.s3 import S3Kind
-from tokenloom.storage.stores.store import Store, StoredFile
-from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3
+from tokenloom.storage.stores.remote_retries import TIME_LIMITS, RemoteCalls, TimeLimits, no_bucket
+from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile
+from tokenloom.storage.stores.urls import OBJECT_STORES, bucket_and_key
+
+Info = dict[str, Any]  # what fsspec says about a file: "name", "type", "size" and the store's own fields
 
 BLOCK_BYTES = 4 * 2**20
-_MODIFIED_KEYS = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")  # of fsspec's libraries
-_KINDS: dict[str, type[FileSystemKind]] = {
-    **dict.fromkeys(S3, S3Kind),
-    **dict.fromkeys(GOOGLE, ObjectStoreKind),
-    **dict.fromkeys(AZURE, AzureKind),
-}
+_REQUESTS_AT_ONCE = 16
+_PREFIX = "tokenloom-up-"  # of temporary files in TMPDIR
+MARK = "writer"  # in an object's metadata
+_MODIFIED_KEYS = ("LastModified", "last_modified", "mtime")  # of the libraries of S3, Azure and Google
 
 
 class RemoteStore(Store):
-    """The folder of one dataset at an fsspec URL.
+    """The folder of one dataset at the URL of an object store: Google's, and what the others have in common with it.
 
-    Credentials come from the environment, as the store's own tools find them.
+    `open_store` chooses the class. Credentials come from the environment, as the store's own tools find them.
 
     Args:
         root: a URL such as s3://bucket/store/dataset, without credentials.
         limits: how long requests are tried.
 
     Raises:
-        StoreError: the URL contains a secret, or is a chain of URLs.
+        StoreError: the URL contains a secret, or is not one of an object store.
     """
 
     is_local = False
@@ -52,10 +56,9 @@ class RemoteStore(Store):
         _check_url(root)
         self.root = root.rstrip("/")
         self._calls = RemoteCalls(self.root, limits)
-        self._kind = _KINDS.get(self._calls.scheme, FileSystemKind)(self._calls)
 
     def __repr__(self) -> str:
-        return f"RemoteStore({self.root!r})"
+        return f"{type(self).__name__}({self.root!r})"
 
     def place(self, path: str) -> str:
         """Return the URL of `path`, for messages."""
@@ -64,8 +67,13 @@ class RemoteStore(Store):
         return f"{self.root}/{path}" if path else self.root
 
     def creates_exclusively(self) -> bool:
-        """Return whether the store refuses to create a name twice; may leave a probe in work/tmp."""
-        return self._kind.creates_exclusively()
+        """Return whether the store refuses to create a name twice; leaves a probe in work/tmp."""
+        try:
+            for _ in range(2):  # the probe stays, so the next build needs one attempt
+                self.create(f"{TMP}/exclusive", uuid.uuid4().bytes)
+        except FileExistsError:
+            return True
+        return False
 
     # ---- listing
 
@@ -80,42 +88,26 @@ class RemoteStore(Store):
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, never from a cache; an empty list if it does not exist."""
-        return sorted(self._listed(folder))
+        return [path.rpartition("/")[2] for path in self._listed(folder)]
 
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths in bytes of the files in `folder`, sorted by name; one request for each 1000 names."""
         found = self._listed(folder)
-        return {name: int(info["size"]) for name, info in sorted(found.items()) if info["type"] == "file"}
+        return {path.rpartition("/")[2]: int(info["size"]) for path, info in found.items() if info["type"] == "file"}
 
     def modified(self, path: str) -> float | None:
         """Return when the file at `path` was written, by the store's clock; None if it does not exist."""
         info = self._info(path)
-        return self._modified_of(path, info) if info and info["type"] == "file" else None
+        return _modified_of(info) if info and info["type"] == "file" else None
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """Return all files in `folder` and below, by path, sorted; one request for each 1000 of them on S3."""
-        try:
-            listed = self._kind.list_below(self.place(folder))
-        except FileNotFoundError:
-            return {}
-        found = {}
-        for info in listed:
-            path = self._path_of(info["name"])
-            # Some stores have an empty object for a folder, and list by prefix: a, then a2/b.
-            if info["type"] == "file" and path.startswith(f"{folder}/" if folder else "") and path != folder:
-                found[path] = StoredFile(int(info["size"]), self._modified_of(path, info))
-        return dict(sorted(found.items()))
-
-    def _path_of(self, name: str) -> str:
-        """Return the path in the store of a name that fsspec lists, which has a host only if it is a bucket."""
-        own = f"{self.root.rpartition('://')[2].strip('/')}/"
-        name = name.rpartition("://")[2].strip("/")
-        return name.removeprefix(own if name.startswith(own) else own.partition("/")[2])
-
-    def _modified_of(self, path: str, info: Info) -> float:
-        if (modified := _modified_of(info)) is None:
-            raise StoreError(f"{self.place(path)}: this kind of store does not say when a file was written")
-        return modified
+        found = self._listed(folder, deep=True)
+        return {
+            path: StoredFile(int(info["size"]), _modified_of(info))
+            for path, info in found.items()
+            if info["type"] == "file"
+        }
 
     def _info(self, path: str) -> Info | None:
         """Return fsspec's info of `path` ("size", "type" and the store's own fields), None if it does not exist."""
@@ -126,17 +118,23 @@ class RemoteStore(Store):
             return None
         return info
 
-    def _listed(self, folder: str) -> dict[str, Info]:
-        """Return fsspec's info of each name in a folder."""
-        place = self.place(folder)
-        own = place.rpartition("://")[2].strip("/")
+    def _listed(self, folder: str, *, deep: bool = False) -> dict[str, Info]:
+        """Return fsspec's info of each name in a folder, or of each file below it, by path in the store, sorted."""
+        own, prefix = (f"{path}/" if path else "" for path in (bucket_and_key(self.root)[1], folder))
         try:
-            found = self._kind.list_folder(place)
+            listed = self._list(self.place(folder), deep=deep)
         except FileNotFoundError:
             return {}
-        named = {info["name"].strip("/"): info for info in found}
-        # Some stores have an empty object for the folder itself.
-        return {name.rpartition("/")[2]: info for name, info in named.items() if name != own}
+        keys = ((info["name"].strip("/").partition("/")[2], info) for info in listed)  # without the bucket
+        found = {key.removeprefix(own): info for key, info in keys}
+        # Some stores have an empty object for a folder, and list by prefix: a, then a2/b.
+        return {path: info for path, info in sorted(found.items()) if path.startswith(prefix) and path != prefix}
+
+    def _list(self, place: str, *, deep: bool) -> list[Info]:
+        """Return fsspec's info of each name in a folder, or of all files below; raises FileNotFoundError."""
+        if deep:
+            return list(self._calls.call(place, "find", place, detail=True, many=True).values())
+        return list(self._calls.call(place, "ls", place, detail=True, many=True))
 
     # ---- reading
 
@@ -153,7 +151,7 @@ class RemoteStore(Store):
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of many small files, 16 requests at a time; see Store.read_all."""
-        with ThreadPoolExecutor(self._kind.requests_at_once) as threads:
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
             return list(threads.map(self._read_if_present, paths))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
@@ -173,65 +171,134 @@ class RemoteStore(Store):
     # ---- writing
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
-        self._kind.create(self.place(path), data)
+        """Write an object that must not exist yet; exactly one of several writers succeeds if the store supports it.
+
+        This holds even if all writers send the same bytes. If a response is lost, the request is repeated, here or in a
+        library below; a random mark in the object's metadata then shows whether this call wrote the object.
+
+        Raises FileExistsError if the object exists, StoreError if it cannot be written.
+        """
+        place, mark = self.place(path), uuid.uuid4().hex
+        options = {"mode": "create", "num_bytes": len(data), **self._marked(mark)}
+        try:
+            self._calls.call(place, "pipe_file", place, data, doing="written", **options)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if self._metadata(place).get(MARK) == mark:
+                    return
+            raise
+        except FileNotFoundError as error:
+            raise no_bucket(self.root) from error
+
+    def _marked(self, mark: str) -> dict[str, Any]:
+        """Return the options of `pipe_file` that put a mark into an object's metadata."""
+        return {"metadata": {MARK: mark}}
+
+    def _metadata(self, place: str) -> dict[str, str]:
+        return dict(self._calls.call(place, "info", place).get("metadata") or {})
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
         with self.writing(path, durable=durable) as file:
             local_files.write_all(file, data)
 
-    def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
+    @contextlib.contextmanager
+    def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         """Open a temporary file in TMPDIR; it is uploaded to `path` when the block ends without an error.
 
         `durable` has no effect: an upload that has ended is durable.
         """
-        return self._kind.uploading(self.place(path))
+        place = self.place(path)
+        with translate_temporary_errors():
+            file = tempfile.NamedTemporaryFile("w+b", prefix=_PREFIX, delete=False)  # noqa: SIM115  (entered below)
+        try:
+            with translate_temporary_errors(), file:
+                yield file
+            try:
+                # Without its type, a browser saves a page.
+                self._upload(place, file.name, "text/html" if place.endswith(".html") else None)
+            except FileNotFoundError as error:
+                if os.path.exists(file.name):
+                    raise no_bucket(self.root) from error
+                raise StoreError(
+                    f"{file.name}: the temporary file was deleted during its upload to {place}; keep files in TMPDIR "
+                    "while a build runs, or set TMPDIR to another folder, and run the same command again"
+                ) from error
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+    def _upload(self, place: str, path: str, content_type: str | None) -> None:
+        """Write a local file to the store, which has all of it when this returns.
+
+        Raises StoreError if it can't be written, FileNotFoundError if there is no bucket, or `path` is gone.
+        """
+        self._put_file(place, path, consistency="md5", content_type=content_type)
+
+    def _put_file(self, place: str, path: str, **options: Any) -> None:
+        num_bytes = os.stat(path).st_size
+        self._calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes, **options)
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
-        self._kind.remove(self.place(path))
+        place = self.place(path)
+        with contextlib.suppress(FileNotFoundError):
+            self._calls.call(place, "rm_file", place, doing="written")
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Delete the files at `paths`: up to 1000 in a request on S3, one in a request elsewhere."""
-        self._kind.remove_files([self.place(path) for path in paths])
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            list(threads.map(self.remove, paths))
 
     def remove_empty_folders(self, folder: str) -> None:
-        """Delete `folder` and those below it if they hold no file; object stores have no folders."""
-        self._kind.remove_empty_folders(self.place(folder))
+        """Do nothing: object stores have no folders."""
 
     def remove_stale_temporaries(self) -> None:
-        """Delete what killed processes left more than a day ago: files in TMPDIR and parts of uploads."""
-        remove_stale_files()
-        self._kind.remove_stale_uploads()
+        """Delete the files that killed processes left in TMPDIR more than a day ago.
+
+        Google and Azure delete unfinished uploads themselves.
+        """
+        before = time.time() - STALE_SECONDS
+        for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
+                found = path.lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                    path.unlink()
+
+
+class AzureStore(RemoteStore):
+    """Microsoft's store."""
+
+    def _marked(self, mark: str) -> dict[str, Any]:  # adlfs overwrites `metadata`
+        return {"headers": {f"x-ms-meta-{MARK}": mark}}
+
+    def _upload(self, place: str, path: str, content_type: str | None) -> None:
+        from azure.storage.blob import ContentSettings  # late: only the extra [azure] has it
+
+        typed = {"content_settings": ContentSettings(content_type=content_type)} if content_type else {}
+        self._put_file(place, path, validate_content=True, **typed)
 
 
 def _check_url(root: str) -> None:
-    """Raise StoreError if a URL contains a secret, is a chain of URLs, or has no bucket or odd parts."""
+    """Raise StoreError if a URL contains a secret, is not one of an object store, or has no bucket or odd parts."""
     if SECRET_URL.search(root):
         raise StoreError(
             f"store {redacted(root)}: a URL must not contain a password; set credentials in the environment"
         )
     scheme, mark, _ = root.partition("://")
-    if not mark or "::" in root:
-        raise StoreError(f"store {root}: a remote store is one URL, such as s3://bucket/folder")
+    if not mark or "::" in root or scheme not in OBJECT_STORES:
+        raise StoreError(
+            f"store {root}: a store is a local folder, or a URL such as s3://bucket/folder (extra [s3]), "
+            "gs://bucket/folder (extra [gcs]) or az://container/folder (extra [azure])"
+        )
     bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
     is_bucket = re.fullmatch(r"[\w.:@-]+", bucket)  # of any of the stores, with an account or as an ARN
-    if scheme in OBJECT_STORES and (not is_bucket or {"", "..", "."} & set(folders)):
+    if not is_bucket or {"", "..", "."} & set(folders):
         raise StoreError(
             f"store {root}: write it as {scheme}://BUCKET/FOLDER, without empty parts, . or .., and without blanks or "
             "other marks in BUCKET"
         )
 
 
-def _modified_of(info: Info) -> float | None:
-    """Return when a file was written by fsspec's info of it, in seconds since 1970; None if it does not say."""
-    for value in filter(None, map(info.get, _MODIFIED_KEYS)):
-        if isinstance(value, str):
-            value = datetime.datetime.fromisoformat(value)
-        if isinstance(value, datetime.datetime):
-            aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-            return aware.timestamp()
-        if isinstance(value, int | float):
-            return float(value)
-    return None
+def _modified_of(info: Info) -> float:
+    """Return when a file was written by fsspec's info of it, in seconds since 1970."""
+    return float(next(info[name] for name in _MODIFIED_KEYS if info.get(name)).timestamp())

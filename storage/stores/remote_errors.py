@@ -66,6 +66,7 @@ _TRANSIENT = {
     "botocore.ResponseParserError",
     "aiohttp.ClientConnectionError",
     "aiohttp.ClientPayloadError",
+    "gcsfs.ChecksumError",
     "azure.ServiceRequestError",
     "azure.ServiceResponseError",
     "httpx.TransportError",

@@ -27,7 +27,7 @@ from tokenloom.storage.stores.remote_errors import (
     without_secrets,
 )
 from tokenloom.storage.stores.store import cut_short
-from tokenloom.storage.stores.urls import AZURE, GOOGLE, OBJECT_STORES, S3, bucket_and_key, scheme_of
+from tokenloom.storage.stores.urls import AZURE, GOOGLE, S3, bucket_and_key, scheme_of
 
 T = TypeVar("T")
 
@@ -35,7 +35,6 @@ FIRST_WAIT_SECONDS = 0.5  # before the second try; doubled before each further o
 _POLL_SECONDS = 0.1  # between looks whether the program ends
 _SLOWEST_BYTES = 2**18  # bytes a second of the slowest transfer; extends the time limit of a request
 _LISTING_SECONDS = 3600.0  # for a million names and more; each of its requests has a limit too
-_FOLDER_SECONDS = 300.0  # for the names of one folder, if the library lists it in one call
 _CREDENTIALS = {
     **dict.fromkeys(S3, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"),
     **dict.fromkeys(GOOGLE, "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -71,7 +70,7 @@ class RemoteCalls:
     """Calls of one store's file system, with time limits and retries. Pickles small.
 
     Args:
-        url: the URL of the store or of a file in it: s3://, gs://, abfs:// or another scheme of fsspec.
+        url: the URL of the store or of a file in it: s3://, gs:// or abfs://.
         limits: how long each call is tried.
     """
 
@@ -96,13 +95,11 @@ class RemoteCalls:
             args: the method's arguments; `options` too.
             doing: "read" or "written", for messages.
             num_bytes: to move; adds to the time limit.
-            many: the method sends many requests, as a listing does; adds an hour to the time limit, five minutes if
-                the library blocks.
+            many: the method sends many requests, as a listing does; adds an hour to the time limit.
 
         Raises FileNotFoundError, FileExistsError, FormatError (the file is shorter than the range), StoreError.
         """
-        listing_seconds = _LISTING_SECONDS if self.scheme in OBJECT_STORES else _FOLDER_SECONDS
-        more = num_bytes / _SLOWEST_BYTES + many * listing_seconds
+        more = num_bytes / _SLOWEST_BYTES + many * _LISTING_SECONDS
         return self.retry(place, lambda run: run(name, *args, **options), doing, more)
 
     def read_range(self, place: str, start: int, end: int) -> bytes:
@@ -173,7 +170,6 @@ class RemoteCalls:
 
     def _forbidden(self, place: str, reason: str, doing: str, is_unexplained: bool) -> StoreError:
         verb, verbs = ("read", "list and read") if doing == "read" else ("write", "read and write")
-        named = _CREDENTIALS.get(self.scheme)
         why = f"no permission to {verb} it, or no credentials ({reason})"
         if is_unexplained:
             why = (
@@ -181,8 +177,8 @@ class RemoteCalls:
                 f"wrong, the clock of this machine is wrong, or there is no permission to {verb} it"
             )
         return StoreError(
-            f"{place}: {why}; set credentials of a user who may {verbs} that store in the environment"
-            + (f", for {self.scheme}:// {named}" if named else "")
+            f"{place}: {why}; set credentials of a user who may {verbs} that store in the environment, "
+            f"for {self.scheme}:// {_CREDENTIALS[self.scheme]}"
         )
 
     def _credentials_first(self) -> str:

@@ -1,8 +1,7 @@
 """The fsspec file systems behind remote stores, created once per process, as a client is slow to start.
 
 In storage/, only this module imports fsspec, which takes as long as reading a hundred megabytes. Each call has a time
-limit, and is abandoned early when the program ends. Python cannot end a blocking call, so it runs in a daemon thread.
-Once a call is abandoned, nothing waits for its thread, and its file system is not used again.
+limit, and is abandoned early when the program ends.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,19 +58,20 @@ def system_of(url: str, read_seconds: float) -> Any:
         url: the URL of the file or folder.
         read_seconds: time limit of one request.
 
-    Raises StoreError if the URL's scheme is unknown or its package is not installed.
+    Raises StoreError if its package is not installed.
     """
     scheme = scheme_of(url)
-    kind = _class_of(scheme)
-    options = kind._get_kwargs_from_urls(url) if kind else {}  # such as a host or an account
+    try:
+        options = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)  # such as an account
+    except ImportError as error:
+        advice = f"pip install {_EXTRAS[scheme]}"
+        raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
     configured = {name: fsspec.config.conf.get(name) for name in _names_of(scheme)}
     key = os.getpid(), scheme, read_seconds, environment, repr((options, configured))
     with _making:
         if key not in _systems:
-            make = partial(_make_system, scheme, read_seconds, options)
-            is_blocking = kind and not kind.async_impl
-            _systems[key] = _BlockingFileSystem(scheme, make) if is_blocking else make()
+            _systems[key] = _make_system(scheme, read_seconds, options)
             for old in list(_systems)[:-_MAX_SYSTEMS]:  # of credentials that have changed since
                 del _systems[old]
         return _systems[key]
@@ -79,15 +79,7 @@ def system_of(url: str, read_seconds: float) -> Any:
 
 def _names_of(scheme: str) -> tuple[str, ...]:
     """Return the schemes whose configured options fsspec passes to the file system of this one."""
-    return next((names for names in (S3, GOOGLE, AZURE) if scheme in names), (scheme,))
-
-
-def _class_of(scheme: str) -> Any:
-    """Return the class of the file systems of a scheme, None if there is none or its package is not installed."""
-    try:
-        return fsspec.get_filesystem_class(scheme)
-    except (ImportError, ValueError):  # _make_system reports it
-        return None
+    return next(names for names in (S3, GOOGLE, AZURE) if scheme in names)
 
 
 def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> Any:
@@ -98,21 +90,11 @@ def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> A
         for name in _names_of(scheme):  # else fsspec would replace the user's options with ours
             config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
         options = options | {"config_kwargs": config}
-    if (kind := _class_of(scheme)) and kind.async_impl:  # the libraries of others refuse options they do not know
-        options = options | {"use_listings_cache": False}
+    options = options | {"use_listings_cache": False}
     try:
         anonymous = _anonymous_google(options) if scheme in GOOGLE else None
         system = anonymous or fsspec.filesystem(scheme, skip_instance_cache=True, **options)
-    except ImportError as error:
-        package = _EXTRAS.get(scheme)
-        advice = f"pip install {package}" if package else str(error)
-        raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
     except (ValueError, TypeError) as error:  # an unknown option
-        if scheme not in fsspec.registry and scheme not in fsspec.available_protocols():
-            raise StoreError(
-                f"store {scheme}://: unknown URL scheme; a store is a local folder or a URL of s3:// (extra [s3]), "
-                "gs:// (extra [gcs]), az:// (extra [azure]) or another scheme of fsspec"
-            ) from None
         raise StoreError(f"store {scheme}://: {reason_of(error)}") from without_secrets(error)
     if scheme in S3:
         system.retries = 1
@@ -144,14 +126,7 @@ def _check_is_s3(answer: Any) -> None:
 
 def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
     """Call a method of a file system that `system_of` returned; give up after `seconds`, or when the program ends."""
-    if isinstance(system, _BlockingFileSystem):
-        return system.run(seconds, name, *args, **options)
-    call = getattr(system, f"_{name}")(*args, **options)
-    return _result_of(asyncio.run_coroutine_threadsafe(call, system.loop), seconds)
-
-
-def _result_of(answer: Future[Any], seconds: float) -> Any:
-    """Return the result of a future; raises TimeoutError if it takes longer, or if the program ends."""
+    answer = asyncio.run_coroutine_threadsafe(getattr(system, f"_{name}")(*args, **options), system.loop)
     end = time.monotonic() + seconds
     try:
         while not wait([answer], timeout=min(_POLL_SECONDS, max(0.0, end - time.monotonic()))).done:
@@ -160,58 +135,6 @@ def _result_of(answer: Future[Any], seconds: float) -> Any:
         return answer.result()
     finally:
         answer.cancel()
-
-
-class _BlockingFileSystem:
-    """A file system whose library blocks, as that of sftp:// does; makes one call at a time, each with a time limit.
-
-    Most such libraries have one connection, which two threads would corrupt. After a failure the next call makes a
-    new file system: a lost connection stays lost, and an abandoned thread may still use the old one.
-
-    Args:
-        scheme: the scheme of its URLs.
-        make: returns a new file system; it may connect to its server.
-    """
-
-    def __init__(self, scheme: str, make: Callable[[], Any]) -> None:
-        self._urls, self._make, self._free = f"{scheme}://", make, threading.Lock()
-        self._system: Any = None
-
-    def run(self, seconds: float, name: str, *args: str, **options: Any) -> Any:
-        """Call a method of the file system with paths in place of URLs, as many libraries accept only paths.
-
-        Connecting and the call have `seconds` each, counted from the end of the calls before this one.
-
-        Raises what the method raises, and TimeoutError.
-        """
-        with self._free:
-            try:
-                if self._system is None:
-                    self._system = _result_of(_start(self._make), seconds)
-                self._system.invalidate_cache()  # of listings
-                paths = [self._system._strip_protocol(arg) if arg.startswith(self._urls) else arg for arg in args]
-                return _result_of(_start(partial(getattr(self._system, name), *paths, **options)), seconds)
-            except (FileNotFoundError, FileExistsError, PermissionError):  # answers, not failures
-                raise
-            except BaseException:
-                self._system = None
-                raise
-
-
-def _start(call: Callable[[], Any]) -> Future[Any]:
-    """Start a call in a thread that does not delay the program's exit."""
-    answer: Future[Any] = Future()
-
-    def work() -> None:
-        if not answer.set_running_or_notify_cancel():
-            return
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001  (raised by _result_of)
-            answer.set_exception(error)
-
-    threading.Thread(target=work, name="tokenloom-call", daemon=True).start()
-    return answer
 
 
 def _anonymous_google(options: dict[str, Any]) -> Any:

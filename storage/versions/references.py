@@ -72,7 +72,7 @@ def parse_dataset(text: str) -> Store:
 
 
 def dataset_store(store: str, dataset: str) -> Store:
-    """Return the folder of a dataset in the store at `store`: a local path, or a URL that fsspec knows.
+    """Return the folder of a dataset in the store at `store`: a local path, or the URL of an object store.
 
     Raises StoreError for a bad name, and for a URL that contains a secret.
     """

@@ -27,6 +27,7 @@ import filelock  # noqa: F401  (a remote store imports it late)
 import fsspec
 import xxhash
 
+from tests.builders.memory_objects import SCHEME
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
@@ -297,7 +298,7 @@ def main(store: str, place: str, most: int, groups: list[str]) -> None:
     """
     version, root = Version(Path(store) / "data"), store
     if place == "remote":
-        root = "memory://hostile"
+        root = f"{SCHEME}://hostile"
         for name, data in version.files.items():
             fsspec.filesystem("memory").pipe_file(f"/hostile/data/{name}", data)
     signal.signal(signal.SIGALRM, _too_long)

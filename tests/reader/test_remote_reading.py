@@ -26,6 +26,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from tests.builders.memory_objects import SCHEME
 from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store, shard_paths
 from tests.servers.faulty_proxy import FaultyProxy
@@ -110,7 +111,7 @@ def published_in_memory(reference: str, name: str) -> Iterator[Published]:
     system = fsspec.filesystem("memory")
     system.put(reference, f"/{name}/data", recursive=True)
     try:
-        yield Published(reference, f"memory://{name}/data", "", "")
+        yield Published(reference, f"{SCHEME}://{name}/data", "", "")
     finally:
         system.rm(f"/{name}", recursive=True)
 
@@ -710,7 +711,7 @@ def test_a_node_downloads_only_its_share_and_all_ranks_together_read_the_epoch(t
     samples: list[str] = []
     for node in range(num_nodes):
         cache = ShardCache(tmp_path / f"node{node}")
-        data = TokenDataset("memory://nodes/data", seq_len=_T, cache=cache)
+        data = TokenDataset(f"{SCHEME}://nodes/data", seq_len=_T, cache=cache)
         for rank in range(node * node_ranks, (node + 1) * node_ranks):
             loader = loader_of(data, rank=rank, world_size=num_nodes * node_ranks, prefetch=0, lanes=64)
             for batch in loader:

@@ -19,7 +19,7 @@ from tests.servers.google_server import google_server
 from tests.servers.s3_server import BUCKET
 from tests.storage.conformance import MIB, StoreConformance
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores import remote_kinds, remote_retries, s3
+from tokenloom.storage.stores import remote_retries, remote_store, s3
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.tasks.sources.files.finding import find_files
@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fresh(bucket: str) -> RemoteStore:
     """Return an unused folder of a bucket."""
-    return RemoteStore(f"{bucket}/conformance/{uuid.uuid4().hex}")
+    return remote_store(f"{bucket}/conformance/{uuid.uuid4().hex}")
 
 
 class TestLocal(StoreConformance):
@@ -55,24 +55,6 @@ class TestLocal(StoreConformance):
         store.root.chmod(0o555)
         yield store
         store.root.chmod(0o755)
-
-
-class TestOther(TestLocal):
-    """A store other than an object store: a folder through fsspec, as sftp:// or hdfs:// would show it."""
-
-    excludes = False
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> RemoteStore:
-        """A fresh folder."""
-        return RemoteStore(f"local://{tmp_path}")
-
-    def test_a_store_without_exclusive_create_is_reported(self, store: RemoteStore) -> None:
-        assert not store.creates_exclusively()
-        store.create("a", b"first")
-        with pytest.raises(FileExistsError):
-            store.create("a", b"second")
-        assert (store.names(""), store.names("work/tmp"), store.read("a")) == (["a", "work"], [], b"first")
 
 
 class ObjectStoreConformance(StoreConformance):
@@ -150,7 +132,7 @@ class TestS3(ObjectStoreConformance):
             client.create_multipart_upload(Bucket=bucket, Key=key)
         with monkeypatch.context() as patch:
             # this server reports 2010 as the start of every upload
-            patch.setattr(remote_kinds, "STALE_SECONDS", 100 * 365 * 24 * 3600)
+            patch.setattr(s3, "STALE_SECONDS", 100 * 365 * 24 * 3600)
             store.remove_stale_temporaries()
         assert unfinished(store) == [key]
         store.remove_stale_temporaries()
@@ -188,7 +170,7 @@ class TestS3(ObjectStoreConformance):
             store.replace("a/file", b"data")
 
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
-        store = RemoteStore("s3://nothing/store/data")
+        store = remote_store("s3://nothing/store/data")
         calls: list[Callable[[], object]] = [
             lambda: store.replace("a", b"data"),
             lambda: store.create("a", b"data"),

@@ -9,25 +9,21 @@ import os
 import pickle
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import fsspec
 import pytest
 from botocore.exceptions import ClientError
-from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.builders.datasets import build, make_spec, write_parquet
+from tests.builders.memory_objects import SCHEME
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
@@ -37,10 +33,11 @@ from tokenloom.storage.formats.canonical import sign_record
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import (
     local_files,
+    open_store,
     remote,
     remote_errors,
-    remote_kinds,
     remote_retries,
+    remote_store,
     remote_systems,
 )
 from tokenloom.storage.stores.remote import RemoteStore
@@ -112,7 +109,7 @@ def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
     """A fresh folder with a file of 1000 bytes in it."""
     key = f"some/{uuid.uuid4().hex}"
     put(s3_url, f"{key}/a/file", bytes(range(250)) * 4)
-    return RemoteStore(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
+    return remote_store(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
 
 
 def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Published, s3_proxy: FaultyProxy) -> None:
@@ -166,7 +163,7 @@ def test_the_marker_object_of_a_folder_is_not_listed(store: RemoteStore, s3_url:
 
 
 def test_a_store_that_is_a_whole_bucket_is_listed(store: RemoteStore) -> None:
-    whole = RemoteStore(f"s3://{BUCKET}")
+    whole = remote_store(f"s3://{BUCKET}")
     path = store.root.removeprefix(f"s3://{BUCKET}/")
     assert path.partition("/")[0] in whole.names("")
     assert f"{path}/a/file" in whole.files_below("")
@@ -231,10 +228,10 @@ def test_a_persistent_error_is_raised_after_the_last_attempt(store: RemoteStore,
 
 def test_a_stalled_server_is_an_error(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.always = "hold"  # for as long as this test runs
-    hurried = RemoteStore(store.root, TimeLimits(tries=2, read_seconds=0.3))
+    hurried = remote_store(store.root, TimeLimits(tries=2, read_seconds=0.3))
     with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries .*Time"):
         hurried.read("a/file")
-    limited = RemoteStore(store.root, TimeLimits(total_seconds=0.5, read_seconds=60))
+    limited = remote_store(store.root, TimeLimits(total_seconds=0.5, read_seconds=60))
     with pytest.raises(StoreError, match="did not answer correctly"):
         limited.read("a/file")
 
@@ -245,7 +242,7 @@ def test_an_unreachable_server_is_an_error_that_names_the_address(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/hunter22")
     monkeypatch.setenv("SOME_PASSWORD", "hunter22")
     with pytest.raises(StoreError, match=f"{store.root}/a/file: no store answers") as caught:
-        RemoteStore(store.root).read("a/file")
+        remote_store(store.root).read("a/file")
     assert "AWS_ENDPOINT_URL is http://127.0.0.1:9/***: correct it" in str(caught.value)
     assert "hunter22" not in str(caught.value)
     assert caught.value.__cause__ is None  # its text contains the password
@@ -254,7 +251,7 @@ def test_an_unreachable_server_is_an_error_that_names_the_address(
 def test_an_endpoint_without_a_scheme_is_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(StoreError, match=r"can't be read .*; check the URL; AWS_ENDPOINT_URL is localhost:9000$"):
-        RemoteStore(store.root).read("a/file")
+        remote_store(store.root).read("a/file")
 
 
 def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
@@ -263,7 +260,7 @@ def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyPr
         store.read("a/file")
     assert "a-secret-access-key" not in str(caught.value)
     with pytest.raises(StoreError, match="s3://nowhere: no such bucket"):
-        RemoteStore("s3://nowhere/at/all").read("file")
+        remote_store("s3://nowhere/at/all").read("file")
     gets = [path for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("a/file")]
     assert len(gets) == 1
 
@@ -316,20 +313,18 @@ def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.M
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreError, match=r"no permission to read it, or no credentials.*in the environment"):
-        RemoteStore(store.root).read("a/file")
+        remote_store(store.root).read("a/file")
 
 
 def test_a_missing_package_is_named() -> None:
     program = (
         "import sys; sys.modules['s3fs'] = None\n"
-        "from tokenloom.storage.stores.remote import RemoteStore\n"
-        "RemoteStore('s3://bucket/store/data').read('file')"
+        "from tokenloom.storage.stores import remote_store\n"
+        "remote_store('s3://bucket/store/data').read('file')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "StoreError: store s3://: the package that reads it is not installed" in done.stderr
     assert "pip install 'tokenloom[s3]'" in done.stderr
-    with pytest.raises(StoreError, match=r"nothing://: unknown URL scheme; .*extra .s3.*fsspec"):
-        RemoteStore("nothing://bucket/store/data").read("file")
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/store", "https://host/store?token=secret"])
@@ -354,16 +349,16 @@ def test_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote_systems.system_of("s3://bucket/store", 7.0) is not system
 
 
-def test_a_chain_of_urls_and_a_path_are_not_remote_stores() -> None:
-    for url in ("simplecache::s3://bucket/store", "/data/store"):
-        with pytest.raises(StoreError, match="a remote store is one URL"):
-            RemoteStore(url)
+@pytest.mark.parametrize("url", ["simplecache::s3://bucket/store", "sftp://host/store", "https://host/store"])
+def test_a_url_of_another_kind_is_not_a_store(url: str) -> None:
+    with pytest.raises(StoreError, match=rf"^store {url}: a store is a local folder, or a URL .*extra .gcs.*az://"):
+        open_store(url)
 
 
 @pytest.mark.parametrize("url", ["s3:///store", "s3://a bucket/store", "gs://bucket//store", "s3://bucket/a/../b"])
 def test_a_url_without_a_possible_bucket_or_with_odd_parts_is_refused_at_once(url: str) -> None:
     with pytest.raises(StoreError, match=f"^store {re.escape(url)}: write it as {url[:2]}://BUCKET/FOLDER"):
-        RemoteStore(url)
+        remote_store(url)
 
 
 def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,67 +387,12 @@ def test_a_store_works_after_a_fork_and_pickles_small(store: RemoteStore) -> Non
     assert pickle.loads(sent).read("a/file") == store.read("a/file")  # noqa: S301  (our own bytes)
 
 
-# ---- stores other than object stores
-
-
 @pytest.fixture
 def memory() -> RemoteStore:
     """A fresh folder in memory with a file of 4 bytes in it."""
-    store = RemoteStore(f"memory://{uuid.uuid4().hex}", TimeLimits(tries=2, read_seconds=0.3))
+    store = remote_store(f"{SCHEME}://{uuid.uuid4().hex}", TimeLimits(tries=2, read_seconds=0.3))
     store.replace("a/file", b"data")
     return store
-
-
-def test_a_rename_whose_response_is_lost_counts_as_done(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    move = MemoryFileSystem.mv
-    answers = [ConnectionResetError("lost")]
-
-    def move_and_lose(system: MemoryFileSystem, *args: Any) -> None:
-        move(system, *args)
-        if answers:
-            raise answers.pop()
-
-    monkeypatch.setattr(MemoryFileSystem, "mv", move_and_lose)
-    memory.replace("a/file", b"other")
-    assert not answers
-    assert memory.read("a/file") == b"other"
-    assert memory.names("work/tmp") == []
-
-
-def test_a_rename_that_fails_leaves_no_part(
-    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
-        raise ConnectionResetError("lost")
-
-    monkeypatch.setattr(MemoryFileSystem, "mv", fail)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries"):
-        memory.replace("a/file", b"other")
-    assert (memory.read("a/file"), memory.names("a"), memory.names("work/tmp")) == (b"data", ["file"], [])
-    monkeypatch.setattr(MemoryFileSystem, "rm_file", fail)
-    with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly in 2 tries"):
-        memory.replace("a/file", b"other")
-    (part,) = memory.names("work/tmp")
-    assert f"{part}: it stays in the store for a day" in caplog.text
-
-
-@pytest.mark.usefixtures("temporary")  # whose files are old too
-def test_parts_of_killed_processes_are_removed_after_a_day(
-    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end(*_: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(MemoryFileSystem, "mv", end)
-        patch.setattr(remote_kinds.FileSystemKind, "_remove_part", end)
-        memory.replace("a/file", b"other")
-    memory.replace("work/tmp/exclusive", b"of nobody's upload")
-    memory.remove_stale_temporaries()
-    assert len(memory.names("work/tmp")) == 2
-    monkeypatch.setattr(remote_kinds, "STALE_SECONDS", -2)
-    memory.remove_stale_temporaries()
-    assert memory.names("work/tmp") == ["exclusive"]
 
 
 # ---- TMPDIR, where uploads are written first
@@ -467,13 +407,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("write", [RemoteStore.create, RemoteStore.replace])
-def test_a_tmpdir_that_does_not_exist_is_named(
-    write: Callable[[RemoteStore, str, bytes], None], memory: RemoteStore, temporary: Path
-) -> None:
+def test_a_tmpdir_that_does_not_exist_is_named(memory: RemoteStore, temporary: Path) -> None:
     temporary.rmdir()
     with pytest.raises(StoreError, match=f"^{temporary}: can't be written: No such file.*set TMPDIR to another"):
-        write(memory, "a/other", b"other")
+        memory.replace("a/other", b"other")
     assert memory.names("a") == ["file"]
 
 
@@ -503,92 +440,3 @@ def test_an_error_of_the_writer_is_not_an_error_of_tmpdir(memory: RemoteStore, t
     with pytest.raises(FileNotFoundError, match="input"), memory.writing("a/other"):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "input")
     assert (memory.names("a"), list(temporary.iterdir())) == (["file"], [])
-
-
-# ---- libraries that block
-
-
-def test_a_stalled_library_is_abandoned_with_its_connection(
-    memory: RemoteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, systems, end = MemoryFileSystem.cat_file, [], threading.Event()
-
-    def stall_once(system: MemoryFileSystem, *args: Any, **options: Any) -> Any:
-        systems.append(system)  # kept alive, so that no other object gets its id
-        if len(systems) == 1:
-            end.wait()
-        return read(system, *args, **options)
-
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", stall_once)
-    assert memory.read("a/file") == b"data"  # while the first call still waits
-    assert len({id(system) for system in systems}) == 2
-    assert memory.read("a/file") == b"data"
-    assert systems[2] is systems[1]
-    end.set()
-
-
-def test_a_silent_server_is_an_error_within_the_time_limit() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        store = RemoteStore(f"ftp://127.0.0.1:{server.getsockname()[1]}/store", TimeLimits(tries=2, read_seconds=0.3))
-        with pytest.raises(StoreError, match="did not answer correctly in 2 tries"):
-            store.read("file")
-
-
-def test_one_thread_at_a_time_calls_a_blocking_library(memory: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, at_once = MemoryFileSystem.cat_file, threading.Semaphore(1)
-
-    def read_exclusively(*args: Any, **options: Any) -> Any:
-        assert at_once.acquire(blocking=False), "two threads on one connection"
-        time.sleep(0.01)
-        at_once.release()
-        return read(*args, **options)
-
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", read_exclusively)
-    assert memory.read_all(["a/file"] * 8 + ["a/none"]) == [b"data"] * 8 + [None]
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(memory.read, ["a/file"] * 8)) == [b"data"] * 8
-
-
-class BarePaths(MemoryFileSystem):  # type: ignore[misc]  # it has no types
-    """A library like that of sftp://, which accepts only its server's paths and options, and caches listings."""
-
-    protocol = "bare"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-
-    def __init__(self, host: str, **options: Any) -> None:
-        assert not options, f"connect() got unexpected arguments: {options}"
-        super().__init__()
-        self.listed: dict[str, Any] = {}
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return str(MemoryFileSystem._strip_protocol(path.removeprefix("bare://host")))
-
-    @staticmethod
-    def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
-        return {"host": url.split("/")[2]}
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Make a folder."""
-        assert path.startswith("/")
-        super().makedirs(path, exist_ok)
-
-    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
-        """List a folder from the cache."""
-        assert path.startswith("/")
-        return self.listed.setdefault(path, super().ls(path, detail))
-
-    def invalidate_cache(self, path: str | None = None) -> None:
-        """Forget the listings."""
-        self.listed.clear()
-
-
-def test_a_library_that_accepts_only_paths_is_a_store() -> None:
-    fsspec.register_implementation("bare", BarePaths, clobber=True)
-    store = RemoteStore("bare://host/store")
-    store.create("a/file", b"data")
-    assert store.names("a") == ["file"]
-    store.replace("a/other", b"other")
-    assert store.names("a") == ["file", "other"]
-    assert store.read_all(["a/file", "a/other"]) == [b"data", b"other"]

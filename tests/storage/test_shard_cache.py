@@ -29,7 +29,7 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
-from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores import remote_store
 from tokenloom.storage.stores.remote_retries import TimeLimits
 
 FILE_BYTES = 100_000
@@ -46,7 +46,7 @@ def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
     """Files of FILE_BYTES, and their `.blocks`, in a fresh folder of the S3 store."""
     key = f"cached/{uuid.uuid4().hex}"
-    store = RemoteStore(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
+    store = remote_store(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
     requests = []
     for i in range(NUM_FILES):
         data = os.urandom(FILE_BYTES)
@@ -321,11 +321,11 @@ def test_a_program_exits_while_downloads_are_queued(
         "import sys, time\nfrom pathlib import Path\n"
         "from tokenloom.storage.cache import partial_shard\n"
         "from tokenloom.storage.stores import remote_retries\n"
-        "from tokenloom.storage.stores.remote import RemoteStore\n"
+        "from tokenloom.storage.stores import remote_store\n"
         "from tokenloom.storage.cache.cache_process import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "partial_shard._REQUEST_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 300\n"
-        f"store = RemoteStore({files[0].store.root!r})\n"
+        f"store = remote_store({files[0].store.root!r})\n"
         f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:]) for request in files]!r}]\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead(requests)\n"
         "time.sleep(0.5)\n"
@@ -341,12 +341,13 @@ def test_nobody_waits_for_what_a_program_was_downloading_when_it_exited(
 ) -> None:
     program = (
         "import threading\nfrom pathlib import Path\n"
+        "from tokenloom.storage.stores import remote_store\n"
         "from tokenloom.storage.stores.remote import RemoteStore\n"
         "from tokenloom.storage.cache.cache_process import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
         "begun, never = threading.Event(), threading.Event()\n"
         "RemoteStore.read_range = lambda *_: begun.set() or never.wait()\n"
-        f"request = ShardRequest(RemoteStore({files[0].store.root!r}), *{list(files[0][1:])!r})\n"
+        f"request = ShardRequest(remote_store({files[0].store.root!r}), *{list(files[0][1:])!r})\n"
         f"ShardCache(Path({str(tmp_path)!r})).ahead([request])\n"
         "assert begun.wait(60)\n"
     )
