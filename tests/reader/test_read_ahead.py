@@ -18,7 +18,7 @@ from tokenloom.reader import TokenDataset
 from tokenloom.reader.feeding import read_ahead
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.shards import disk_reads
+from tokenloom.reader.shards import disk_reads, one_shard
 from tokenloom.reader.shards.disk_reads import PAGE, block_bytes
 from tokenloom.reader.shards.one_shard import OpenShard
 from tokenloom.reader.shards.window import TokenWindow
@@ -44,13 +44,17 @@ def events(reference: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, .
         return num_bytes
 
     def copy_noted(self: TokenWindow, first: int, end: int) -> Any:
-        happened.extend(("copy", *piece[1:]) for piece in self.pieces(first, end) if piece[1] >= 0)  # -1 is padding
+        rows = self.parts[0].rows
+        # -1 is padding
+        pieces = [k for k in range(rows.row_offsets[first], rows.row_offsets[end]) if rows.shards[k] >= 0]
+        bounds = ((int(rows.starts[k]) * 2, int(rows.starts[k] + rows.lengths[k]) * 2) for k in pieces)
+        happened.extend(("copy", int(rows.shards[k]), *each) for k, each in zip(pieces, bounds, strict=True))
         return copy(self, first, end)
 
     monkeypatch.setattr(OpenShard, "read_ahead", read_noted)
     monkeypatch.setattr(TokenWindow, "tokens", copy_noted)
     monkeypatch.setattr(disk_reads, "_read_around", lambda path: BLOCK)
-    monkeypatch.setattr(disk_reads, "_WARM_READS", 1_000)
+    monkeypatch.setattr(one_shard, "_WARM_READS", 1_000)
     monkeypatch.setattr(read_ahead, "disk_waits", lambda: (0, 0))  # pages of other files may be cold
     return happened
 
@@ -98,9 +102,9 @@ def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = itertools.count(0, int(is_cold))
-    monkeypatch.setattr(disk_reads, "disk_waits", lambda: (0, next(blocks)))
-    monkeypatch.setattr(disk_reads, "_WARM_READS", 1)
-    monkeypatch.setattr(disk_reads, "_WARM_SECONDS", 60.0)
+    monkeypatch.setattr(one_shard, "disk_waits", lambda: (0, next(blocks)))
+    monkeypatch.setattr(one_shard, "_WARM_READS", 1)
+    monkeypatch.setattr(one_shard, "_WARM_SECONDS", 60.0)
     loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=1)
     assert sum(1 for _ in loader) == len(loader)
     num_reads = sum(event[0] == "read" for event in events)

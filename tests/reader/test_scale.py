@@ -21,7 +21,7 @@ from tests.counts import count
 from tests.reader.oracle import FIELDS
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.shards import one_shard
+from tokenloom.reader.shards import shard_files
 from tokenloom.reader.shards.one_shard import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
@@ -192,7 +192,7 @@ def test_the_first_batch_opens_only_the_shards_that_it_reads(
         opened.append(path)
         return OpenShard(path, *args)
 
-    monkeypatch.setattr(one_shard, "OpenShard", open_counted)
+    monkeypatch.setattr(shard_files, "OpenShard", open_counted)
     data = TokenDataset(reference, seq_len=_T, packing=packing)
     assert opened == []
     loader = TokenLoader(data, 4, prefetch=0, io_threads=0)

@@ -248,7 +248,6 @@ print(*(set(sys.modules) - before))
 _NOT_FOR_IMPORT = {
     "hashlib",
     "pathlib",
-    "tokenloom.reader.shards.one_shard",
     "tokenloom.storage.stores.local",
     "tokenloom.storage.versions.tags",
 }
@@ -269,7 +268,6 @@ _NOT_FOR_LOCAL_READING = {
     "tokenloom.reader.streams",
     "tokenloom.storage.cache.shard_cache",
     "tokenloom.storage.formats.version_files",
-    "tokenloom.storage.packing.counting",
     "tokenloom.storage.stores.remote",
     "tokenloom.storage.stores.remote_errors",
     "uuid",

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.arguments import checked_choice, checked_int, refuses_dataloader_arguments
-from tokenloom.reader.shards.batch_format import FIELDS, LABELS, BatchFormat, has_document_fields
-from tokenloom.reader.shards.shard_files import ShardFiles
-from tokenloom.reader.shards.split_samples import OpenOptions, SplitSamples
+from tokenloom.reader.shards.batch_format import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
+from tokenloom.reader.shards.shard_files import OpenOptions, ShardFiles
+from tokenloom.reader.shards.split_samples import SplitSamples
 from tokenloom.reader.shards.targets import Targets
-from tokenloom.reader.shards.window import TokenWindow
+from tokenloom.reader.shards.window import TokenWindow, WindowPart
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
+from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.packing.packings import packing_name, packing_named
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -57,7 +58,7 @@ class TokenDataset(SplitSamples):
     map-style dataset does (torch's DataLoader and its samplers), and its pickle is small.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION, a folder or an fsspec URL; @latest by default.
+        reference: STORE/DATASET@TAG_OR_VERSION, a folder or a URL of an object store; @latest by default.
         split: "train", "validation", "test", or another split of the spec.
         seq_len: T, the tokens in a sample, at least 1.
         packing: how rows are cut. "concat": sample i of a shard is its tokens [iT, iT + T + 1), so neighbours share
@@ -132,6 +133,10 @@ class TokenDataset(SplitSamples):
         checked_choice("labels", labels, LABELS)
         names = _checked_fields(fields)
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
+        if cu_seqlens_length is not None:
+            if "cu_seqlens" not in names:
+                raise ValueError('cu_seqlens_length pads the field "cu_seqlens": add it to fields')
+            cu_seqlens_length = checked_int("cu_seqlens_length", cu_seqlens_length, 2)
         options = OpenOptions(
             checked_int("max_open_shards", max_open_shards, 1),
             checked_choice("verify", verify, ("open", "full")),
@@ -139,25 +144,32 @@ class TokenDataset(SplitSamples):
         )
         if (options.verify, options.access) == ("full", "range"):
             raise ValueError('verify="full" reads whole shards, which access="range" never downloads: choose one')
-        files = _open_split(reference, split, cache, options)
-        tokenizer = files.manifest.tokenizer
+        reference = os.fspath(reference)
+        parsed = parse_reference(reference)
+        store, manifest = resolve(parsed)
+        check_split(reference, manifest, split)
+        if manifest.version.startswith(parsed.name):
+            from tokenloom.storage.versions.tags import warn_if_untagged  # a tag that was read names the version
+
+            warn_if_untagged(store, manifest.version, stacklevel=3)
+        tokenizer = manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
             labels=labels,
             fields=names,
-            mask_documents=has_document_fields(names) or cut.masks_documents
+            mask_documents=cut.masks_documents or not DOCUMENT_FIELDS.isdisjoint(names)
             if mask_documents is None
             else bool(mask_documents),
             short_rows=cut.has_padding,
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
-            learn=_checked_learn(learn, files),
-            cu_seqlens_length=_checked_length(cu_seqlens_length, names),
+            learn=_checked_learn(learn, manifest, split),
+            cu_seqlens_length=cu_seqlens_length,
             pad_documents=cut.pad_documents,
         )
         if form.pad_documents > 1 and not form.mask_documents:
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
-        super().__init__(files, packing, form, options)
+        super().__init__(ShardFiles(store, manifest, split, cache, options, packing, form), packing, form)
         if not len(self):
             warnings.warn(self.why_empty(), stacklevel=3)  # who opens the dataset
 
@@ -183,7 +195,7 @@ class TokenDataset(SplitSamples):
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples at `indices`; torch's DataLoader calls this for a batch."""
         found = self._checked(indices)
-        part = self.part(found, np.arange(len(found)))
+        part = WindowPart(self.open_files, np.arange(len(found)), self.locate(found))
         batch = _arrays(TokenWindow([part], len(found), self.format))
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
 
@@ -234,16 +246,7 @@ def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
 
 
-def _checked_length(cu_seqlens_length: int | None, fields: tuple[str, ...]) -> int | None:
-    """Return the fixed length of cu_seqlens; raise ValueError if it is too small, or the field is not asked for."""
-    if cu_seqlens_length is None:
-        return None
-    if "cu_seqlens" not in fields:
-        raise ValueError('cu_seqlens_length pads the field "cu_seqlens": add it to fields')
-    return checked_int("cu_seqlens_length", cu_seqlens_length, 2)
-
-
-def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tuple[str, ...] | None:
+def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str) -> str | tuple[str, ...] | None:
     """Return what a model learns, None without masks; raise ValueError if it is not a policy, or leaves nothing."""
     policy: str | tuple[str, ...] = ()
     if isinstance(learn, str):
@@ -251,29 +254,14 @@ def _checked_learn(learn: str | Collection[str], files: ShardFiles) -> str | tup
     elif isinstance(learn, Collection):
         policy = tuple(sorted(set(learn), key=str))
     table = learned_classes(policy or learn)
-    if files.has_masks:
-        if files.manifest.tokenizer.vocab_size > 2**31:
+    shards = manifest.splits[split].shards
+    if len(shards) and shards[0].has_mask:
+        if manifest.tokenizer.vocab_size > 2**31:
             raise ValueError("a vocabulary of more than 2**31 ids is not supported with conversations")
         return policy
     if not table[TEXT_CLASS]:
         raise ValueError(f"learn={learn!r} leaves out text, and this version holds nothing else: omit it")
     return None
-
-
-def _open_split(
-    reference: str | os.PathLike[str], split: str, cache: ShardCache | None, options: OpenOptions
-) -> ShardFiles:
-    """Return the shard files of a split; raise StoreError if the version has no such split."""
-    reference = os.fspath(reference)
-    parsed = parse_reference(reference)
-    store, manifest = resolve(parsed)
-    check_split(reference, manifest, split)
-    if manifest.version.startswith(parsed.name):
-        from tokenloom.storage.versions.tags import warn_if_untagged  # a tag that was read names the version
-
-        warn_if_untagged(store, manifest.version, stacklevel=4)
-    by_blocks, only_blocks = options.verify == "open", options.access == "range"
-    return ShardFiles(store, manifest, split, cache, by_blocks=by_blocks, only_blocks=only_blocks)
 
 
 def _arrays(window: TokenWindow) -> Sample:

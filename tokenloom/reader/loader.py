@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -180,7 +181,13 @@ class TokenLoader:
             begin = time.perf_counter()
             try:
                 if not self._ready:
-                    self._ready = self._take()
+                    self._check_ranks()
+                    self.start()
+                    assert self._producer is not None  # just started
+                    take = self._prefetcher.take if self._prefetcher else partial(self._producer.make, _CHUNK_BATCHES)
+                    self._ready = take()
+                    if not self._ready:
+                        raise StopIteration
                 batch: Batch = self._ready.pop(0)
                 if self._finishes:
                     assert self._feed is not None  # it made the batch
@@ -197,39 +204,27 @@ class TokenLoader:
         """The number of samples of the stream that all ranks together have taken."""
         return self.steps.after(self._start, self._taken)
 
-    def _take(self) -> list[Made]:
-        """Return the next batches, in order; raise StopIteration at the end of the stream."""
-        self._check_ranks()
-        self.start()
-        assert self._producer is not None  # just started
-        made = self._prefetcher.take() if self._prefetcher else self._producer.make(_CHUNK_BATCHES)
-        if not made:
-            raise StopIteration
-        return made
-
     def start(self) -> None:
         """Begin to make batches ahead, before the first is requested."""
         with self._lock:
             if self._producer is not None and self._producer.is_mine:
                 return
             self._ready = []  # a forked child makes them again
-            self._feed, position, chunk_batches = self._make_feed(), self._position, self._chunk_batches
+            form, batch_size, chunk_batches = self.stream.format, self.steps.batch_size, self._chunk_batches
+            if self.device is not None and self.device.type == "cuda":
+                from tokenloom.reader.feeding.cuda_feed import CudaFeed
+
+                self._feed = CudaFeed(form, batch_size, self.device, self._times)
+            else:
+                num_chunks = -(-self.prefetch // chunk_batches) + 3  # and one being made, one taken and one in use
+                self._feed = HostFeed(form, batch_size, chunk_batches, num_chunks, self.device, self._times)
             producer = Producer(
-                self.stream, self.steps, self._feed, position, chunk_batches, self._io_threads, self._times
+                self.stream, self.steps, self._feed, self._position, chunk_batches, self._io_threads, self._times
             )
             # Before the producer is set: an interrupt may come in between, and `close` needs both.
             self._abandon_producer = weakref.finalize(self, producer.abandon)
             self._producer = producer
             self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
-
-    def _make_feed(self) -> Feed:
-        form, batch_size = self.stream.format, self.steps.batch_size
-        if self.device is not None and self.device.type == "cuda":
-            from tokenloom.reader.feeding.cuda_feed import CudaFeed
-
-            return CudaFeed(form, batch_size, self.device, self._times)
-        num_chunks = -(-self.prefetch // self._chunk_batches) + 3  # and one being made, one taken and one in use
-        return HostFeed(form, batch_size, self._chunk_batches, num_chunks, self.device, self._times)
 
     def _check_ranks(self) -> None:
         if not self._checked_ranks and self._compare_ranks is not None:
@@ -348,7 +343,7 @@ class TokenLoader:
 
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far, and what limits it."""
-        waits, phases = self._waits, dict(self._times.seconds)
+        waits, phases = self._waits, self._times.seconds
         elapsed = waits.elapsed or float("inf")
         idle_ratio = waits.total / elapsed
         tokens = waits.num_batches * self.steps.batch_size * self.stream.format.seq_len

@@ -125,7 +125,7 @@ class Producer:
         growth = _GROWTH_OPENING if self._stream.opens_slowly else _GROWTH
         num_steps = min(growth * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
-        with self._times.phase("read"):
+        with self._times.read:
             positions = self._steps.positions(self._position, num_steps)
             if self._stream.opens_slowly:
                 self._prepare(self._stream.shards_of(positions), waits=True)
@@ -134,14 +134,15 @@ class Producer:
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
-        self._open_ahead()  # the window's own shards came first
+        if self._stream.opens_slowly:
+            self._open_ahead()  # the window's own shards came first
 
     def _open_ahead(self) -> None:
-        """Begin to open the shards of the samples after the window, if opening shards is slow."""
+        """Begin to open the shards of the samples after the window."""
         num_steps = max(1, _LOOK_AHEAD // self._steps.batch_size)
         if self._left is not None:
             num_steps = min(num_steps, self._left - self._window_steps)
-        if self._stream.opens_slowly and num_steps:
+        if num_steps:
             upcoming = self._steps.positions(self._position, num_steps)
             self._pool.submit(self._prepare_upcoming, upcoming, self._window_index)
 

@@ -68,11 +68,13 @@ def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
 
 def _to_json(fingerprint: Fingerprint) -> Json:
     fields = asdict(fingerprint)
-    for stream in fields["members"].values() if is_mixture(fields) else [fields]:
-        if stream["learn"] is None:
-            del stream["learn"]
+    streams = [fields]
     if isinstance(fingerprint, MixtureFingerprint):
         fields["weights"] = [list(stage) for stage in fingerprint.weights]
+        streams = [*fields["members"].values()]
+    for stream in streams:
+        if stream["learn"] is None:
+            del stream["learn"]
     return fields
 
 

@@ -71,11 +71,8 @@ class Stream(ABC):
 
     def __init__(self, form: BatchFormat, num_samples: int | None, datasets: list[SplitSamples]) -> None:
         self.format, self.num_samples, self.datasets = form, num_samples, datasets
-
-    @property
-    def opens_slowly(self) -> bool:
-        """Whether opening shards takes so long that it should begin ahead of need."""
-        return any(dataset.files.is_remote or dataset.plans_shards for dataset in self.datasets)
+        #: whether opening shards takes so long that it should begin ahead of need
+        self.opens_slowly = any(dataset.files.is_remote or dataset.files.plans_shards for dataset in datasets)
 
     def memory(self) -> dict[str, int]:
         """Return the number of bytes that are mapped."""
@@ -189,7 +186,8 @@ class DatasetStream(Stream):
 
     def part(self, positions: Int64s, places: Int64s, member: int = 0) -> WindowPart:
         """Return the rows of (n,) positions, as the rows `places` of a window; `member` is the dataset's number."""
-        return self.dataset.part(self.order.samples(positions), places, member)
+        data = self.dataset
+        return WindowPart(data.open_files, places, data.locate(self.order.samples(positions)), member)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """See Stream."""

@@ -57,11 +57,11 @@ class CudaFeed:
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[_NarrowBatch]:
         """See Feed."""
         end, by_rows = first + num_batches * self._batch_size, [self._batch_size] * num_batches
-        with self._times.phase("gather"):
+        with self._times.gather:
             shared: dict[str, _Shared] = {"tokens": (window.tokens(first, end), by_rows)}
             classes = window.classes(first, end)
         max_seqlens: list[int] = []
-        with self._times.phase("pack"):
+        with self._times.pack:
             targets = Targets(window, first, end, self._batch_size, classes)
             counts = targets.counts()
             if (flags := targets.ignored()) is not None:
@@ -75,7 +75,7 @@ class CudaFeed:
             shared["classes"] = (self._form.of_labels(classes), by_rows)
         if "member" in self._form.fields:
             shared["member"] = (window.members(first, end), by_rows)
-        with self._times.phase("copy"):
+        with self._times.copy:
             copied, parts = self._copy(shared)
         return [
             _NarrowBatch(

@@ -101,25 +101,27 @@ class HostFeed:
             self._tensor, self._outside_inference = torch.from_numpy, partial(torch.inference_mode, False)
         self._pool = ArrayPool((chunk_batches, 2, batch_size, form.seq_len), np.int64, num_chunks)
         shape = (chunk_batches * batch_size, form.seq_len)
-        self._needs_targets, self._num_labels = form.needs_targets, batch_size * (form.seq_len + form.shift - 1)
+        self._num_labels = batch_size * (form.seq_len + form.shift - 1)
+        #: whether a label may be ignored in a row without padding
+        self._needs_targets = form.learn is not None or form.needs_marks
         self._field_pools = {name: ArrayPool(shape, np.int32, num_chunks) for name in form.row_fields}
 
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Batch]:
         """See Feed."""
         end = first + num_batches * self._batch_size
-        with self._times.phase("gather"):
+        with self._times.gather:
             tokens = window.tokens(first, end)
             classes = window.classes(first, end)
         counts = [self._num_labels] * num_batches
         if not (self._needs_targets or window.has_padding):
-            with self._times.phase("copy"):
+            with self._times.copy:
                 ids_and_labels = self._pool.take()[:num_batches]
                 widen(self._form, tokens, ids_and_labels)
         else:
-            with self._times.phase("pack"):
+            with self._times.pack:
                 targets = Targets(window, first, end, self._batch_size, classes)
                 counts = targets.counts()
-            with self._times.phase("copy"):
+            with self._times.copy:
                 ids_and_labels = self._pool.take()[:num_batches]
                 targets.write(tokens, ids_and_labels)
         with self._outside_inference():
@@ -129,7 +131,7 @@ class HostFeed:
                 for ids, labels, count in zip(tensors[::2], tensors[1::2], counts, strict=True)
             ]
             if self._form.fields:
-                with self._times.phase("pack"):
+                with self._times.pack:
                     self._add_fields(window, first, end, batches, classes)
         return batches
 

@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.shards.disk_reads import PAGE, disk_waits
+from tokenloom.reader.shards.disk_reads import PAGE
+from tokenloom.reader.shards.one_shard import disk_waits
 from tokenloom.reader.shards.rows import ranges
 from tokenloom.reader.shards.window import OpenFiles, TokenWindow, WindowPart
 
@@ -71,7 +72,7 @@ class ReadAhead:
         reads = [
             read
             for part in (window.parts if self._io_threads else ())
-            for files, width in zip(part.open_files, widths, strict=False)
+            for files, width in zip(part.files, widths, strict=False)
             for read in _reads_of(part, files, first, width, self._block)
         ]
         reads.sort(key=lambda read: read.row)
@@ -84,7 +85,7 @@ class ReadAhead:
     def read(self, end: int) -> None:
         """Wait until what the rows before `end` need is read."""
         if self._rows and self._rows[0] < end:
-            with self._times.phase("read"):
+            with self._times.read:
                 while self._rows and self._rows[0] < end:
                     self._wait_for_first()
         self._chunks += 1
@@ -95,7 +96,7 @@ class ReadAhead:
         """After rows [first, end) were copied, plan again if the system has evicted what was read for them."""
         measured = self._io_threads and self._chunks % _CHUNKS_PER_MEASUREMENT == 1
         if measured and _num_waits() - self._before > (end - first) * _EVICTED_SHARE:
-            for files in (files for part in window.parts for files in part.open_files):
+            for files in (files for part in window.parts for files in part.files):
                 files.forget_blocks()
             self.cancel()  # reads for later rows would come first
             while self._rows:
@@ -126,9 +127,15 @@ def _read_planned(pool: ThreadPoolExecutor, planned: _Planned, ended: _Ended) ->
     """
     end = time.monotonic() + _TASK_SECONDS
     with suppress(IndexError):
-        _read_one(planned, ended)
-        while time.monotonic() < end:
-            _read_one(planned, ended)
+        while True:
+            number, read = planned.popleft()
+            try:
+                shard = read.shards.opened.get(read.shard)
+                ended.put((number, shard.read_ahead(read.start, read.end) if shard else 0))
+            except BaseException as error:  # noqa: BLE001  # who waits for it raises it, whatever it is
+                ended.put((number, error))
+            if time.monotonic() >= end:
+                break
         try:
             pool.submit(_read_planned, pool, planned, ended)
         except RuntimeError:
@@ -140,15 +147,6 @@ def _drop_all(planned: _Planned, ended: _Ended) -> None:
         while True:
             number, _ = planned.pop()
             ended.put((number, 0))
-
-
-def _read_one(planned: _Planned, ended: _Ended) -> None:
-    number, read = planned.popleft()
-    try:
-        shard = read.shards.get(read.shard)
-        ended.put((number, shard.read_ahead(read.start, read.end) if shard else 0))
-    except BaseException as error:  # noqa: BLE001  # who waits for it raises it, whatever it is
-        ended.put((number, error))
 
 
 def _num_waits() -> int:
@@ -172,7 +170,7 @@ def _reads_of(part: WindowPart, files: OpenFiles, first: int, width: int, block:
     shards, numbers = np.divmod(keys, _MAX_BLOCKS)
     reads: list[_Read] = []
     for row, shard, number in zip(places[piece[index]].tolist(), shards.tolist(), numbers.tolist(), strict=True):
-        opened = files.get(shard)
+        opened = files.opened.get(shard)
         if block > PAGE and not (opened and opened.claim_block(number)):
             continue
         read = _Read(row, files, shard, number * block, (number + 1) * block)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -15,31 +14,29 @@ PHASES = ("read", "gather", "pack", "copy")
 _KEPT_WAITS = 2**14
 
 
-class _Phase:
-    """Adds the time of a `with` block to one phase; a class, because a generator takes three times as long."""
+class Phase:
+    """Adds up the time of `with` blocks, not nested; a class, because a generator takes three times as long."""
 
-    def __init__(self, name: str, times: PhaseTimes) -> None:
-        self._name, self._times = name, times
-        self._begin = 0.0
+    seconds = 0.0
 
     def __enter__(self) -> None:
         self._begin = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self._times.seconds[self._name] += time.perf_counter() - self._begin
+        self.seconds += time.perf_counter() - self._begin
 
 
 class PhaseTimes:
-    """Seconds spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
+    """Time spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.read, self.gather, self.pack, self.copy = Phase(), Phase(), Phase(), Phase()
         self.bytes_read_ahead = 0
-        self._phases = {name: _Phase(name, self) for name in PHASES}
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager that adds its time to a phase; a phase must not be nested in itself."""
-        return self._phases[name]
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each phase, by its name."""
+        return {name: getattr(self, name).seconds for name in PHASES}
 
 
 class Waits:

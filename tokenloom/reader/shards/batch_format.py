@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from tokenloom.storage.formats.arrays import AnyArray, TokenDtype
 
 IGNORED = -100  # the label that loss functions ignore
-DOCUMENT_FIELDS = ("cu_seqlens", "document_ids", "position_ids")  # they follow from where documents begin
-FIELDS = ("classes", *DOCUMENT_FIELDS, "member")
+#: fields that follow from where documents begin
+DOCUMENT_FIELDS = frozenset(["cu_seqlens", "document_ids", "position_ids"])
+FIELDS = ("classes", "cu_seqlens", "document_ids", "position_ids", "member")
 LABELS = ("shifted", "same")
 WHOLE_BATCH = ("cu_seqlens", "max_seqlen", "num_targets")  # what a batch holds for all of its rows together
 #: a tensor, or the int max_seqlen; callers need not narrow it
@@ -56,16 +56,6 @@ class BatchFormat(NamedTuple):
         return self.learn is not None or "classes" in self.fields
 
     @property
-    def needs_targets(self) -> bool:
-        """Whether a label may be ignored in a row without padding."""
-        return self.learn is not None or self.needs_marks
-
-    @property
     def needs_marks(self) -> bool:
         """Whether a batch depends on where documents begin in its rows."""
-        return has_document_fields(self.fields) or self.mask_documents or self.short_rows
-
-
-def has_document_fields(fields: Iterable[str]) -> bool:
-    """Return whether one of the fields follows from where documents begin."""
-    return not set(DOCUMENT_FIELDS).isdisjoint(fields)
+        return self.mask_documents or self.short_rows or not DOCUMENT_FIELDS.isdisjoint(self.fields)

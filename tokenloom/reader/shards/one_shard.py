@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 import os
+import resource
+import time
+import weakref
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.reader.shards.disk_reads import CachedBlocks
-from tokenloom.reader.shards.file_bytes import FileBytes, OpenFile, TokenBytes
 from tokenloom.storage.formats.shard import Shard, checked_header, checked_offsets, map_file, open_shard
 from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import packing_named, plan_shard
-from tokenloom.storage.stores.local_files import file_sha256, open_regular
+from tokenloom.storage.stores.local_files import descriptor_of_regular, file_sha256, open_regular
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tokenloom.storage.cache.partial_shard import PartialShard
+
+_WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
+_WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
+
+
+class TokenBytes(Protocol):
+    """The bytes of a shard's tokens: in a map, in a file, or in a PartialShard."""
+
+    def __getitem__(self, part: slice[int, int, None]) -> memoryview | bytes: ...
+
+
+class OpenFile:
+    """A file that is open for reading, until the last reference to it is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = descriptor_of_regular(path)
+        weakref.finalize(self, os.close, self.fd)
+
+
+class FileBytes:
+    """Token bytes that are read on access, so that a truncated file raises an error instead of a signal."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self._file = OpenFile(path)
+        self._path, self._start = path, start
+
+    def __getitem__(self, part: slice[int, int, None]) -> bytes:
+        wanted = part.stop - part.start
+        data = os.pread(self._file.fd, wanted, self._start + part.start)
+        if len(data) != wanted:
+            raise FormatError(f"{self._path}: the file was cut short while it was read; restore it")
+        return data
+
+
+def disk_waits() -> tuple[int, int]:
+    """Return how often this thread has waited for a page of a map, and how many blocks of 512 bytes it has read."""
+    usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))  # macOS: of the process
+    return usage.ru_majflt, usage.ru_inblock
 
 
 class OpenData(ABC):
@@ -33,11 +73,15 @@ class OpenData(ABC):
         blocks: its blocks, if it is still being downloaded; `path` is ignored then.
     """
 
+    #: where `bytes` begin in the file
+    first_byte = 0
+
     def __init__(self, path: Path, verify: str, access: str, blocks: PartialShard | None) -> None:
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
         self._is_mapped = access != "pread"
         self._file: OpenFile | None = None
-        self.cached_blocks = CachedBlocks()
+        self._cached: set[int] = set()  # blocks that this process has read into the system's cache, or found there
+        self._warm_reads = 0  # the last reads, which did not wait for the disk
         #: its blocks while some may be missing, else None
         self.partial = blocks
         if blocks is None:
@@ -60,11 +104,6 @@ class OpenData(ABC):
     def num_bytes(self) -> int:
         """The length of the file."""
 
-    @property
-    def first_byte(self) -> int:
-        """Where `bytes` begin in the file."""
-        return 0
-
     def check_download(self) -> bool:
         """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
         if self.partial and self.partial.is_complete():
@@ -76,13 +115,24 @@ class OpenData(ABC):
 
     def claim_block(self, block: int) -> bool:
         """Return whether a block is yet to be read into the system's cache; the caller reads it."""
-        return not self.partial and self.cached_blocks.claim(block)
+        if self.partial or self._warm_reads >= _WARM_READS or block in self._cached:
+            return False
+        self._cached.add(block)
+        return True
+
+    def forget_blocks(self) -> None:
+        """Forget which blocks were read, because the system has evicted some."""
+        self._cached, self._warm_reads = set(), 0
 
     def read_ahead(self, start: int, end: int) -> int:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or OpenFile(self.path)
-            return self.cached_blocks.read(file.fd, self.first_byte + start, end - start)
+            before, begin = disk_waits(), time.perf_counter()
+            num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
+            is_warm = disk_waits() == before and time.perf_counter() - begin < _WARM_SECONDS
+            self._warm_reads = self._warm_reads + 1 if is_warm else 0
+            return 0 if is_warm else num_bytes
         return 0
 
 
@@ -144,20 +194,17 @@ class OpenShard(OpenData):
         self._offsets = self._shard = None
         if not self._is_mapped:
             self.header = checked_header(path, verify)
-            return FileBytes(path, self.header.tokens_start)
+            self.first_byte = self.header.tokens_start
+            return FileBytes(path, self.first_byte)
         self._shard = open_shard(path, verify)
         self.header = self._shard.header
+        self.first_byte = self.header.tokens_start
         return self._shard.tokens.data.cast("B")
 
     @property
     def num_bytes(self) -> int:
         """See OpenData."""
         return self.header.file_bytes
-
-    @property
-    def first_byte(self) -> int:
-        """See OpenData."""
-        return self.header.tokens_start
 
     def prepare(self) -> None:
         """Plan its samples."""

@@ -16,16 +16,15 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.reader.shards.file_bytes import TokenBytes
+from tokenloom.reader.shards.one_shard import OpenData, TokenBytes
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from tokenloom.reader.shards.one_shard import OpenData
     from tokenloom.storage.cache.partial_shard import PartialShard
 
 _NUM_DESCRIPTORS = 2  # an open shard may hold so many: those of its file and of its claims
-File = TypeVar("File", bound="OpenData")
+File = TypeVar("File", bound=OpenData)
 
 
 class OpenShards(Generic[File]):
@@ -48,22 +47,23 @@ class OpenShards(Generic[File]):
         most = max_open if files == resource.RLIM_INFINITY else files * 2 // 3 // num_descriptors
         self._max_open = max(1, min(max_open, most))
         # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
-        self._open: dict[int, File] = {}  # the most recently used one last
+        #: the open shards, the most recently used one last; `__getitem__` might wait for a thread that opens another
+        self.opened: dict[int, File] = {}
         self._ahead: dict[int, Future[File]] = {}  # opened ahead of their first use
         self._pid = os.getpid()
         #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.opened)
 
     def __getitem__(self, index: int) -> File:
         self._notice_fork()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
-        shard = self._open.pop(index, None) or self._take_or_open(index)
+        shard = self.opened.pop(index, None) or self._take_or_open(index)
         if not shard.partial:
             self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
-        self._open[index] = shard
+        self.opened[index] = shard
         self._ahead.pop(index, None)  # another thread may have begun to open it meanwhile
         self._close_surplus()
         return shard
@@ -72,9 +72,9 @@ class OpenShards(Generic[File]):
         """Forget what belongs to the parent: threads that open shards, and downloads that may end with it."""
         if self._pid != os.getpid():
             self._ahead, self._pid = {}, os.getpid()
-            for index, shard in list(self._open.items()):
+            for index, shard in list(self.opened.items()):
                 if shard.partial:
-                    self._open.pop(index, None)
+                    self.opened.pop(index, None)
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
         """Open the shards of pieces, (shard, start, end), and download what is missing of their bytes at once."""
@@ -84,11 +84,11 @@ class OpenShards(Generic[File]):
         indices = {index for index, _, _ in pieces}
         if len(indices) > self._max_open:
             return  # each is opened and downloaded when it is copied
-        for index in indices.difference(self._open):
+        for index in indices.difference(self.opened):
             _ = self[index]  # may have to close others: keep no reference to them
         wanted: dict[PartialShard, set[int]] = {}
         for index, start, end in pieces:
-            if (shard := self._open.get(index)) and (partial := shard.partial):
+            if (shard := self.opened.get(index)) and (partial := shard.partial):
                 wanted.setdefault(partial, set()).update(partial.missing(start, end))
         if wanted:
             from tokenloom.storage.cache.partial_shard import fetch_blocks  # for remote stores only
@@ -97,8 +97,8 @@ class OpenShards(Generic[File]):
 
     def check_downloads(self) -> None:
         """Raise FormatError if a shard that was read before all of it was here turned out to be damaged."""
-        for index, shard in list(self._open.items()):
-            if shard.partial and shard.check_download() and index in self._open:
+        for index, shard in list(self.opened.items()):
+            if shard.partial and shard.check_download() and index in self.opened:
                 self.bytes[index] = shard.bytes
 
     def bytes_of(self, index: int) -> TokenBytes:
@@ -113,16 +113,12 @@ class OpenShards(Generic[File]):
     @property
     def num_bytes(self) -> int:
         """The total size of the open files, in bytes."""
-        return sum(shard.num_bytes for shard in list(self._open.values()))
-
-    def get(self, index: int) -> File | None:
-        """Return a shard if it is open; `__getitem__` might wait for the thread that opens it."""
-        return self._open.get(index)
+        return sum(shard.num_bytes for shard in list(self.opened.values()))
 
     def forget_blocks(self) -> None:
         """Forget which blocks of the open shards are in the system's cache, because it has evicted some of them."""
-        for shard in list(self._open.values()):
-            shard.cached_blocks.forget()
+        for shard in list(self.opened.values()):
+            shard.forget_blocks()
 
     def touch(self, indices: list[int], may_open: bool) -> None:
         """Mark shards as used, so that others are closed before them; open the rest if `may_open`, as many as fit.
@@ -130,8 +126,8 @@ class OpenShards(Generic[File]):
         Errors are raised when a shard is used.
         """
         for index in indices:
-            if (shard := self._open.pop(index, None)) is not None:
-                self._open[index] = shard
+            if (shard := self.opened.pop(index, None)) is not None:
+                self.opened[index] = shard
         if self._in_cache:
             self._keep_in_cache(set(indices))
         for index in indices[: self._max_open if may_open else 0]:
@@ -143,7 +139,7 @@ class OpenShards(Generic[File]):
         """Mark files in the cache as used; close other shards that it has removed, whose maps keep the disk space."""
         from tokenloom.storage.cache.cache_files import mark_used  # for remote stores only
 
-        for index, shard in list(self._open.items()):
+        for index, shard in list(self.opened.items()):
             if index in used:
                 mark_used(shard.path)
             elif not shard.path.exists():
@@ -155,12 +151,12 @@ class OpenShards(Generic[File]):
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
-        for known in (self.bytes, self._open):
+        for known in (self.bytes, self.opened):
             known.pop(index, None)
 
     def is_known(self, index: int) -> bool:
         """Return whether a shard is open or being opened."""
-        return index in self._open or index in self._ahead
+        return index in self.opened or index in self._ahead
 
     def prepare(
         self, indices: Iterable[int], pool: ThreadPoolExecutor, planning: AbstractContextManager[object]
@@ -172,7 +168,7 @@ class OpenShards(Generic[File]):
         for index in indices:
             if not self.is_known(index):
                 self._ahead[index] = pool.submit(self._open_and_plan, index, planning)
-                if index in self._open:  # since it was looked up
+                if index in self.opened:  # since it was looked up
                     self._ahead.pop(index, None)
                 self._close_surplus()
 
@@ -200,7 +196,7 @@ class OpenShards(Generic[File]):
                 if not future.cancel():
                     future.exception()  # waits for it
             ahead.clear()
-            for _ in range(len(self._open) // 2):
+            for _ in range(len(self.opened) // 2):
                 self._drop_oldest()
             return self._open_one(index)
 
@@ -209,11 +205,11 @@ class OpenShards(Generic[File]):
 
         Two threads that made room before they add one could leave one too many.
         """
-        while len(self._open) > 1 and len(self._open) + len(self._ahead) > self._max_open:
+        while len(self.opened) > 1 and len(self.opened) + len(self._ahead) > self._max_open:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         with suppress(StopIteration, RuntimeError):  # another thread has just emptied or changed the dict
-            index = next(iter(self._open))
-            self._open.pop(index, None)
+            index = next(iter(self.opened))
+            self.opened.pop(index, None)
             self.bytes.pop(index, None)

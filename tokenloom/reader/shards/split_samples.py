@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,9 @@ from tokenloom.reader.shards.batch_format import BatchFormat
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside, pad_pieces
 from tokenloom.reader.shards.shard_files import ShardFiles
-from tokenloom.reader.shards.window import OpenFiles, WindowPart
+from tokenloom.reader.shards.window import OpenFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
-from tokenloom.storage.formats.shard_entries import MASK
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.best_fit import BestFitDrop
 from tokenloom.storage.packing.packings import PackingShares, packing_named, plan_shard, sample_key, shares_of
@@ -26,22 +25,12 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from tokenloom.reader.decoding import Decoder
-    from tokenloom.reader.shards.one_shard import OpenMask, OpenShard
-    from tokenloom.storage.cache.partial_shard import PartialShard
+    from tokenloom.reader.shards.one_shard import OpenShard
 
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
-
-
-class OpenOptions(NamedTuple):
-    """How shards are opened, and how many stay open; TokenDataset documents the arguments."""
-
-    max_open_shards: int
-    verify: str
-    access: str
 
 
 class SplitSamples:
@@ -51,10 +40,13 @@ class SplitSamples:
         files: the shard files of the split.
         packing: how the tokens of a shard become rows.
         form: what a batch holds.
-        options: how shards are opened.
     """
 
-    def __init__(self, files: ShardFiles, packing: str, form: BatchFormat, options: OpenOptions) -> None:
+    shards: OpenShards[OpenShard]
+    #: the open shards, and the open masks if the version has any
+    open_files: list[OpenFiles]
+
+    def __init__(self, files: ShardFiles, packing: str, form: BatchFormat) -> None:
         self.files, self.split = files, files.split
         self.packing, self.seq_len, self.format = packing, form.seq_len, form
         self.num_tokens = files.manifest.splits[self.split].tokens
@@ -63,8 +55,7 @@ class SplitSamples:
             files.store, files.manifest, self.split, packing, self.seq_len, default_cache_folder()
         )
         self._ends = np.cumsum(self.counts, dtype=np.int64)
-        self._options = options
-        self.shards, self.masks = self._open_shards(), self._open_masks()
+        self._open()
         self._tokenizer: Decoder | None = None
 
     @property
@@ -131,7 +122,7 @@ class SplitSamples:
         if not len(indices):
             return RowPieces(np.zeros(1, np.int64), shards, local, local)
         # One shard at a time: all of them together may be more than may stay open.
-        if self.plans_shards:
+        if self.files.plans_shards:
             groups = [(rows, *self._plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
             row_offsets, starts, lengths = join_groups(groups, len(indices))
             shards = np.repeat(shards, np.diff(row_offsets))
@@ -144,10 +135,6 @@ class SplitSamples:
             return RowPieces(row_offsets, shards, starts, lengths)
         inside = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
         return RowPieces(row_offsets, shards, starts, lengths, *inside)
-
-    def part(self, indices: Int64s, places: Int64s, member: int = 0) -> WindowPart:
-        """Return the rows of (n,) samples, as the rows `places` of a window; `member` is the dataset's number."""
-        return WindowPart(self.shards, places, self.locate(indices), member, self.masks)
 
     def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
         for rows, shard in _by_shard(indices, shards):
@@ -199,8 +186,8 @@ class SplitSamples:
             indices = self.files.fetch_ahead([index for index in indices if index not in self.shards.bytes])
         unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
-            unopened = self.files.begin(unopened, waits=waits, with_offsets=self._needs_offsets)
-        if self.plans_shards:
+            unopened = self.files.begin(unopened, waits=waits)
+        if self.files.plans_shards:
             self.shards.prepare(unopened[: self.shards.room_ahead], pool, planning)
 
     def packing_shares(self) -> PackingShares:
@@ -212,64 +199,23 @@ class SplitSamples:
             del shard  # a small cache may have to close it to open the next one
         return total
 
-    @property
-    def plans_shards(self) -> bool:
-        """Whether the first use of a shard plans its samples, which takes long."""
-        return packing_named(self.packing).follows_documents
-
-    @property
-    def _needs_offsets(self) -> bool:
-        return self.plans_shards or self.format.needs_marks
-
-    @property
-    def open_files(self) -> list[OpenFiles]:
-        """The open shards, and the open masks if the version has any."""
-        return [self.shards] if self.masks is None else [self.shards, self.masks]
-
-    def _open_shards(self) -> OpenShards[OpenShard]:
-        # The function holds no reference to self: a cycle would keep maps until the garbage collector runs.
-        files, options, packing, seq_len = self.files, self._options, self.packing, self.seq_len
-        needs_offsets = self._needs_offsets
-
-        def open_one(index: int) -> OpenShard:
-            from tokenloom.reader.shards.one_shard import OpenShard  # opening a dataset reads no shard
-
-            def open_path(path: Path, blocks: PartialShard | None) -> OpenShard:
-                shard = OpenShard(path, options.verify, options.access, packing, seq_len, blocks)
-                if needs_offsets:
-                    _ = shard.document_offsets  # verified while a damaged copy can still be downloaded again
-                files.check_shard(index, shard)
-                return shard
-
-            return files.open(index, open_path)
-
-        max_open = files.max_open(options.max_open_shards)
-        return OpenShards(open_one, max_open, in_cache=files.is_remote, has_masks=files.has_masks)
-
-    def _open_masks(self) -> OpenShards[OpenMask] | None:
-        files, options = self.files, self._options
-        if not files.has_masks:
-            return None
-
-        def open_one(index: int) -> OpenMask:
-            from tokenloom.reader.shards.one_shard import OpenMask  # opening a dataset reads no mask
-
-            def open_path(path: Path, blocks: PartialShard | None) -> OpenMask:
-                return OpenMask(files.entries[index].files[MASK], path, options.verify, options.access, blocks)
-
-            return files.open(index, open_path, MASK)
-
-        max_open = files.max_open(options.max_open_shards)
-        return OpenShards(open_one, max_open, in_cache=files.is_remote, has_masks=True)
+    def _open(self) -> None:
+        files = self.files
+        in_cache, has_masks = files.is_remote, files.has_masks
+        # These functions hold no reference to self: a cycle would keep maps until the garbage collector runs.
+        self.shards = OpenShards(files.open_shard, files.max_open, in_cache=in_cache, has_masks=has_masks)
+        self.open_files = [self.shards]
+        if has_masks:
+            self.open_files.append(OpenShards(files.open_mask, files.max_open, in_cache=in_cache, has_masks=True))
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
-        del state["shards"], state["masks"]
+        del state["shards"], state["open_files"]
         return state | {"_tokenizer": None}  # loaded again on first use
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__ |= state
-        self.shards, self.masks = self._open_shards(), self._open_masks()
+        self._open()
 
 
 def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:

@@ -7,21 +7,18 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.file_bytes import TokenBytes
+from tokenloom.reader.shards.one_shard import OpenMask, OpenShard, TokenBytes
 from tokenloom.reader.shards.open_shards import OpenShards
 from tokenloom.reader.shards.rows import Boundaries, RowPieces, offsets_of
 from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 from tokenloom.storage.formats.classes import TEXT_CLASS
-
-if TYPE_CHECKING:
-    from tokenloom.reader.shards.one_shard import OpenMask, OpenShard
 
 
 class PieceSource(Protocol):
@@ -39,7 +36,7 @@ class PieceSource(Protocol):
 
 
 #: the open shards of a split, or their masks
-OpenFiles: TypeAlias = "OpenShards[OpenShard] | OpenShards[OpenMask]"
+OpenFiles: TypeAlias = OpenShards[OpenShard] | OpenShards[OpenMask]
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
 Piece: TypeAlias = tuple[PieceSource, int, int, int]
 
@@ -47,20 +44,10 @@ Piece: TypeAlias = tuple[PieceSource, int, int, int]
 class WindowPart(NamedTuple):
     """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
 
-    shards: OpenShards[OpenShard]
+    files: list[OpenFiles]  # the open shards of the split, and the open masks if the version has any
     places: Int64s  # (n,) ascending
     rows: RowPieces
     member: int = 0  # the number of the dataset in its mixture
-    masks: OpenShards[OpenMask] | None = None  # None of a version without conversations
-
-    def lengths(self) -> Int64s:
-        """Return the number of tokens in each row, (n,)."""
-        return np.diff(offsets_of(self.rows.lengths)[self.rows.row_offsets])
-
-    @property
-    def open_files(self) -> list[OpenFiles]:
-        """The open shards, and the open masks if the version has any."""
-        return [self.shards] if self.masks is None else [self.shards, self.masks]
 
 
 class _Pieces(NamedTuple):
@@ -71,10 +58,6 @@ class _Pieces(NamedTuple):
     starts: list[int]  # in bytes, as `ends`
     ends: list[int]
     row_starts: Int64s  # (num_rows + 1,)
-
-    def of_rows(self, first: int, end: int) -> Iterator[Piece]:
-        part = slice(int(self.row_starts[first]), int(self.row_starts[end]))
-        return zip(self.sources[part], self.shards[part], self.starts[part], self.ends[part], strict=True)
 
 
 class TokenWindow:
@@ -91,18 +74,18 @@ class TokenWindow:
         #: (num_rows,) tokens in each row; padding follows them
         self.lengths = np.zeros(num_rows, dtype=np.int64)
         for part in parts:
-            self.lengths[part.places] = part.lengths()
+            self.lengths[part.places] = np.diff(offsets_of(part.rows.lengths)[part.rows.row_offsets])
         self.has_padding = bool((self.lengths < form.row_tokens).any())
         # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
-        self._known_pieces: _Pieces | None = None
-        self._known_class_pieces: _Pieces | None = None
+        self._token_pieces: _Pieces | None = None
+        self._class_pieces: _Pieces | None = None
         self._known_boundaries: Boundaries | None = None
 
     def touch(self, may_open: bool) -> None:
         """Mark the shards of the rows as used, so that other shards are closed before them; or open them."""
         for part in self.parts:
             indices = np.flatnonzero(np.bincount(part.rows.shards + 1)[1:]).tolist()
-            for files in part.open_files:
+            for files in part.files:
                 files.touch(indices, may_open)
 
     def members(self, first: int, end: int) -> Int64s:
@@ -136,25 +119,14 @@ class TokenWindow:
         missing = (self.form.row_tokens - self.lengths[short]) * width
         return [short, zero - 1, zero - 1, zero, missing]
 
-    def pieces(self, first: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces of the tokens of rows [first, end), in order."""
-        if self._known_pieces is None:
-            form, shards = self.form, [part.shards for part in self.parts]
-            padding = _Padding(np.full(form.row_tokens, form.eot_id, form.dtype).tobytes())
-            self._known_pieces = self._pieces(shards, padding, form.dtype.itemsize)
-        return self._known_pieces.of_rows(first, end)
-
     def tokens(self, first: int, end: int) -> Tokens:
         """Return rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
-        data = _joined(self.pieces, first, end)
-        return np.frombuffer(data, self.form.dtype).reshape(end - first, self.form.row_tokens)
-
-    def _class_pieces(self, first: int, end: int) -> Iterator[Piece]:
-        if self._known_class_pieces is None:
-            text = _PlainText()
-            masks = [text if part.masks is None else part.masks for part in self.parts]
-            self._known_class_pieces = self._pieces(masks, _Padding(bytes(self.form.row_tokens)), 1)
-        return self._known_class_pieces.of_rows(first, end)
+        form = self.form
+        if self._token_pieces is None:
+            padding = _Padding(np.full(form.row_tokens, form.eot_id, form.dtype).tobytes())
+            self._token_pieces = self._pieces([part.files[0] for part in self.parts], padding, form.dtype.itemsize)
+        data = _joined(self._token_pieces, first, end)
+        return np.frombuffer(data, form.dtype).reshape(end - first, form.row_tokens)
 
     def classes(self, first: int, end: int) -> NDArray[np.uint8] | None:
         """Return the classes of the tokens of rows [first, end), (end - first, T + 1), if the batch format needs them.
@@ -163,6 +135,10 @@ class TokenWindow:
         """
         if not self.form.needs_classes:
             return None
+        if self._class_pieces is None:
+            text = _PlainText()
+            masks = [part.files[1] if len(part.files) > 1 else text for part in self.parts]
+            self._class_pieces = self._pieces(masks, _Padding(bytes(self.form.row_tokens)), 1)
         data = _joined(self._class_pieces, first, end)
         return np.frombuffer(data, np.uint8).reshape(end - first, self.form.row_tokens)
 
@@ -183,13 +159,15 @@ class TokenWindow:
         return Boundaries(self.form, self.lengths, place[order], mark[order])
 
 
-def _joined(pieces: Callable[[int, int], Iterator[Piece]], first: int, end: int) -> bytes:
+def _joined(pieces: _Pieces, first: int, end: int) -> bytes:
     """Return the bytes of the pieces of rows [first, end)."""
+    part = slice(int(pieces.row_starts[first]), int(pieces.row_starts[end]))
+    columns = pieces.sources[part], pieces.shards[part], pieces.starts[part], pieces.ends[part]
     found: Sequence[memoryview | bytes]
     try:
-        found = [source.bytes[shard][a:b] for source, shard, a, b in pieces(first, end)]
+        found = [source.bytes[shard][a:b] for source, shard, a, b in zip(*columns, strict=True)]
     except KeyError:  # a file is not open, or still being downloaded
-        found = _read_by_shard(list(pieces(first, end)))
+        found = _read_by_shard([*zip(*columns, strict=True)])
     return b"".join(found)
 
 

@@ -73,7 +73,7 @@ def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
 
 def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
     """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
-    if data.plans_shards:
+    if data.files.plans_shards:
         _, plan = stored_plan(data, shard)
     else:  # without reading the offsets
         plan = plan_shard(data.packing, data.seq_len, data.files.entries[shard].tokens)
