@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from tokenloom.errors import FormatError, message_of
@@ -37,8 +36,8 @@ def sha256_of_bytes(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def sign(value: Mapping[str, object]) -> bytes:
-    """Return canonical JSON of `value` with `checksum` as its last field: the SHA-256 of all bytes before it.
+def sign(value: Mapping[str, object] | DataclassInstance) -> bytes:
+    """Return an object or record as canonical JSON with `checksum` as its last field: the SHA-256 of all bytes before.
 
     Example: {"a": 1} -> {"a":1,"checksum":"..."} where the SHA-256 is that of the bytes `{"a":1`
     """
@@ -58,18 +57,17 @@ def read_signed(data: bytes, place: str) -> JsonObject:
         digest = sha256_of_bytes(view[: max(0, end)])
     if end < 0 or data[end + len(_MARK) :] != digest.encode() + b'"}':
         raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or incomplete")
+    collects = gc.isenabled()
+    gc.disable()  # JSON has no cycles, and one collection in a program with torch takes 150 ms
     try:
-        with _without_collection():
-            value = cast(JsonObject, json.loads(data))  # an object: it ends with "}"
+        value = cast(JsonObject, json.loads(data))  # an object: it ends with "}"
     except (ValueError, RecursionError) as error:  # not written by a release of tokenloom
         raise FormatError(f"{place}: its checksum matches, but it does not hold valid JSON") from error
+    finally:
+        if collects:
+            gc.enable()
     del value["checksum"]
     return value
-
-
-def sign_record(record: DataclassInstance) -> bytes:
-    """Return the signed JSON of a record."""
-    return sign(fields_of(record))
 
 
 def read_signed_record(data: bytes, place: str, kind: type[Record]) -> Record:
@@ -84,15 +82,3 @@ def read_signed_record(data: bytes, place: str, kind: type[Record]) -> Record:
         return decode_record(kind, read_signed(data, place))
     except Mismatch as error:
         raise FormatError(f"{place}: {message_of(error)}") from error
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Pause the garbage collector: JSON has no cycles, and one collection in a program with torch takes 150 ms."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -179,7 +179,9 @@ def decode_manifest(value: JsonObject, place: str) -> Manifest:
     """Return the JSON of a manifest, checked; raises FormatError if a field is invalid."""
     try:
         manifest = decode_record(Manifest, value)
-        _check_tokenizer(manifest)
+        if manifest.tokenizer.eot_id >= manifest.tokenizer.vocab_size:
+            raise Mismatch("tokenizer.eot_id", "in [0, vocab_size)")
+        decode_record(_Named, {"spec": manifest.spec})
         for name, split in manifest.splits.items():
             if not split.shards.are_of(name):
                 raise Mismatch(f"splits.{name}.shards[].name", f"{name}/NNNNNN.tok")
@@ -190,11 +192,8 @@ def decode_manifest(value: JsonObject, place: str) -> Manifest:
     return manifest
 
 
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)  # halves of a pair, from JSON's escapes
-
-
-_Text = Annotated[str, Rule(_is_unicode, "text")]
+# Halves of a pair of surrogates come from JSON's escapes.
+_Text = Annotated[str, Rule(lambda text: text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text), "text")]
 _Absent = Annotated[object, Rule(lambda _: False, "absent: a version names no path")]
 
 
@@ -219,10 +218,6 @@ class _Spec:
     tokenizer: _Definition
 
 
-def _check_tokenizer(manifest: Manifest) -> None:
-    if manifest.tokenizer.eot_id >= manifest.tokenizer.vocab_size:
-        raise Mismatch("tokenizer.eot_id", "in [0, vocab_size)")
-    try:
-        decode_record(_Spec, manifest.spec)
-    except Mismatch as error:
-        raise error.inside("spec") from None
+@dataclass(frozen=True, slots=True)
+class _Named:
+    spec: _Spec

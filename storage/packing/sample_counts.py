@@ -5,7 +5,6 @@ Counting reads the document offsets of every shard, 8 bytes a document.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import numpy as np
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.canonical import read_signed_record, sign
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.packings import check_packing, num_samples, sample_key
@@ -27,7 +26,6 @@ from tokenloom.storage.versions.stored_shard import StoredShard
 
 _READERS = 8  # the offsets of so many shards are read at the same time
 _LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
-_logger = logging.getLogger("tokenloom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,14 @@ class CountsFile:
     def write(self, counts: Sequence[int]) -> bool:
         """Keep counts for later readers; return False, and log why, if the folder can't be written."""
         try:
-            replace_file(self.path, sign_record(replace(self._empty, counts=list(counts))))
+            replace_file(self.path, sign(replace(self._empty, counts=list(counts))))
         except OSError as error:
+            import logging  # most readers log nothing
+
             folder, reason = self.path.parent, error.strerror
-            _logger.warning("%s: can't be written: %s; TOKENLOOM_CACHE names another folder", folder, reason)
+            logging.getLogger("tokenloom").warning(
+                "%s: can't be written: %s; TOKENLOOM_CACHE names another folder", folder, reason
+            )
             return False
         return True
 
@@ -112,7 +114,8 @@ def sample_counts(
 
 
 def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: int, file: CountsFile) -> Int64s:
-    from concurrent.futures import ThreadPoolExecutor  # not for readers that need not count
+    import logging  # not for readers that need not count
+    from concurrent.futures import ThreadPoolExecutor
 
     begin = time.monotonic()
 
@@ -123,7 +126,7 @@ def _count(store: Store, manifest: Manifest, split: str, packing: str, seq_len: 
         counts = list(readers.map(count_shard, manifest.splits[split].shards))
     is_kept = file.write(counts)
     seconds = time.monotonic() - begin
-    _logger.log(
+    logging.getLogger("tokenloom").log(
         logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO,
         "%s: counted the samples of %s for %s in %d shards in %.1f s, %s",
         store.place(version_path(manifest.version)),

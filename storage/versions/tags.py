@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, SpecError, StoreError, message_of
-from tokenloom.storage.formats.canonical import read_signed, sign_record
+from tokenloom.storage.formats.canonical import read_signed, sign
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.formats.records import Mismatch, decode_record
@@ -156,7 +156,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
     """
     previous = read_entry(store, tag, seen_number).version if seen_number else None
     entry = TagEntry(version, previous, now(), user(), reason, seen_number + 1)
-    store.create(entry_path(tag, entry.number), sign_record(entry))
+    store.create(entry_path(tag, entry.number), sign(entry))
     return entry
 
 

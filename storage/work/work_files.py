@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tokenloom.errors import FormatError, StoreError, WorkError
-from tokenloom.storage.formats.canonical import read_signed_record, sign_record
+from tokenloom.storage.formats.canonical import read_signed_record, sign
 from tokenloom.storage.formats.records import Record
 from tokenloom.storage.stores.store import Store
 
@@ -50,4 +50,4 @@ def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) ->
 
 def write_work_record(store: Store, path: str, record: Record) -> None:
     """Write a record as a work file; it need not survive a loss of power."""
-    store.replace(path, sign_record(record), durable=False)
+    store.replace(path, sign(record), durable=False)

@@ -18,7 +18,7 @@ import xxhash
 
 from tokenloom.errors import FormatError, SpecError, StoreError, message_of
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.canonical import canonical_json, read_signed_record, sign, sign_record
+from tokenloom.storage.formats.canonical import canonical_json, read_signed_record, sign
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
 from tokenloom.storage.formats.records import JsonObject, fields_of
@@ -272,7 +272,7 @@ def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileReco
     for name, data in export.format.finish(export.facts, export.units, records).items():
         store.replace(name, data)
         records[name] = FileRecord(len(data), xxhash.xxh3_128_hexdigest(data))
-    store.replace(SUMMARY, sign_record(_Summary(export.identity, records)))
+    store.replace(SUMMARY, sign(_Summary(export.identity, records)))
     if (root := final.local("")) is not None:
         store.remove_files(list(store.files_below(_WORK)))
         store.remove_empty_folders(_WORK)

@@ -29,7 +29,7 @@ from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import SpecError, StoreError
-from tokenloom.storage.formats.canonical import sign_record
+from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores import (
     local_files,
@@ -151,7 +151,7 @@ def test_a_new_entry_of_a_tag_is_seen_at_once(
     store = dataset_store(f"s3://{BUCKET}/moving", "data")
     assert tags.newest_number(store, "latest") == 1
     entry = tags.log(store, "latest")[0]
-    put(s3_url, "moving/data/tags/latest/00000002.json", sign_record(replace(entry, number=2)))
+    put(s3_url, "moving/data/tags/latest/00000002.json", sign(replace(entry, number=2)))
     assert tags.newest_number(store, "latest") == 2
     assert store.names("tags/latest") == ["00000001.json", "00000002.json"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sign_record
+from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sign
 from tokenloom.storage.formats.records import decode_record
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.tokenizers.base import Tokenizer
@@ -120,7 +120,7 @@ def shipped_proofs() -> dict[str, Proof]:
 
 def keep_proof(proof: Proof) -> None:
     """Keep a proof in the cache of this machine; raises OSError if that can't be written."""
-    replace_file(_path(proof.key, proof.library, proof.reference), sign_record(proof))
+    replace_file(_path(proof.key, proof.library, proof.reference), sign(proof))
 
 
 def _path(*decides: str) -> Path:
