@@ -45,14 +45,17 @@ class Policy:
 
 @dataclass(frozen=True)
 class VersionStatus:
-    """A version that has files, published or not: the tags that name it, and why it stays; "" if it does not."""
+    """A version that has files, with the records of its build.
+
+    `kept` says why gc keeps it, "" if it does not.
+    """
 
     version: str
-    is_published: bool
+    published: bool
     tags: list[str]
-    num_files: int
-    num_bytes: int
-    why: str
+    files: int
+    bytes: int
+    kept: str
 
 
 @dataclass(frozen=True)
@@ -114,17 +117,17 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
     if not is_dataset(store):
         raise StoreError(f"{store.root}: no such dataset; name STORE/DATASET")
     collected, before = Collected(str(store.root).rpartition("/")[2], delete), time.time() - policy.grace_seconds
-    for status in survey(store, tagged_versions(store), store.files_below(""), policy):
+    for status in survey(tagged_versions(store), store.files_below(""), policy):
         try:
-            if status.why:
-                raise _InUse(status.why)
+            if status.kept:
+                raise _InUse(status.kept)
             if delete:
                 _delete_version(store, status.version, before)
         except _InUse as error:
             collected.kept.append(Kept(status.version, str(error)))
         else:
             collected.deleted.append(status.version)
-            collected.bytes += status.num_bytes
+            collected.bytes += status.bytes
     for kind, files in _leftovers(store, before, {kept.version for kept in collected.kept}).items():
         if files:
             collected.leftovers[kind] = len(files)
@@ -134,13 +137,10 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
     return collected
 
 
-def survey(
-    store: Store, tags_of: Mapping[str, list[str]], files: Mapping[str, StoredFile], policy: Policy
-) -> list[VersionStatus]:
+def survey(tags_of: Mapping[str, list[str]], files: Mapping[str, StoredFile], policy: Policy) -> list[VersionStatus]:
     """Return the versions of a dataset that have files, sorted by name.
 
     Args:
-        store: the dataset's store.
         tags_of: the tags of each version.
         files: all files of the dataset, by path.
         policy: what stays.

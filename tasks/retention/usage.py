@@ -10,7 +10,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.tags import tagged_versions
 from tokenloom.storage.work.assignment import BUILDS
 from tokenloom.storage.work.plans import PLANS
-from tokenloom.tasks.retention.collect import Policy, collect, survey
+from tokenloom.tasks.retention.collect import Policy, VersionStatus, collect, survey
 
 #: the folders of a dataset by the part that they belong to
 PARTS = {
@@ -24,17 +24,6 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class VersionUsage:
-    """The space that a version and the records of its build use."""
-
-    version: str
-    published: bool
-    tags: list[str]
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class DatasetUsage:
     """The space that a dataset uses, in bytes.
 
@@ -44,7 +33,7 @@ class DatasetUsage:
 
     dataset: str
     bytes: int
-    versions: list[VersionUsage]
+    versions: list[VersionStatus]
     parts: dict[str, int]
     gc_frees: int
     damage: str | None
@@ -75,10 +64,7 @@ def measure(store: Store, policy: Policy) -> DatasetUsage:
     return DatasetUsage(
         dataset=str(store.root).rpartition("/")[2],
         bytes=parts.total(),
-        versions=[
-            VersionUsage(each.version, each.is_published, each.tags, each.num_files, each.num_bytes)
-            for each in survey(store, tags_of, files, policy)
-        ],
+        versions=survey(tags_of, files, policy),
         parts=dict(parts),
         gc_frees=gc_frees,
         damage=damage,

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import JsonResult
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.references import Reference, names_version, parse_reference
 from tokenloom.storage.versions.tags import TagEntry, check_tag
-
-
-@dataclass(frozen=True)
-class TagResult(Result):
-    """The newest entry of a tag's log; `moved` is False if the tag named the version already."""
-
-    reference: str
-    tag: str
-    moved: bool
-    number: int
-    version: str
-    previous: str | None
-    at: str
-    by: str
-    reason: str
 
 
 def add_tag_option(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +37,8 @@ def tag_of(dataset: str, tag: str) -> Reference:
     return parse_reference(f"{dataset.rstrip('/')}@{tag}")
 
 
-def shown_move(out: Output, store: Store, tag: str, seen: TagEntry | None, entry: TagEntry) -> TagResult:
-    """Print what a move did, and return it.
+def shown_move(out: Output, store: Store, tag: str, seen: TagEntry | None, entry: TagEntry) -> JsonResult:
+    """Print what a move did; return the newest entry, and whether the tag moved.
 
     Args:
         out: prints it.
@@ -68,7 +53,7 @@ def shown_move(out: Output, store: Store, tag: str, seen: TagEntry | None, entry
         refresh_catalogue(store)
     else:
         out.line(f"{tag} already names {reference}; nothing was moved")
-    return TagResult(reference=reference, tag=tag, moved=moved, **asdict(entry))
+    return JsonResult({"reference": reference, "tag": tag, "moved": moved, **asdict(entry)})
 
 
 def refresh_catalogue(store: Store) -> None:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 from tokenloom.cli.argument_types import add_dataset, add_policy
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.results import JsonResult
 from tokenloom.cli.tag_moves import refresh_catalogue
 from tokenloom.storage.versions.references import parse_dataset
-from tokenloom.tasks.retention.collect import Collected, Policy, collect
+from tokenloom.tasks.retention.collect import Policy, collect
 from tokenloom.wording import counted
-
-
-@dataclass(frozen=True)
-class CollectResult(Result):
-    """What a run of gc deleted, or would with `--delete`."""
-
-    collected: Collected
-
-    def to_json(self) -> Json:
-        """Return the object that `--json` prints."""
-        return self.collected.to_json()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delete", action="store_true", help="delete; without it, show what a run would delete")
 
 
-def run(dataset: str, keep_last: int, grace: float, delete: bool, out: Output) -> CollectResult:
+def run(dataset: str, keep_last: int, grace: float, delete: bool, out: Output) -> JsonResult:
     """Delete versions of a dataset that nothing keeps, and leftovers.
 
     Args:
@@ -58,4 +46,4 @@ def run(dataset: str, keep_last: int, grace: float, delete: bool, out: Output) -
         out.line("nothing was deleted; add --delete to do it")
     if found.deleted and delete:
         refresh_catalogue(store)
-    return CollectResult(found)
+    return JsonResult(found.to_json())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict
 
 from tokenloom.cli.argument_types import add_policy, add_store
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import JsonResult
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
@@ -18,21 +18,13 @@ from tokenloom.tasks.retention.usage import DatasetUsage, measure
 from tokenloom.wording import shown_bytes
 
 
-@dataclass(frozen=True)
-class UsageResult(Result):
-    """What uses the space of each dataset, in bytes."""
-
-    store: str
-    datasets: list[DatasetUsage]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_store(parser)
     add_policy(parser)
 
 
-def run(store: str, keep_last: int, grace: float, out: Output) -> UsageResult:
+def run(store: str, keep_last: int, grace: float, out: Output) -> JsonResult:
     """Show what uses the space of each dataset, and what `tokenloom gc` with these options would free.
 
     Args:
@@ -48,7 +40,7 @@ def run(store: str, keep_last: int, grace: float, out: Output) -> UsageResult:
     datasets = [measure(each, Policy(keep_last, grace)) for each in _datasets(store, folder)]
     for usage in datasets:
         _print(out, usage)
-    return UsageResult(str(folder.root), datasets)
+    return JsonResult({"store": str(folder.root), "datasets": [asdict(usage) for usage in datasets]})
 
 
 def _datasets(store: str, folder: Store) -> list[Store]:

@@ -6,7 +6,8 @@ import argparse
 
 from tokenloom.cli.argument_types import add_dataset
 from tokenloom.cli.output import Output
-from tokenloom.cli.tag_moves import TagResult, add_move_options, add_tag_option, shown_move, tag_of
+from tokenloom.cli.results import JsonResult
+from tokenloom.cli.tag_moves import add_move_options, add_tag_option, shown_move, tag_of
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_move_options(parser)
 
 
-def run(dataset: str, tag: str, to: str | None, reason: str | None, allow_tryout: bool, out: Output) -> TagResult:
+def run(dataset: str, tag: str, to: str | None, reason: str | None, allow_tryout: bool, out: Output) -> JsonResult:
     """Let a tag name an earlier version.
 
     Args:
@@ -48,10 +49,10 @@ def run(dataset: str, tag: str, to: str | None, reason: str | None, allow_tryout
         store, tag, manifest, entries[-1], "rollback" if reason is None else reason, allow_tryout=allow_tryout
     )
     result = shown_move(out, store, tag, entries[-1], entry)
-    if result.moved and tag == LATEST:
-        out.line("a build that finds nothing new leaves it there; one with new data moves it")
-    if result.moved:
-        out.line(f"undo: tokenloom tag {store.root}@{result.previous} {tag}")
+    if entry != entries[-1]:
+        if tag == LATEST:
+            out.line("a build that finds nothing new leaves it there; one with new data moves it")
+        out.line(f"undo: tokenloom tag {store.root}@{entry.previous} {tag}")
     return result
 
 

@@ -6,7 +6,8 @@ import argparse
 
 from tokenloom.cli.argument_types import add_reference
 from tokenloom.cli.output import Output
-from tokenloom.cli.tag_moves import TagResult, add_move_options, shown_move
+from tokenloom.cli.results import JsonResult
+from tokenloom.cli.tag_moves import add_move_options, shown_move
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.tags import check_tag, move_by_hand, newest
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_move_options(parser)
 
 
-def run(reference: str, tag: str, reason: str | None, allow_tryout: bool, out: Output) -> TagResult:
+def run(reference: str, tag: str, reason: str | None, allow_tryout: bool, out: Output) -> JsonResult:
     """Let a tag name a version.
 
     Args:
