@@ -73,7 +73,6 @@ def test_the_flow_publishes_the_same_version_as_a_direct_build(tmp_path: Path, w
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_build_of_many_tiny_partitions_needs_few_task_runs(tmp_path: Path) -> None:
-    """own_servers/test_many_builds.py has 10,000 partitions, and the memory they take."""
     for number in range(300):
         write_jsonl(tmp_path / "input" / f"{number}.jsonl", [f"text {row} of file {number}" for row in range(4)])
     sources = [{"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}]
