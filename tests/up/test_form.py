@@ -55,8 +55,8 @@ def test_tiktoken_by_its_tab_builds(ui: tuple[Path, Page]) -> None:
     page.view_run()
     page.press("Logs", "tab")
     page.await_line("Completed")
-    (version,) = published_versions(dataset_store(str(folder / "store"), "headlines"))
-    page.await_text(version)
+    assert len(published_versions(dataset_store(str(folder / "store"), "headlines"))) == 1
+    page.await_text("build-headlines")
     assert page.errors() == []
 
 
