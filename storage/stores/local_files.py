@@ -154,44 +154,27 @@ def descriptor_of_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def name_exclusively(source: Path, final: Path) -> None:
-    """Give a complete file its final name; exactly one of several callers succeeds. `source` may remain.
+    """Give a complete file its final name by a hard link; exactly one of several callers succeeds. `source` may remain.
 
-    A hard link does it. Where a file system links only within a folder (BeeGFS, AFS), the file moves there first. Where
-    it has no links (exFAT, many shares of Windows), a rename that replaces nothing does it.
+    Where a file system links only within a folder (BeeGFS, AFS), the file moves there first.
 
     Raises:
         FileExistsError: the name exists.
-        OSError: ENOTSUP if the file system can do neither.
+        OSError: ENOTSUP if the file system has no hard links (exFAT, many shares of Windows).
     """
     try:
         os.link(source, final)
     except OSError as error:
-        if error.errno == errno.EXDEV:
-            beside = final.with_name(f".{final.name}.{os.urandom(16).hex()}")
-            try:
-                os.replace(source, beside)
-                os.link(beside, final)
-            finally:
-                beside.unlink(missing_ok=True)
-        elif error.errno in _NO_LINKS:
-            _rename_exclusively(source, final)
-        else:
+        if error.errno in _NO_LINKS:
+            raise OSError(errno.ENOTSUP, "the file system has no hard links") from error
+        if error.errno != errno.EXDEV:
             raise
-
-
-def _rename_exclusively(source: Path, final: Path) -> None:
-    import ctypes  # a reader does not need it
-
-    library = ctypes.CDLL(None, use_errno=True)
-    number = errno.ENOSYS  # other systems than Linux, and old C libraries
-    if hasattr(library, "renameat2"):
-        at_folder, no_replace = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
-        failed = library.renameat2(at_folder, os.fsencode(source), at_folder, os.fsencode(final), no_replace)
-        number = ctypes.get_errno() if failed else 0
-    if number in (errno.EINVAL, errno.ENOSYS):
-        raise OSError(errno.ENOTSUP, "the file system has neither hard links nor an exclusive rename")
-    if number:
-        raise OSError(number, os.strerror(number), str(source), None, str(final))
+        beside = final.with_name(f".{final.name}.{os.urandom(16).hex()}")
+        try:
+            os.replace(source, beside)
+            os.link(beside, final)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def check_folder(folder: Path) -> None:
