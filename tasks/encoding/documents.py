@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,10 +48,13 @@ class EncodedDocuments:
     counts: ChatCounts | None = None
 
 
-class DocumentEncoder(Protocol):
-    """Encodes the documents of a file."""
+class DocumentEncoder:
+    """Encodes the documents of a file: texts, or in its subclasses those of another form."""
 
-    form: DocumentForm
+    form: DocumentForm = TEXT
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
 
     def prepared(
         self, batches: Iterator[Rows], on_error: str, without_target: str, place_of: PlaceOf
@@ -68,9 +71,12 @@ class DocumentEncoder(Protocol):
             BadRow: a row is bad, unless such rows are skipped.
             InputError: nothing of a row is learned, and such rows fail.
         """
+        return batches
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         """Return the ids of a batch that is prepared; raises TokenizerError if the library can't encode a document."""
+        encoded = self._tokenizer.encode(rows.texts, self._dtype)
+        return EncodedDocuments(encoded.tokens, encoded.num_tokens, len(text_bytes(rows.texts)[0]))
 
 
 def document_encoder(tokenizer: Tokenizer, chat: ChatDefinition | None) -> DocumentEncoder:
@@ -80,24 +86,10 @@ def document_encoder(tokenizer: Tokenizer, chat: ChatDefinition | None) -> Docum
     """
     if tokenizer.kind == "ids":
         return _Ids(tokenizer)
-    return _Texts(tokenizer) if chat is None else _Conversations(tokenizer, chat)
+    return DocumentEncoder(tokenizer) if chat is None else _Conversations(tokenizer, chat)
 
 
-class _Texts:
-    form = TEXT
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
-
-    def prepared(self, batches: Iterator[Rows], *_: object) -> Iterator[Rows]:
-        return batches
-
-    def encode(self, rows: Rows) -> EncodedDocuments:
-        encoded = self._tokenizer.encode(rows.texts, self._dtype)
-        return EncodedDocuments(encoded.tokens, encoded.num_tokens, len(text_bytes(rows.texts)[0]))
-
-
-class _Ids(_Texts):
+class _Ids(DocumentEncoder):
     form = IDS
 
     def encode(self, rows: Rows) -> EncodedDocuments:
@@ -107,11 +99,11 @@ class _Ids(_Texts):
         return replace(encoded, classes=MASK_CLASSES[text_bytes(rows.masks)[0]])
 
 
-class _Conversations:
+class _Conversations(DocumentEncoder):
     form = CONVERSATION
 
     def __init__(self, tokenizer: Tokenizer, chat: ChatDefinition) -> None:
-        self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
+        super().__init__(tokenizer)
         self._chats = _chat_encoder(canonical_json(chat), tokenizer, get_ident())  # type: ignore[arg-type]  # has a hash
         self._is_learned = learned_classes("assistant").tobytes()
 

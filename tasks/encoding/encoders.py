@@ -17,11 +17,15 @@ from tokenloom.tasks.planning.plan import Build, EncodingRules
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job, Runner
 from tokenloom.tokenizers import Tokenizer, pinned_fields
-from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.proofs import installed_library, keep_proof
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, ending_if_hung
-from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import (
+    NO_CHECK,
+    FastEncoder,
+    FastTokenizer,
+    Router,
+    ending_if_hung,
+    left_to_reference,
+)
 from tokenloom.tokenizers.loading import load_job_tokenizer, load_once
 from tokenloom.wording import counted
 

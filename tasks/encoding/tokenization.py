@@ -63,23 +63,33 @@ class _Room:
 
 
 class _Pending:
-    """Documents for the next spill; those of a partition all have classes, or none has."""
+    """Documents for the next spill; those of a partition all have classes, or none has.
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
+    It reports progress as a share of `num_bytes`, those of the partition in the plan. A compressed file holds more text
+    than bytes, JSON lines hold less; `bytes_left` are those that no text stood for.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], num_bytes: int) -> None:
         self.parts: list[SpillDocuments] = []  # without their tokens
-        self.text_bytes = 0
+        self.text_bytes, self.bytes_left = 0, num_bytes
         self._num_usual = _ROOM_BYTES // dtype.itemsize
         self._tokens = _Room(dtype, self._num_usual)
         self._classes: _Room | None = None  # made when needed: a process may allocate little more than it uses
 
-    def add(self, documents: SpillDocuments, num_bytes: int, text_read: _TextRead) -> None:
+    def add(self, documents: SpillDocuments, num_bytes: int) -> None:
         self._tokens.add(documents.tokens)
         if documents.classes is not None:
             self._classes = self._classes or _Room(documents.classes.dtype, self._num_usual)
             self._classes.add(documents.classes)
         self.parts.append(replace(documents, tokens=np.empty(0, documents.tokens.dtype), classes=None))
         self.text_bytes += num_bytes + len(documents.ids)
-        text_read.report(len(documents.key), num_bytes, len(documents.tokens))
+        done = min(num_bytes, self.bytes_left)
+        self.bytes_left -= done
+        progress.report(
+            progress.Advanced(
+                num_documents=len(documents.key), num_bytes=num_bytes, num_tokens=len(documents.tokens), done=done
+            )
+        )
 
     def take(self) -> SpillDocuments:
         """Return the documents; the tokens and classes are overwritten by those that are added next."""
@@ -109,16 +119,11 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
     progress.report(progress.Working(f"encoding {part.file.url}, [{part.start}, {part.end})"))
     tokenizer = encoding_tokenizer(build)
     with naming_source(part.file.source):
-        with QuarantineWriter(build.store, part.spill_name) as quarantine, sharing_files():
-            num_compared = tokenizer.num_compared if isinstance(tokenizer, FastTokenizer) else 0
-            try:
-                record = _encode_partition(build, part, limit, tokenizer, quarantine)
-            except InputError:
-                check_unchanged(part.file)  # it may not be bad, but still being written
-                raise
-            if isinstance(tokenizer, FastTokenizer):
-                num_compared = tokenizer.num_compared - num_compared
-                record = replace(record, encoder=tokenizer.encoder, compared=num_compared)
+        try:
+            record = _encode_partition(build, part, limit, tokenizer)
+        except InputError:
+            check_unchanged(part.file)  # it may not be bad, but still being written
+            raise
         check_unchanged(part.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
     write_partition_record(build.store, part.spill_name, record)
     return record
@@ -130,28 +135,35 @@ def _usable_record(build: Build, part: Partition) -> PartitionRecord | None:
     return record if record and may_reuse(record, build.definition) else None
 
 
-def _encode_partition(
-    build: Build, part: Partition, limit: int | None, tokenizer: Tokenizer, quarantine: QuarantineWriter
-) -> PartitionRecord:
-    pending = _Pending(token_dtype(tokenizer.vocab_size))
-    tally, text_read = PartitionTally(), _TextRead(part.num_bytes)
-    spills: list[SpillCounts] = []
+def _encode_partition(build: Build, part: Partition, limit: int | None, tokenizer: Tokenizer) -> PartitionRecord:
+    fast = tokenizer if isinstance(tokenizer, FastTokenizer) else None
+    compared_before = fast.num_compared if fast else 0
     encoder = document_encoder(tokenizer, build.chat_of(part.file))
-    for rows in read_documents(build, part, tokenizer, limit):
-        tally.add(rows)
-        quarantine.add(rows.bad)
-        if len(rows.rows):
-            documents, encoded = _encode(rows, build.rules, part.file, encoder)
-            tally.add_encoded(encoded.num_bytes, encoded.counts)
-            pending.add(documents, len(text_bytes(rows.texts)[0]), text_read)
-            del documents, encoded
-        del rows
-        if pending.text_bytes >= _SPILL_TEXT_BYTES:
-            spills.append(_spill(build, part, tokenizer, len(spills), pending.take()))
-    if pending.parts:
-        spills.append(_spill(build, part, tokenizer, len(spills), pending.take()))
-    text_read.finish()
-    return tally.record(spills, quarantine.num_bytes, quarantine.xxh3_128())
+    pending, tally = _Pending(token_dtype(tokenizer.vocab_size), part.num_bytes), PartitionTally()
+    spills: list[SpillCounts] = []
+
+    def spill() -> None:
+        info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
+        place = build.store, part.spill_name, len(spills)
+        spills.append(write_spill(*place, pending.take(), len(build.rules.shares), info))
+
+    with QuarantineWriter(build.store, part.spill_name) as quarantine, sharing_files():
+        for rows in read_documents(build, part, tokenizer, limit):
+            tally.add(rows)
+            quarantine.add(rows.bad)
+            if len(rows.rows):
+                documents, encoded = _encode(rows, build.rules, part.file, encoder)
+                tally.add_encoded(encoded.num_bytes, encoded.counts)
+                pending.add(documents, len(text_bytes(rows.texts)[0]))
+                del documents, encoded
+            del rows
+            if pending.text_bytes >= _SPILL_TEXT_BYTES:
+                spill()
+        if pending.parts:
+            spill()
+    progress.report(progress.Advanced(done=pending.bytes_left))
+    record = tally.record(spills, quarantine.num_bytes, quarantine.xxh3_128())
+    return replace(record, encoder=fast.encoder, compared=fast.num_compared - compared_before) if fast else record
 
 
 def read_documents(build: Build, part: Partition, tokenizer: Tokenizer, limit: int | None = None) -> Iterator[Rows]:
@@ -200,26 +212,6 @@ def tokenize_tryout(build: Build, parts: Sequence[Partition]) -> list[tuple[str,
     return spills
 
 
-class _TextRead:
-    """Reports progress through a partition: the bytes of text read, as a share of the bytes in the plan.
-
-    A compressed file holds more text than bytes, JSON lines hold less; `finish` reports the difference.
-    """
-
-    def __init__(self, num_bytes: int) -> None:
-        self._left = num_bytes
-
-    def report(self, num_documents: int, text_bytes: int, num_tokens: int) -> None:
-        done = min(text_bytes, self._left)
-        self._left -= done
-        progress.report(
-            progress.Advanced(num_documents=num_documents, num_bytes=text_bytes, num_tokens=num_tokens, done=done)
-        )
-
-    def finish(self) -> None:
-        progress.report(progress.Advanced(done=self._left))
-
-
 def _encode(
     rows: Rows, rules: RowRules, file: InputFile, encoder: DocumentEncoder
 ) -> tuple[SpillDocuments, EncodedDocuments]:
@@ -238,8 +230,3 @@ def _encode(
     place = (split, key, content, rows.rows)
     documents = SpillDocuments(*place, encoded.num_tokens, encoded.tokens, id_bytes, ids, encoded.classes)
     return documents, encoded
-
-
-def _spill(build: Build, part: Partition, tokenizer: Tokenizer, index: int, documents: SpillDocuments) -> SpillCounts:
-    info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
-    return write_spill(build.store, part.spill_name, index, documents, len(build.rules.shares), info)

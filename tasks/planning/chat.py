@@ -9,7 +9,7 @@ from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.tokenizer_files import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.errors import InputError, SpecError
 from tokenloom.tasks.sources.files.opening import info_of, open_input
-from tokenloom.tokenizers.pretrained import CONFIG
+from tokenloom.tokenizers.hub import CONFIG
 from tokenloom.wording import tokenizer_name
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes

@@ -9,7 +9,7 @@ import time
 from typing import NoReturn
 
 from tokenloom.tokenizers.fast import gigatoken_library, tokenizer
-from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.tokenizer import FastEncoder
 
 
 def crash(text: str) -> str:

@@ -22,8 +22,7 @@ from tokenloom.storage.formats.classes import BEGINS, MAY_LEARN, ROLE_BITS, lear
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
 
 transformers = pytest.importorskip("transformers")
 

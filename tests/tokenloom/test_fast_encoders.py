@@ -33,15 +33,20 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
 from tokenloom.tokenizers.fast import gigatoken_library
-from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
 from tokenloom.tokenizers.fast.parts import parts_of
-from tokenloom.tokenizers.fast.probe_texts import _PIECES
+from tokenloom.tokenizers.fast.probe_texts import _PIECES, assigned
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose, find_proof
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer, differing
-from tokenloom.tokenizers.fast.unicode_14 import assigned, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import (
+    NO_CHECK,
+    Check,
+    FastEncoder,
+    FastTokenizer,
+    Router,
+    differing,
+    left_to_reference,
+)
 from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)

@@ -21,10 +21,9 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import encoder_of, make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
-from tokenloom.tokenizers.fast.probe_references import parts_with_byte_pairs, with_byte_pairs
-from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
 from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
 from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, QWEN_2, TEKKEN
 
 RUNS = tuple(AddedToken(" " * length, normalized=True) for length in range(2, 9))

@@ -28,16 +28,20 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import gigatoken_library, probe
-from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import prove
-from tokenloom.tokenizers.fast.probe_texts import NUM_CUT_SLICES, NUM_SLICES, slice_groups, slice_texts
+from tokenloom.tokenizers.fast.probe_texts import (
+    NUM_CUT_SLICES,
+    NUM_SLICES,
+    Vocabulary,
+    assigned,
+    slice_groups,
+    slice_texts,
+    vocabulary_of,
+)
 from tokenloom.tokenizers.fast.proofs import Proof
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
-from tokenloom.tokenizers.fast.unicode_14 import assigned, left_to_reference
-from tokenloom.tokenizers.fast.vocabulary import Vocabulary, vocabulary_of
+from tokenloom.tokenizers.fast.tokenizer import FastEncoder, FastTokenizer, Router, left_to_reference
 
 Change = Callable[[str, list[int]], list[int]]
 

@@ -19,9 +19,7 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
 from tokenloom.tokenizers.fast.probe_texts import _PIECES
 from tokenloom.tokenizers.fast.proofs import SHIPPED, choose, shipped_proofs
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
-from tokenloom.tokenizers.fast.unicode_14 import left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, left_to_reference
 
 _ROOT = Path(__file__).parent.parent.parent
 _FILES = {

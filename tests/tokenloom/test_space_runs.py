@@ -16,10 +16,9 @@ from tests.tokenloom.test_fast_encoders import ids_of, loaded
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import gigatoken_library
 from tokenloom.tokenizers.fast.known_parts import bare_content
-from tokenloom.tokenizers.fast.probe_references import with_byte_pairs
-from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.tokenizers.fast.probe import with_byte_pairs
 from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
 from tokenloom.tokenizers.patterns import QWEN_2
 
 _LONGEST = 5

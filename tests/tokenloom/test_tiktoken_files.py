@@ -21,8 +21,7 @@ from tokenloom.errors import TokenizerError
 from tokenloom.spec import tokenizers as spec_tokenizers
 from tokenloom.tokenizers import load_tokenizer, tiktoken_files
 from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.routing import Router
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router
 from tokenloom.tokenizers.patterns import GPT_4
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 from tokenloom.tokenizers.tiktoken_files import NAMED_FORMATS

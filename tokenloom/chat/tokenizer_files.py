@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.tokenizers.pretrained import CONFIG
+from tokenloom.tokenizers.hub import CONFIG
 
 TEMPLATE_FILE = "chat_template.jinja"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

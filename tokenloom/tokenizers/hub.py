@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tokenloom.errors import TokenizerError, named_message_of
 
+CONFIG = "tokenizer_config.json"  # beside a tokenizer.json
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _SECONDS = 30
 

@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.tokenizers.hub import fetch, fetch_if_there
+from tokenloom.tokenizers.hub import CONFIG, fetch, fetch_if_there
 from tokenloom.tokenizers.huggingface_json import FILE, end_of_text
-
-CONFIG = "tokenizer_config.json"
 
 
 class _Config(NamedTuple):

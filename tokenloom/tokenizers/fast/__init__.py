@@ -2,6 +2,5 @@
 
 No encoder is used without proof. It is *unproven* for a tokenizer with a part that `known_parts` or
 `sentencepiece_parts` does not list, and until `probe` has compared it with the reference library for the vocabulary;
-proofs.py has what is proven. It is *refused* after a difference, or if `machine_check` does not find the ids of the
-proof on this machine. `tokenizer` compares a sample in every build, which ends after a difference.
+proofs.py has what is proven. `tokenizer` compares a sample in every build, which ends after a difference.
 """

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
 from tokenloom.tokenizers.fast.known_parts import Unproven
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.sentencepiece_parts import spaced
 from tokenloom.tokenizers.fast.space_runs import SpaceRuns
+from tokenloom.tokenizers.fast.tokenizer import FastEncoder, failing_as
 
 NAME = f"gigatoken {version('gigatoken')}"
 _MAX_GROWTH = 256_000_000

@@ -1,29 +1,141 @@
-"""A tokenizer that encodes with a fast encoder what the encoder is proven for, and compares a sample of it."""
+"""A tokenizer that encodes with a fast encoder what the encoder is proven for, and compares a sample of it.
+
+Unicode 14 is that of the oldest supported Python. What it assigns has the same normal form in all later versions
+(https://www.unicode.org/policies/stability_policy.html). What it does not assign may get any class later, and each
+library learns of that in another release, so no fast encoder gets it. `unassigned.txt` lists those code points, which
+newer versions of Python can't name, and the two planes for private use, which real text hardly uses: a probe then
+compares half as many.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import EncoderMismatch
+from tokenloom.errors import EncoderMismatch, StoreError, named_message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
-from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
-from tokenloom.tokenizers.fast.encoder import FastEncoder, failing_as
-from tokenloom.tokenizers.fast.routing import Router
+from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes, with_boundary_ids
+from tokenloom.tokenizers.fast.known_parts import Unproven
 
+_NUM_CODE_POINTS = 0x110000
+_MAX_TEXT_BYTES = 16_000_000  # the memory of the reference for a long text is known
+# The bytes of a character of two, three and four bytes: the first one's mask, and how many follow.
+_LEAD_MASKS = np.array([0x7F] * 0xC0 + [0x1F] * 0x20 + [0x0F] * 0x10 + [0x07] * 0x10, np.uint32)
 _RUN_BYTES = 1_000_000
 _MAX_CHECKED_TEXT = 4_000_000
 _HANG_SECONDS = 120  # of one run; the slowest text of a run takes 2 s
+
+
+@cache
+def left_to_reference() -> list[tuple[int, int]]:
+    """Return ranges [first, last] of code points that no fast encoder gets, in order."""
+    lines = read_regular(Path(__file__).with_name("unassigned.txt")).decode().splitlines()
+    return [(int(first, 16), int(last, 16)) for first, last in map(str.split, lines)]
+
+
+class Router:
+    """Finds the texts that a fast encoder may encode differently.
+
+    Args:
+        odd: ranges [first, last] of code points that it may encode differently.
+        spellings: texts that it finds in a text but the reference does not, such as those of special tokens.
+    """
+
+    def __init__(self, odd: Iterable[Sequence[int]], spellings: Collection[str]) -> None:
+        self._is_odd = np.zeros(_NUM_CODE_POINTS, bool)
+        for first, last in odd:
+            self._is_odd[first : last + 1] = True
+        characters = {text for text in spellings if len(text) == 1}
+        self._is_odd[[ord(character) for character in characters]] = True
+        self._has_odd = bool(self._is_odd.any())
+        self._odd_ascii = self._is_odd[:0x80].copy()
+        self._spellings = "|".join(map(re.escape, sorted(set(spellings) - characters)))
+
+    def needs_reference(self, texts: pa.Array) -> NDArray[np.bool_]:
+        """Return for each of n texts, a large_string array without nulls, whether only the reference may encode it."""
+        data, offsets = text_bytes(texts)
+        needs = np.diff(offsets) > _MAX_TEXT_BYTES
+        if self._spellings:
+            needs |= pc.match_substring_regex(texts, self._spellings).to_numpy(zero_copy_only=False)
+        if self._has_odd:
+            places = self._odd_places(data)
+            needs[np.searchsorted(offsets, places, side="right") - 1] = True
+        return needs
+
+    def _odd_places(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return where odd characters start in UTF-8."""
+        leads = np.flatnonzero(data >= 0xC0)
+        places = [leads[self._is_odd[_code_points(data, leads)]]]
+        if self._odd_ascii.any():
+            ascii_places = np.flatnonzero(data < 0x80)
+            places.append(ascii_places[self._odd_ascii[data[ascii_places]]])
+        return np.concatenate(places)
+
+
+def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the code points of the characters of two to four bytes that start at `leads`."""
+    first = data[leads]
+    codes = first & _LEAD_MASKS[first]
+    for index, least in ((1, 0xC0), (2, 0xE0), (3, 0xF0)):
+        has_more = first >= least
+        following = data[leads[has_more] + index] & 0x3F
+        codes[has_more] = (codes[has_more] << 6) | following
+    return codes
+
+
+@dataclass(frozen=True)
+class FastEncoder:
+    """A library that encodes what a tokenizer encodes.
+
+    Attributes:
+        library: its name and version.
+        encode_texts: returns the ids of each text, (num_ids,) uint32; the texts are UTF-8.
+        spellings: texts that it may find where the reference does not; it must not get a text with one.
+        bos_ids: the ids before each document.
+        eot_id: the id after each document.
+    """
+
+    library: str
+    encode_texts: Callable[[list[bytes]], Sequence[NDArray[np.uint32]]]
+    spellings: list[str]
+    bos_ids: list[int]
+    eot_id: int
+
+    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        """Return the ids of each text, see Tokenizer.encode."""
+        ids = self.encode_texts(texts.cast(pa.large_binary()).to_pylist())
+        return with_boundary_ids(ids, self.bos_ids, self.eot_id, dtype)
+
+
+@contextmanager
+def failing_as(make: Callable[[str], Exception], what: str) -> Iterator[None]:
+    """Translate whatever a fast library raises in the block to what `make` makes of a message that begins with `what`.
+
+    A panic of native code is a BaseException, as are KeyboardInterrupt and SystemExit, which stay as they are.
+    """
+    try:
+        yield
+    except (Unproven, MemoryError, StoreError):  # the last two are of the machine, not of the library
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise make(f"{what} ({named_message_of(error)})") from error
 
 
 @dataclass(frozen=True)
@@ -90,7 +202,7 @@ class FastTokenizer:
             return self.reference.encode(texts, dtype)
         fast, slow = (np.flatnonzero(chosen) for chosen in (~needs, needs))
         parts = [self._encode_fast(texts.take(fast), dtype), self.reference.encode(texts.take(slow), dtype)]
-        return _in_order(concatenate(parts, dtype), np.concatenate([fast, slow]))
+        return _select(concatenate(parts, dtype), np.argsort(np.concatenate([fast, slow])))
 
     def _encode_fast(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         with ending_if_hung(), failing_as(self._mismatch, f"{self.encoder} failed"):
@@ -121,7 +233,7 @@ class FastTokenizer:
 
 @contextmanager
 def ending_if_hung() -> Iterator[None]:
-    """End a worker process, whose job is then given to another one, if the block takes _HANG_SECONDS."""
+    """End a worker process, and so the build, if the block takes _HANG_SECONDS."""
     if WORKER_MARK not in os.environ:
         yield
         return
@@ -151,18 +263,9 @@ def _select(encoded: Encoded, chosen: NDArray[np.int64]) -> Encoded:
     return Encoded(np.concatenate(parts), encoded.num_tokens[chosen])
 
 
-def _in_order(encoded: Encoded, places: NDArray[np.int64]) -> Encoded:
-    """Return documents in the order of `places`, the places where they belong."""
-    return _select(encoded, np.argsort(places))
-
-
 def differing(expected: Encoded, found: Encoded) -> NDArray[np.int64]:
     """Return the indices of the documents whose ids differ, in order."""
     if np.array_equal(expected.num_tokens, found.num_tokens) and np.array_equal(expected.tokens, found.tokens):
         return np.empty(0, np.int64)
-    both = zip(_documents(expected), _documents(found), strict=True)
-    return np.flatnonzero([not np.array_equal(one, other) for one, other in both])
-
-
-def _documents(encoded: Encoded) -> list[NDArray[np.unsignedinteger]]:
-    return np.split(encoded.tokens, np.cumsum(encoded.num_tokens, dtype=np.int64)[:-1])
+    documents = (np.split(each.tokens, np.cumsum(each.num_tokens, dtype=np.int64)[:-1]) for each in (expected, found))
+    return np.flatnonzero([not np.array_equal(one, other) for one, other in zip(*documents, strict=True)])
