@@ -32,9 +32,9 @@ def import_for_reports() -> None:
 def _import() -> None:
     with contextlib.suppress(ImportError):  # whoever writes the report says so
         from tokenloom.tasks.report import page  # noqa: F401
-        from tokenloom.tasks.report.parts import template
+        from tokenloom.tasks.report.parts import templates
 
-        template()
+        templates().get_template("report.html")
 
 
 def with_report(plan: BuildPlan, result: BuildResult, runner: Runner | None = None) -> BuildResult:

@@ -1,78 +1,58 @@
-"""Draw charts as SVG, whose colours and fonts are those of the page's style sheet: one drawing serves light and dark.
+"""Where the lines and names of a histogram stand, in pixels, which the page scales. macros.html draws them.
 
-Coordinates are pixels of the drawing, which the page scales. The same figures give the same bytes.
+The same figures give the same bytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from tokenloom.tasks.report.figures import by_doubling, length_quantiles
+from tokenloom.tasks.report.wording import quantile_name, short
 
-from tokenloom.tasks.report.wording import clipped, short
-
-BAR_WIDTH, _ROW_HEIGHT, _BAR_HEIGHT = 360, 26, 17
-HISTOGRAM_WIDTHS = (560, 340)  # a drawing for wide screens, one for phones
-_HISTOGRAM_HEIGHT, _TOP, _BOTTOM, _LEFT = 280, 20, 256, 48  # _TOP to _LEFT are the edges of the plot
-_LETTER_WIDTH, _GAP = 7.2, 6  # a letter of the style sheet's font is rarely wider
-_NAME_CHARS, _VALUE_SPACE = 22, 100  # the longest name; what is left for the value of the longest bar
+_WIDTHS = (560, 340)  # a drawing for wide screens, one for phones
+_MARKED = (0.1, 0.5, 0.9)  # quantiles
+_TOP, _BOTTOM, _LEFT, _GAP = 20, 256, 48, 6  # edges of the plot
 _MARK_SPACE = 80  # a name beside the first or the last mark is rarely wider
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar: its name, its value, and the value in words, which is written beside it."""
+class Histogram:
+    """A histogram on a logarithmic axis: `heights` are (y, name), `lengths` (x, name) of labels.
 
-    name: str
-    value: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A length to mark in a histogram: its logarithm to base 2, and its name."""
-
-    at: float
-    name: str
-
-
-def bar_chart(bars: Sequence[Bar], title: str, full: float | None = None) -> Markup:
-    """Return horizontal bars as SVG, the first at the top; hovering over a bar shows its whole name.
-
-    Args:
-        bars: at least one.
-        title: what the chart shows, for those who can't see it.
-        full: the value of a bar of full length; None for the largest.
+    `marks` are (style, x, x and y from there to the name, name) of lengths that are marked.
     """
-    names = [clipped(bar.name, _NAME_CHARS) for bar in bars]
-    left = _GAP + _LETTER_WIDTH * max(map(len, names))
-    scale = (BAR_WIDTH - _VALUE_SPACE - left) / (full or max(bar.value for bar in bars) or 1)
-    rows = []
-    for index, (bar, name) in enumerate(zip(bars, names, strict=True)):
-        top, length = _ROW_HEIGHT * index + 8, bar.value * scale
-        drawn = Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" rx="2"/>').format(
-            left, top, length, _BAR_HEIGHT
-        )
-        texts = _text("name", left - _GAP, top + 13, name) + _text("value", left + length + _GAP, top + 13, bar.text)
-        rows.append(Markup("<g><title>{}: {}</title>{}{}</g>").format(bar.name, bar.text, drawn, texts))
-    described = ", ".join(f"{bar.name} {bar.text}" for bar in bars[:12])
-    return _drawing("bars", BAR_WIDTH, _ROW_HEIGHT * len(bars) + 8, title, described, rows)
+
+    width: int
+    heights: list[tuple[float, str]]
+    lengths: list[tuple[float, str]]
+    outline: str
+    marks: list[tuple[str, float, int, int, str]]
+    mark_top: float
 
 
-def histogram(bars: Sequence[tuple[float, float, float]], marks: Sequence[Mark], title: str, width: int) -> Markup:
-    """Return a histogram of lengths on a logarithmic axis as SVG.
+def histograms(counts: Sequence[float]) -> list[Histogram]:
+    """Return drawings of documents or tokens by bin of the length, with the median and two quantiles, a width each."""
+    values = [max(1.0, value) for value in length_quantiles(counts, _MARKED)]
+    names = [f"{quantile_name(share)} {_length(value)}" for share, value in zip(_MARKED, values, strict=True)]
+    return [_histogram(by_doubling(counts), [math.log2(value) for value in values], names, width) for width in _WIDTHS]
 
-    Args:
-        bars: (start, end, height) of each; start and end are logarithms to base 2.
-        marks: three lengths, rising: the names of the first and last stand beside their lines, the other above.
-        title: what the chart shows, for those who can't see it.
-        width: in pixels.
-    """
+
+def _length(value: float) -> str:
+    return f"{value:,.0f}" if value < 9999.5 else short(value)
+
+
+def _histogram(
+    bars: Sequence[tuple[float, float, float]], marks: Sequence[float], names: Sequence[str], width: int
+) -> Histogram:
     top = max(height for _, _, height in bars) or 1.0
     plot_width = width - _LEFT - _GAP
-    start, end = _with_space(bars[0][0], bars[-1][1], marks, _MARK_SPACE / plot_width)
+    space = _MARK_SPACE / plot_width  # of the axis, for the names beside the first and last mark
+    first, last = bars[0][0], bars[-1][1]
+    start = min(first, (marks[0] - space * last) / (1 - space))
+    end = max(last, (marks[-1] - space * start) / (1 - space))
 
     def x(length: float) -> float:
         return round(_LEFT + (length - start) / (end - start) * plot_width, 1)
@@ -80,27 +60,16 @@ def histogram(bars: Sequence[tuple[float, float, float]], marks: Sequence[Mark],
     def y(height: float) -> float:
         return round(_BOTTOM - height / (1.16 * top) * (_BOTTOM - _TOP), 1)
 
-    parts = []
-    for height in axis_heights(top):
-        parts += [
-            _path("grid", f"M{_LEFT} {y(height)}H{width - _GAP}"),
-            _text("height", _LEFT - _GAP, y(height) + 4, short(height)),
-        ]
-    parts += [_text("length", x(math.log2(length)), _BOTTOM + 16, short(length)) for length in axis_lengths(start, end)]
     outline = "".join(f"V{y(height)}H{x(right)}" for _, right, height in bars)
-    parts.append(_path("area", f"M{x(bars[0][0])} {_BOTTOM}{outline}V{_BOTTOM}Z"))
-    for mark, kind, dx, dy in zip(marks, ("before", "above", "after"), (-_GAP, 0, _GAP), (8, -_GAP, 8), strict=True):
-        parts += [
-            _path("mark", f"M{x(mark.at)} {_BOTTOM}V{y(1.08 * top)}"),
-            _text(kind, x(mark.at) + dx, y(1.08 * top) + dy, mark.name),
-        ]
-    return _drawing("histogram", width, _HISTOGRAM_HEIGHT, title, ", ".join(mark.name for mark in marks), parts)
-
-
-def _with_space(start: float, end: float, marks: Sequence[Mark], space: float) -> tuple[float, float]:
-    """Return the ends of the axis, moved so that the names beside the first and last mark have a share of it."""
-    start = min(start, (marks[0].at - space * end) / (1 - space))
-    return start, max(end, (marks[-1].at - space * start) / (1 - space))
+    places = zip(("before", "above", "after"), map(x, marks), (-_GAP, 0, _GAP), (8, -_GAP, 8), names, strict=True)
+    return Histogram(
+        width=width,
+        heights=[(y(height), short(height)) for height in axis_heights(top)],
+        lengths=[(x(math.log2(length)), short(length)) for length in axis_lengths(start, end)],
+        outline=f"M{x(first)} {_BOTTOM}{outline}V{_BOTTOM}Z",
+        marks=list(places),
+        mark_top=y(1.08 * top),
+    )
 
 
 def axis_lengths(start: float, end: float) -> list[int]:
@@ -115,19 +84,3 @@ def axis_heights(top: float) -> list[float]:
     ten = 10.0 ** math.floor(math.log10(top))
     step = next(step for step in (0.2 * ten, 0.5 * ten, ten, 2 * ten, 5 * ten) if top / step < 5)
     return [step * k for k in range(int(top / step) + 1)]
-
-
-def _drawing(kind: str, width: int, height: int, title: str, described: str, parts: Iterable[Markup]) -> Markup:
-    """Return a drawing; screen readers read its title and what it shows."""
-    return Markup(
-        '<svg class="chart {}" viewBox="0 0 {} {}" style="max-width:{}px" role="img" aria-label="{}: {}">'
-        "<title>{}</title>{}</svg>"
-    ).format(kind, width, height, width, title, described, title, Markup("").join(parts))
-
-
-def _path(kind: str, line: str) -> Markup:
-    return Markup('<path class="{}" d="{}"/>').format(kind, line)
-
-
-def _text(kind: str, x: float, y: float, text: str) -> Markup:
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(kind, x, y, text)

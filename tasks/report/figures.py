@@ -122,6 +122,27 @@ class VersionFigures:
         """How many documents have a length in each bin of statistics.py."""
         return add_counts([one.lengths for one in self.statistics.values()])
 
+    def tokens_of(self, split: str, source: str) -> int:
+        """Return the tokens of a source in a split."""
+        counts = self.statistics[split].sources.get(source) if split in self.statistics else None
+        return counts.tokens if counts else 0
+
+    @property
+    def fates(self) -> dict[str, tuple[int, ...]]:
+        """Rows read, filtered, quarantined, dropped and kept, of each source if build.json says it, and of all."""
+        rows = self.facts.manifest.rows
+        fates: dict[str, tuple[int, ...]] = {}
+        for name, counts in self.sources.items():
+            if self.statistics and (found := self.encoded.get(name)) and found.rows:
+                quarantined, dropped = found.rows - found.filtered - found.documents, found.documents - counts.documents
+                fates[name] = (found.rows, found.filtered, quarantined, dropped, counts.documents)
+        return fates | {"all": (rows.read, rows.filtered, rows.quarantined, rows.duplicates + rows.excluded, rows.kept)}
+
+
+def bytes_per_token(counts: EncodedCounts | None) -> float | None:
+    """Return the bytes of text for each token; None if unknown."""
+    return counts.bytes / counts.tokens if counts and counts.bytes and counts.tokens else None
+
 
 def _largest_first(counts: dict[str, SourceCounts]) -> dict[str, SourceCounts]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1].tokens, item[0])))

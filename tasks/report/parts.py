@@ -1,4 +1,4 @@
-"""What a report and a catalogue are made of: a page with sections of charts, tables and documents.
+"""What a report and a catalogue are made of: a page with sections of tables, written by the templates in this folder.
 
 Every text of a store is escaped and inert on the page: no script, no network.
 """
@@ -11,46 +11,26 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokenloom.tasks.report.charts import Bar, bar_chart
-from tokenloom.tasks.report.figures import ExampleDocument
-from tokenloom.tasks.report.wording import clipped, inert
-
-_MAX_BARS = 12
-_NAME_CHARS = 64  # the longest name of a source
-_CELL_CHARS = 300
+from tokenloom.tasks.report.wording import change, clipped, inert, megabytes, percent_of
+from tokenloom.tasks.running.progress import STEPS, step_label
+from tokenloom.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; its first column and those that `texts` names are text, the others numbers.
-
-    `bad_rows` are the positions of the rows that are shown in the colour of a failure.
-    """
+    """A table; its first column and those that `texts` names are text, the others numbers."""
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: Sequence[str] = ()
-    bad_rows: Sequence[int] = ()
 
-    def first_rows(self, count: int) -> Sequence[Sequence[str]]:
-        """Return the first rows, their texts clipped, and one that says how many more there are."""
-        rows = [[cell if isinstance(cell, Markup) else clipped(cell, _CELL_CHARS) for cell in row] for row in self.rows]
-        more = len(rows) - count
-        return [*rows[:count], [f"and {more:,} more", *[""] * (len(self.columns) - 1)]] if more > 0 else rows
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart: drawings of the same figures, of which the style sheet shows the one that fits the screen."""
-
-    title: str
-    unit: str
-    drawings: Sequence[Markup]
-    kind: str = ""
+    def named_rows(self) -> list[tuple[str, Sequence[str]]]:
+        """Return the first cell of each row, and the others."""
+        return [(row[0], row[1:]) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +40,7 @@ class Section:
     key: str
     title: str
     lead: str = ""
-    charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-    documents: Sequence[ExampleDocument] = ()
 
 
 @dataclass(frozen=True)
@@ -80,25 +58,45 @@ class Page:
     reading: str = ""
     notes: Sequence[str] = ()
 
-    def render(self, max_rows: int) -> str:
-        """Return the page as HTML, with at most `max_rows` rows of each table."""
-        return template().render(vars(self), max_rows=max_rows)
+    def render(self, max_rows: int, template: str = "page.html", **values: Any) -> str:
+        """Return the page as HTML.
+
+        Args:
+            max_rows: the rows of each table at most.
+            template: writes the sections.
+            values: what else the template needs.
+        """
+        return templates().get_template(template).render(vars(self), max_rows=max_rows, **values)
 
 
 @lru_cache(maxsize=1)
-def template() -> Template:
-    """Return the template of a page, compiled once a process."""
+def templates() -> Environment:
+    """Return the templates of pages, each compiled once a process."""
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, keep_trailing_newline=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        loader=FunctionLoader(_read),
     )
-    environment.filters |= {"coded": _coded, "clipped": clipped}
+    environment.filters |= {
+        "clipped": lambda text, num_chars: text if isinstance(text, Markup) else clipped(text, num_chars),
+        "coded": _coded,
+        "counted": counted,
+        "inert": inert,
+        "megabytes": megabytes,
+        "n": "{:,}".format,
+        "step_label": step_label,
+    }
+    environment.globals |= {"STEPS": STEPS, "change": change, "percent_of": percent_of}
     environment.globals["style"] = Markup(_read("style.css"))
-    return environment.from_string(_read("page.html"))
+    return environment
 
 
 def _coded(text: str) -> Markup:
     """Return a sentence of ours with what stands between backticks as code."""
-    parts = inert(text).split("`")
+    parts = (text if isinstance(text, Markup) else inert(text)).split("`")
     return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
@@ -120,17 +118,3 @@ def linked(name: str, url: str | None) -> Markup:
     """Return the name of a version for a cell of a table, with a link to a page, if there is one."""
     code = Markup("<code>{}</code>").format(inert(name))
     return Markup('<a href="{}">{}</a>').format(url, code) if url else code
-
-
-def bars_of(title: str, unit: str, bars: Sequence[Bar], full: float | None = None) -> Chart:
-    """Return a chart of the first bars; its unit says how many are left out.
-
-    Args:
-        title: of the chart.
-        unit: what it counts.
-        bars: at least one.
-        full: the value of a bar of full length; None for the largest.
-    """
-    more = f"the first {_MAX_BARS} of {len(bars):,}" if len(bars) > _MAX_BARS else ""
-    shown = [Bar(clipped(inert(bar.name), _NAME_CHARS), bar.value, bar.text) for bar in bars[:_MAX_BARS]]
-    return Chart(title, ", ".join(filter(None, (unit, more))), [bar_chart(shown, title, full)])

@@ -56,3 +56,18 @@ def percent_of(part: float, whole: float) -> str:
 def change(now: int, before: int) -> str:
     """Return the difference of two counts with its sign: "+1,234"; "0" if there is none."""
     return f"{now - before:+,}" if now != before else "0"
+
+
+def quantile_name(share: float) -> str:
+    """Return the name of a quantile: "p90", "median"."""
+    return "median" if share == 0.5 else f"p{100 * share:g}"
+
+
+def token_name(text: str | None, token_id: int) -> str:
+    """Return a token as a chart names it: its text, with blanks that are seen, and its id."""
+    if text is None:
+        return f"id {token_id}"
+    if "\ufffd" in text:
+        return f"part of a letter · {token_id}"
+    shown = inert(text).replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return f"{shown} · {token_id}"

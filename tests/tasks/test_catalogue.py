@@ -55,7 +55,7 @@ def test_publications_moves_and_gc_keep_the_catalogue_up_to_date(
     assert main(["rollback", str(store / "data")]) == 0
     assert {row[0]: row[5] for row in _rows(store)} == {old.version: "latest stable", new.version: ""}
     for _ in range(2):
-        assert main(["gc", str(store / "data"), "--keep-last", "0", "--grace", "0"]) == 0
+        assert main(["gc", str(store / "data"), "--keep-last", "0", "--grace", "0", "--delete"]) == 0
     assert [row[0] for row in _rows(store)] == [old.version]
 
     capsys.readouterr()
