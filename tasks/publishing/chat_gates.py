@@ -53,7 +53,7 @@ def chat_warnings(rows: str, chat: ChatCounts, stop_as_text: Callable[[], str]) 
     Args:
         rows: which they are, such as "source NAME".
         chat: what was counted of them.
-        stop_as_text: see tokenloom.chat.stops; called only if turns lack a stop token.
+        stop_as_text: see tokenloom.chat.rendering; called only if turns lack a stop token.
     """
     if missing := chat.turns - chat.ended_turns:
         step = "give chat.stop_tokens, or a template that writes one"

@@ -10,7 +10,6 @@ from shlex import quote
 from typing import Any
 
 from tokenloom.chat.definition import version_chat
-from tokenloom.chat.stops import stop_as_text
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
 from tokenloom.storage.formats.statistics import add_sources
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
@@ -106,6 +105,8 @@ class VersionFacts:
         ]
 
     def _stop_as_text(self) -> str:
+        from tokenloom.chat.rendering import stop_as_text  # late: versions of texts need no Jinja
+
         chat, tokenizer = version_chat(self.store, self.manifest), version_decoder(self.store, self.manifest)
         return stop_as_text(chat, tokenizer) if chat and tokenizer else ""
 

@@ -14,8 +14,7 @@ from tests.builders.chats import chat_spec, conversation
 from tests.builders.datasets import build
 from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.rendering import ChatRenderer
-from tokenloom.chat.stops import stop_as_text
+from tokenloom.chat.rendering import ChatRenderer, stop_as_text
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 from tokenloom.spec.chat import TEMPLATES

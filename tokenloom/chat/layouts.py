@@ -14,12 +14,23 @@ Whatever the form can't hold is refused: images, unknown roles, parts whose orde
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tokenloom.chat.calls import Message, bad, calls_of, in_order, kind_of, parsed, text_of, tools_of
-from tokenloom.chat.details import details_of
+from tokenloom.chat.messages import (
+    SAID,
+    Message,
+    add_reasoning,
+    bad,
+    calls_of,
+    content_of,
+    finished,
+    kind_of,
+    parsed,
+    refuse_media,
+    text_of,
+    tools_of,
+)
 from tokenloom.errors import BadConversation
 from tokenloom.spec.values import LAYOUTS
 
@@ -36,14 +47,7 @@ _ROLES |= {"function": "tool", "ipython": "tool"}
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"}
 _SPEAKERS |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot", "function_call"), "assistant")
 _SPEAKERS |= dict.fromkeys(("observation", "tool", "function_response"), "tool")
-_MARKS = dict.fromkeys(("train", "training", "weight", "loss_weight", "loss", "loss_mask", "step_loss_mask"), True)
-_MARKS |= {"masked": False}  # what 1 says of a message: whether it is learned
-_MARK = re.compile("train|loss|mask|weight", re.IGNORECASE)
-_REASONINGS = ("reasoning_content", "thinking", "reasoning")
-_MEDIA = ("images", "image", "audio", "audios", "videos", "video", "files")
-_SAID = {"content", "reasoning_content", "tool_calls"}  # without one of these, a message says nothing
 _PLAIN = {"role", "content"}  # the keys of most messages
-_PART_ORDER = {"reasoning": 0, "thinking": 0, "text": 1, "tool_call": 2}
 _LISTS = {"messages": "role", "sharegpt": "from"}  # layout -> the key that each of its messages has
 _ROWS = {"alpaca": ("instruction", "output"), "prompt_completion": ("prompt", "completion")}
 
@@ -68,7 +72,7 @@ def normalized(value: Any, layout: str, tools: Any = None, system: Any = None) -
             system = system or value.get("system")
         messages = _with_system([*_READERS[layout](value)], system)
         found = [*tools_of(tools), *(tool for one in messages for tool in one.pop("tools", ()))]
-        messages = [one for one in messages if one.keys() & _SAID]  # a message may have held only tools
+        messages = [one for one in messages if one.keys() & SAID]  # a message may have held only tools
         if not messages:
             raise bad("it has no messages; leave the row out")
         return {"messages": messages} | ({"tools": found} if found else {})
@@ -102,12 +106,6 @@ def refuse_pair(row: Mapping[str, Any]) -> None:
     """Raise BadConversation if a row is a preference pair, also where its prompt is a conversation of its own."""
     if all(row.get(key) is not None for key in PAIR_KEYS):
         raise bad(PAIRS)
-
-
-def refuse_media(place: str, holder: Mapping[str, Any]) -> None:
-    """Raise BadConversation if a row or a message has images, sounds or files."""
-    if media := [key for key in _MEDIA if holder.get(key)]:
-        raise bad(f"{place} has {media[0]}, which are not supported; leave the row out")
 
 
 def _listed(value: Any) -> Any:
@@ -163,11 +161,11 @@ def _messages(value: Any) -> Iterator[Message]:
             yield plain
             continue
         found = {"role": _role(place, turn, "role", _ROLES)}
-        found |= _content(place, turn.get("content"))
-        _add_reasoning(place, found, [turn[key] for key in _REASONINGS if turn.get(key) is not None])
+        found |= content_of(place, turn.get("content"))
+        add_reasoning(place, found, turn)
         legacy = [] if turn.get("function_call") is None else [turn["function_call"]]
         calls = [*found.pop("calls", ()), *calls_of(place, turn.get("tool_calls")), *calls_of(place, legacy)]
-        yield _finished(place, turn, found, calls)
+        yield finished(place, turn, found, calls)
 
 
 def _plain_message(turn: Mapping[str, Any]) -> Message | None:
@@ -187,7 +185,7 @@ def _shared_gpt(value: Any) -> Iterator[Message]:
             calls = calls_of(place, turn.get("value"))
         elif turn.get("value") is not None:
             found["content"] = text_of(f"{place}.value", turn["value"])
-        yield _finished(place, turn, found, calls)
+        yield finished(place, turn, found, calls)
 
 
 def _alpaca(value: Any) -> Iterator[Message]:
@@ -241,96 +239,3 @@ def _role(place: str, turn: Mapping[str, Any], key: str, roles: Mapping[str, str
         return roles[name]
     found = f"no {key!r}" if name is None else f"{key} {str(name)[:40]!r}"
     raise bad(f"{place} has {found}; it must be one of {', '.join(roles)}: repair the row")
-
-
-def _finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[Message]) -> Message:
-    """Return a message with its calls, names and weight, in the order of `turn`, from which it was read."""
-    refuse_media(place, turn)
-    if calls and found["role"] != "assistant":
-        raise bad(f"{place} ({found['role']}) calls tools, which only an assistant does; repair the row")
-    if calls:
-        found["tool_calls"] = calls
-    if not found.keys() & {*_SAID, "tools"}:
-        raise bad(f"{place} ({found['role']}) has no content; repair the row")
-    for key in ("name", "tool_call_id"):
-        if turn.get(key) is not None:
-            found[key] = text_of(f"{place}.{key}", turn[key])
-    if (detail := turn.get("train_detail")) is not None:
-        is_text = found.get("content") in (turn.get("content"), turn.get("value"))
-        found["train_detail"] = details_of(f"{place}.train_detail", detail, found.get("content") if is_text else None)
-        turn = {key: value for key, value in turn.items() if key != "train_detail"}
-    if not _is_learned(place, turn):
-        found["train"] = False
-    return in_order(turn, found)
-
-
-def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
-    """Return what the marks of a message or a part say, as other trainers have them; without one, it is learned."""
-    found = {}
-    for key, value in turn.items():
-        if value is None or not _MARK.search(str(key)):
-            continue
-        if key not in _MARKS:
-            raise bad(
-                f"{place}.{key} is not known, and may say what is learned; put train: false or true on whole messages "
-                "in its place, or remove it"
-            )
-        if not isinstance(value, bool | int | float) or value not in (0, 1):
-            raise bad(f"{place}.{key} is {repr(value)[:40]}; it must be 0 or 1 (false or true): repair the row")
-        found[key] = bool(value) == _MARKS[key]
-    if len(set(found.values())) > 1:
-        raise bad(f"{place}: {' and '.join(found)} contradict each other; keep one")
-    return all(found.values())
-
-
-def _content(place: str, content: Any) -> Message:
-    """Return what the content of a message holds: content, reasoning_content, calls, tools."""
-    if content is None:
-        return {}
-    if not isinstance(content, list):
-        return {"content": text_of(f"{place}.content", content)}
-    found: Message = {}
-    order = 0
-    for position, part in enumerate(content):
-        at = f"{place}.content[{position}]"
-        kind, value = _part(at, part)
-        if kind == "tools":
-            found["tools"] = [*found.get("tools", ()), *tools_of(value)]
-            continue
-        if _PART_ORDER[kind] < order:
-            raise bad(
-                f"{at} is a {kind} after a part that a template writes later (reasoning, text, tool_call); "
-                "divide the message"
-            )
-        order = _PART_ORDER[kind]
-        if kind == "tool_call":
-            found["calls"] = [*found.get("calls", ()), *calls_of(at, value)]
-        else:
-            key = "content" if kind == "text" else "reasoning_content"
-            found[key] = found.get(key, "") + text_of(at, value)
-    return found
-
-
-def _part(place: str, part: Any) -> tuple[str, Any]:
-    """Return the type and the value of a part of a content."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(kind, str) or kind not in {*_PART_ORDER, "tools"}:
-        shown = kind_of(part) if kind is None else f"of type {str(kind)[:40]!r}"
-        raise bad(f"{place} is {shown}; parts of type text, reasoning, tool_call and tools are supported")
-    value = next((part[key] for key in ("value", kind, "text") if part.get(key) is not None), None)
-    if value is None:
-        raise bad(f"{place} has no value; repair the row")
-    if not _is_learned(place, part):
-        raise bad(f"{place} is not to be learned, which only a whole message can say; divide the message")
-    return kind, value
-
-
-def _add_reasoning(place: str, found: Message, given: list[Any]) -> None:
-    """Put the reasoning beside the content of a message into it, which has it once."""
-    if not given:
-        return
-    texts = {text_of(f"{place}.reasoning_content", one) for one in given}
-    texts |= {found["reasoning_content"]} if "reasoning_content" in found else set()
-    if len(texts) > 1:
-        raise bad(f"{place} has two different reasonings; keep one of {', '.join(_REASONINGS)}")
-    found["reasoning_content"] = texts.pop()

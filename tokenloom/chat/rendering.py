@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marker import Marker, any_of
@@ -16,9 +19,11 @@ from tokenloom.chat.spans import Rendered, read_spans
 from tokenloom.chat.template import TEMPLATE, ChatTemplate
 from tokenloom.chat.turns import read_turns
 from tokenloom.errors import BadConversation, SpecError
-from tokenloom.tokenizers.base import AddedToken, special_tokens_hint
+from tokenloom.tokenizers.base import AddedToken, Tokenizer, special_tokens_hint
+from tokenloom.wording import counted
 
 SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
+_QUESTION, _REPLY = "question", "reply0"
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
@@ -109,6 +114,27 @@ class ChatRenderer:
         except BadConversation as error:
             raise unclear("the template refuses its strings with marks around them") from error
         return read_spans(plain, marked_text, marked, self._turns, has_generation=self._template.has_generation)
+
+
+def stop_as_text(definition: ChatDefinition, tokenizer: Tokenizer) -> str:
+    """Return what ends a turn, and how many tokens it is, as a clause of a message; "" if a token ends it, or nothing.
+
+    Example: "'<|im_end|>', which ends a turn in the template, is not a token of gpt2 but 7 ordinary tokens there".
+    """
+    user = {"role": "user", "content": _QUESTION}
+    said, template = [user, {"role": "assistant", "content": _REPLY}], ChatTemplate(definition)
+    try:
+        _, reply, after = template.render(said).rpartition(_REPLY)
+        before_user = template.render([*said, user]).rpartition(_REPLY)[2].partition(_QUESTION)[0]
+    except BadConversation:
+        return ""
+    reference: Any = getattr(tokenizer, "reference", tokenizer)
+    stop, added = next(iter(after.split()), ""), [token.text for token in reference.chat_tokens().added]
+    if not reply or not stop or any(token in stop or (token in after and token in before_user) for token in added):
+        return ""
+    num_tokens = tokenizer.encode(pa.array([_REPLY, _REPLY + stop], pa.large_string()), np.dtype(np.uint32)).num_tokens
+    ordinary = counted(int(num_tokens[1]) - int(num_tokens[0]), "ordinary token")
+    return f"{stop!r}, which ends a turn in the template, is not a token of {tokenizer.name} but {ordinary} there"
 
 
 def _is_utf8(text: str) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tokenloom.chat.details import kept_out
 from tokenloom.chat.marks import OF_ASSISTANT, Call, Marked, Place, Span, unclear
 from tokenloom.chat.turns import Turns
 from tokenloom.storage.formats.classes import (
@@ -303,8 +302,14 @@ def _keep_out(painting: _Painting, places: Sequence[Place], marked: Marked) -> N
         if not starts or not all(painting.text.startswith(core, start + content.index(core)) for start in starts):
             raise unclear(f"the template changes the content of messages[{number}], so its train_detail has no place")
         for start in starts:
-            for offset in kept_out(content, message["train_detail"]):
+            for offset in _kept_out(content, message["train_detail"]):
                 painting.keep_out(start + offset, content[offset], number)
+
+
+def _kept_out(content: str, details: list[dict[str, Any]]) -> set[int]:
+    """Return the offsets of the characters of a content that are not learned."""
+    learned = [range(part["begin_offset"], part["end_offset"] + 1) for part in details if part["train"]]
+    return set(range(len(content))).difference(*learned)
 
 
 def _leaves_out(text: str, places: Sequence[Place], marked: Marked) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenloom.chat.conversation import NOT_CONVERSATION, canonical
-from tokenloom.chat.layouts import PAIR_KEYS, normalized, refuse_media, refuse_pair
+from tokenloom.chat.layouts import PAIR_KEYS, normalized, refuse_pair
+from tokenloom.chat.messages import refuse_media
 from tokenloom.errors import BadConversation, BadRow
 from tokenloom.tasks.sources.base import Options
 from tokenloom.tasks.sources.rows.decoding import Decoding

@@ -178,7 +178,7 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
     """Return which sources are copies of earlier ones, faults of their conversations, and which splits may be empty."""
-    from tokenloom.chat.stops import stop_as_text
+    from tokenloom.chat.rendering import stop_as_text
     from tokenloom.tasks.planning.plan import partitions_by_source
     from tokenloom.tasks.publishing.chat_gates import chat_warnings
     from tokenloom.tasks.publishing.version_facts import empty_splits
