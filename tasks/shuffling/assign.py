@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.statistics import EncodedCounts, add_chats
@@ -34,45 +34,38 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         WorkError: a partition has no spills (work/ was deleted while the build ran).
         InputError: the inputs hold no document at all.
     """
-    shares = plan.spec.split_shares()
-    found = find_partition_records(plan.store, (partition.spill_name for partition in plan.partitions))
-    records = []
-    for partition in plan.partitions:
-        record = found.get(partition.spill_name)
+    shares, sources = plan.spec.split_shares(), plan.spec.source_names()
+    found = find_partition_records(plan.store, (part.spill_name for part in plan.partitions))
+    by_source: dict[str, list[PartitionRecord]] = {name: [] for name in sources}
+    spills: list[SpillEntry] = []
+    for part in plan.partitions:
+        record, source = found.get(part.spill_name), part.file.source
         if record is None:
-            raise damaged(plan.store, partition_record_path(partition.spill_name))
-        records.append(record)
-    totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
+            raise damaged(plan.store, partition_record_path(part.spill_name))
+        by_source[source].append(record)
+        for index, spill in enumerate(record.spills):
+            place = part.spill_name, index, spill.bytes, spill.checksum
+            spills.append(SpillEntry(*place, part.input_index, sources.index(source)))
     check_documents_found(plan, found)
+    records = [record for of_source in by_source.values() for record in of_source]
+    totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
     shards = [
         shard
         for i, (name, _) in enumerate(shares)
         for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
     ]
-    encoded = _encoded(plan, records)
-    sources = plan.spec.source_names()
-    spills = list(_spill_entries(plan, records, sources))
-    assignment = Assignment(spills, shards, totals, _rows_read(records), _encoders(records), sources, encoded)
+    rows = RowsRead(
+        read=sum(record.read for record in records),
+        filtered=sum(record.filtered for record in records),
+        not_read=sum(record.not_read for record in records),
+        quarantined=sum(record.quarantine.rows for record in records),
+    )
+    encoded = {name: _encoded_counts(of_source) for name, of_source in by_source.items()}
+    assignment = Assignment(spills, shards, totals, rows, _encoders(records), sources, encoded)
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
-
-
-def _spill_entries(plan: BuildPlan, records: Sequence[PartitionRecord], sources: list[str]) -> Iterator[SpillEntry]:
-    """Yield the spills of all partitions; `records` are those of the plan's partitions."""
-    for part, record in zip(plan.partitions, records, strict=True):
-        source_index = sources.index(plan.inputs[part.input_index].source)
-        for index, spill in enumerate(record.spills):
-            yield SpillEntry(part.spill_name, index, spill.bytes, spill.checksum, part.input_index, source_index)
-
-
-def _encoded(plan: BuildPlan, records: Sequence[PartitionRecord]) -> dict[str, EncodedCounts]:
-    """Return what was encoded of each source; `records` are those of the plan's partitions."""
-    by_source: dict[str, list[PartitionRecord]] = {name: [] for name in plan.spec.source_names()}
-    for partition, record in zip(plan.partitions, records, strict=True):
-        by_source[plan.inputs[partition.input_index].source].append(record)
-    return {name: _encoded_counts(found) for name, found in by_source.items()}
 
 
 def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
@@ -102,15 +95,6 @@ def _split_totals(records: list[PartitionRecord], split_index: int) -> SplitTota
     return SplitTotals(
         documents=sum(spill.documents[split_index] for spill in spills),
         tokens=sum(spill.tokens[split_index] for spill in spills),
-    )
-
-
-def _rows_read(records: list[PartitionRecord]) -> RowsRead:
-    return RowsRead(
-        read=sum(record.read for record in records),
-        filtered=sum(record.filtered for record in records),
-        not_read=sum(record.not_read for record in records),
-        quarantined=sum(record.quarantine.rows for record in records),
     )
 
 

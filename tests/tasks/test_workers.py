@@ -304,7 +304,7 @@ def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
 def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool: WorkerPool) -> None:
     steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, compare_documents]
     for step in steps:
-        with pytest.raises(AttributeError):  # the job is missing, but the step's modules are loaded now
+        with pytest.raises((AttributeError, TypeError)):  # the job is missing, but the step's modules are loaded now
             pool.call(step, None)
     assert pool.call(type_of_array, None) == "int64"  # pyarrow would import pandas
     loaded = pool.call(loaded_modules, None)
