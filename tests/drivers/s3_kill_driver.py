@@ -1,10 +1,9 @@
-"""Builds to S3 that are killed, as separate programs; test_s3_builds.py starts them.
+"""Builds to S3 that are killed around their writes, as a separate program; test_s3_builds.py starts it.
 
-    python -m tests.drivers.s3_kill_driver every FOLDER NUMBER   a kill before and after so many writes, evenly spaced
-    python -m tests.drivers.s3_kill_driver run FOLDER            one build with two workers
+    python -m tests.drivers.s3_kill_driver FOLDER NUMBER   a kill before and after so many writes, evenly spaced
 
-Each reads FOLDER/spec.json; `every` FOLDER/hashes, of the same build to a folder, and prints a JSON object a kill.
-Each of its builds goes to a folder of its own in the bucket.
+Reads FOLDER/spec.json, and FOLDER/hashes of the same build to a folder; prints a JSON object a kill. Each of its builds
+goes to a folder of its own in the bucket.
 """
 
 from __future__ import annotations
@@ -107,16 +106,7 @@ def wrong_in_store(key: str, *, must_be_visible: bool = False) -> str | None:
         return find_incomplete(Path(name) / "data", must_be_visible=must_be_visible)
 
 
-def run_build(folder: Path) -> None:
-    """Build with two workers, and note the version."""
-    spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
-    (folder / "version").write_text(datasets.build(spec, num_workers=2).version)
-
-
 if __name__ == "__main__":
     remote_retries.FIRST_WAIT_SECONDS = 0.01
     s3.PART_BYTES = _PART_BYTES
-    if sys.argv[1] == "every":
-        kill_around_writes(Path(sys.argv[2]), int(sys.argv[3]))
-    else:
-        run_build(Path(sys.argv[2]))
+    kill_around_writes(Path(sys.argv[1]), int(sys.argv[2]))
