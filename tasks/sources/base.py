@@ -223,11 +223,11 @@ def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[
     ]
 
 
-def locate_runs(rows: Sequence[int]) -> list[FileRange]:
-    """Return the runs of consecutive numbers in `rows`, which ascend."""
+def locate_runs(rows: Sequence[int], gap: int = 0) -> list[FileRange]:
+    """Return the runs of numbers in `rows`, which ascend, with at most `gap` other numbers between neighbours."""
     ranges: list[FileRange] = []
     for row in rows:
-        start = ranges.pop().start if ranges and ranges[-1].end == row else row
+        start = ranges.pop().start if ranges and row <= ranges[-1].end + gap else row
         ranges.append(FileRange(start, row + 1))
     return ranges
 

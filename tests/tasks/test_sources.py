@@ -82,7 +82,7 @@ def test_any_cut_of_json_lines_gives_every_line_exactly_once(
         Path(folder, "lines.jsonl.gz").write_bytes(gzip.compress(content))
         zipped = read_file("jsonl", Path(folder, "lines.jsonl.gz"))
     assert [row for part in parts for row in part] == expected
-    assert again == [[row] for row in expected]
+    assert [row for part in again for row in part] == expected and len(again) <= 1  # neighbours are read together
     assert zipped == expected
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import IO, ClassVar, cast
 
 from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import FileRange, PartitionRange, cut_evenly
+from tokenloom.tasks.sources.base import FileRange, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
 from tokenloom.tasks.sources.files.opening import announce, input_bytes
 from tokenloom.tasks.sources.rows.decoding import REPLACE
 from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
 
 _READ_BYTES = 2**18  # larger blocks take 1.6 times as long, since their lines leave the processor's cache
+_NEAR_BYTES = 2**16  # between rows that are read together: that is faster than opening the file for each
 _MARKS = {  # longer marks first
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -48,8 +49,8 @@ class TextFileReader(RecordReader):
         return [PartitionRange(0, size, size, None)]
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """See SourceReader.locate: the byte at which each row begins, or the whole file if it is one partition."""
-        return [FileRange(row, row + 1) for row in rows] if self.is_cut(url) else [FileRange(0, input_bytes(url))]
+        """See SourceReader.locate: ranges in which rows begin, or the whole file if it is one partition."""
+        return locate_runs(rows, _NEAR_BYTES) if self.is_cut(url) else [FileRange(0, input_bytes(url))]
 
     def pieces(
         self, url: str, file: IO[bytes], separator: str, max_bytes: int, start: int, end: int | None
