@@ -75,11 +75,6 @@ class Document(Packing):
             counts.append(num_before + self._is_sample(last, seq_len))
         return _ChunkPlan(seq_len, offsets, np.concatenate(counts))
 
-    def count(self, seq_len: int, offsets: UInt64s) -> int:
-        """See Packing; it takes the memory of 2**20 documents."""
-        blocks = (cut_lengths(lengths, seq_len) for lengths in length_blocks(offsets))
-        return sum(int(num_before.sum() + self._is_sample(last, seq_len).sum()) for num_before, last in blocks)
-
     def _is_sample(self, last: Int64s, seq_len: int) -> NDArray[np.bool_]:
         """Return whether the last piece of a document is a sample, (n,), by its tokens."""
         return np.equal(last, seq_len + 1)

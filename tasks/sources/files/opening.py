@@ -106,18 +106,13 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
     with translate_input_errors(url, deleted), open_file(url) as file:
         if (opened := _opened.get()) is not None:
             opened.append(file)
-        _refuse_remote_pointer(file, url)
+        size = None if is_local(url) else getattr(file, "size", None)
+        num_bytes = size() if callable(size) else size
+        if num_bytes is not None and num_bytes < LFS_BYTES:  # a pointer is small; open_regular refuses local ones
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise InputError(f"{url}: {NO_LFS_FILE}")
+            file.seek(0)
         yield file
-
-
-def _refuse_remote_pointer(file: IO[bytes], url: str) -> None:
-    """Raise InputError for a pointer of Git LFS; open_regular does it for local files. Only small files are read."""
-    size = None if is_local(url) else getattr(file, "size", None)
-    num_bytes = size() if callable(size) else size
-    if num_bytes is not None and num_bytes < LFS_BYTES:
-        if file.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise InputError(f"{url}: {NO_LFS_FILE}")
-        file.seek(0)
 
 
 def announce(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
