@@ -236,6 +236,9 @@ def _meaning(code: int | None) -> str:
     if code == -signal.SIGKILL:
         return _KILLED
     if code == -signal.SIGALRM:  # see ending_if_hung in tokenizers/fast/tokenizer.py
-        return "hung in native code (SIGALRM)"
+        return "hung in native code (SIGALRM); if that happens again, set tokenizer: {backend: reference}"
     name = signal.Signals(-code).name
-    return f"crashed in native code ({name}); if that happens again, repair the input or leave it out"
+    return (
+        f"crashed in native code ({name}); if that happens again, repair the input, leave it out, or set tokenizer: "
+        "{backend: reference}"
+    )
