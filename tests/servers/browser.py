@@ -211,7 +211,7 @@ class Page:
     def view_run(self) -> None:
         """Open the run that the last `submit` started; a slow page of its deployment may still link an earlier one."""
         (started,) = self.wait("new run", lambda: self._started_runs() - self._earlier)
-        self.open(f"/runs/flow-run/{started}")
+        self.open(f"/v2/runs/flow-run/{started}")
 
     def _started_runs(self) -> set[str]:
         """Return the ids of the newest flow runs that no schedule has made."""
