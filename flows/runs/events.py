@@ -10,7 +10,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events import Event, emit_event
 from prefect.flows import Flow
-from prefect.runtime import flow_run
+from prefect.runtime import flow_run as this_run
 
 from tokenloom.errors import one_line
 from tokenloom.storage.formats.names import NAME_PATTERN
@@ -38,7 +38,7 @@ _PUBLISHED = (
 def label_run(dataset: str) -> None:
     """Label this run with its dataset, which the event of its failure names."""
     with get_client(sync_client=True) as client:
-        client.update_flow_run_labels(UUID(flow_run.get_id()), {_DATASET: dataset})
+        client.update_flow_run_labels(UUID(this_run.get_id()), {_DATASET: dataset})
 
 
 def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
@@ -55,14 +55,14 @@ def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
         payload={
             "dataset": dataset,
             **{name: result[name] for name in _PUBLISHED},
-            "flow_run_id": flow_run.get_id(),
+            "flow_run_id": this_run.get_id(),
             "message": outcome_line(result),
             "read": reading_lines(result["reference"]),
         },
     )
 
 
-def emit_failed(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+def emit_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Emit the event `tokenloom.dataset.failed`: a hook of builds.
 
     Prefect calls it in the run's own process, or in one of the worker if that process is gone. It sends the event
@@ -70,7 +70,7 @@ def emit_failed(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
     """
     error = state.result(raise_on_failure=False) if state.is_failed() else None
     with get_client(sync_client=True) as client:
-        dataset = _dataset_of(client.read_flow_run(run.id))
+        dataset = _dataset_of(client.read_flow_run(flow_run.id))
         event = Event(
             event="tokenloom.dataset.failed",
             resource=_resource(dataset),
@@ -79,7 +79,7 @@ def emit_failed(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
                 "state": state.type.value.lower(),
                 "error": type(error).__name__ if isinstance(error, BaseException) else None,
                 "message": one_line(redacted(state.message or "")),
-                "flow_run_id": str(run.id),
+                "flow_run_id": str(flow_run.id),
             },
         )
         client.request("POST", "/events", json=[event.model_dump(mode="json")])

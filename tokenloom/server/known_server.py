@@ -164,8 +164,8 @@ def _page_printer(url: str) -> Any:
     """Return a hook that prints the page of its run."""
     print_status(f"Prefect server {url}")
 
-    def print_page(flow: Any, run: Any, state: Any) -> None:
-        print_status(f"this run       {page_of(url, f'runs/flow-run/{run.id}')}")
+    def print_page(flow: Any, flow_run: Any, state: Any) -> None:
+        print_status(f"this run       {page_of(url, f'runs/flow-run/{flow_run.id}')}")
 
     return print_page
 
