@@ -13,7 +13,7 @@ from tokenloom.errors import BadRow, EncoderMismatch
 from tokenloom.flows.source_lines import add_source_line
 from tokenloom.flows.version_report import import_for_reports, with_report
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.work.plans import HeldPlan, building
+from tokenloom.storage.work.plans import WritePlan, building
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.planning.input_messages import disk_messages, input_messages, left_out_messages
@@ -64,8 +64,8 @@ def _run_steps(spec: BuildSpec, runner: Runner) -> BuildResult:
     plan = _prepare(spec, runner)
     if plan.published:
         return finish_published(plan, start)
-    with building(plan.store, plan.version) as held:
-        return _build(plan, runner, start, held)
+    with building(plan.store, plan.version) as write_plan:
+        return _build(plan, runner, start, write_plan)
 
 
 def finish_published(plan: BuildPlan, start: float) -> BuildResult:
@@ -73,19 +73,19 @@ def finish_published(plan: BuildPlan, start: float) -> BuildResult:
     return with_report(plan, finish_build(plan, start))
 
 
-def _build(plan: BuildPlan, runner: Runner, start: float, held: HeldPlan) -> BuildResult:
-    """Build and publish a version whose plan in the store this build holds."""
+def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan) -> BuildResult:
+    """Build and publish a version; `write_plan` renews its plan in the store."""
     if plan.spec.report:
         import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     cuts = cut_inputs(plan, runner)
     plan = with_partitions(plan, cuts)
-    held.name_spills({part.spill_name for part in plan.partitions})
+    write_plan({part.spill_name for part in plan.partitions})
     _report_messages(disk_messages(plan))
     if plan.missing and plan.choice.next_step:
         _report_messages([plan.choice.line(plan.reference.backend)])
     try:
-        plan, published = _encode_and_publish(plan, runner, held)
+        plan, published = _encode_and_publish(plan, runner, write_plan)
     except EncoderMismatch as error:
         raise rejected(plan.store, error) from error
     return with_report(plan, finish_build(plan, start, published), runner)
@@ -124,7 +124,7 @@ def sample_build(plan: BuildPlan, runner: Runner) -> Estimate:
     return estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
 
 
-def _encode_and_publish(plan: BuildPlan, runner: Runner, held: HeldPlan) -> tuple[BuildPlan, bool]:
+def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> tuple[BuildPlan, bool]:
     """Return the plan as executed, and whether this build published it."""
     seconds: dict[str, float] = {}
     num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
@@ -144,7 +144,7 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, held: HeldPlan) -> tupl
     with _step("validate", seconds):
         measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):
-        held.renew()  # it may be old if this machine was suspended
+        write_plan(())  # it may be old if this machine was suspended
         published = runner.one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, published
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from tokenloom.storage.versions.tags import now, user
 from tokenloom.storage.work.work_files import find_work_records, write_work_record
 
 PLANS = "work/plans"
+WritePlan = Callable[[Iterable[str]], None]
 _RENEW_SECONDS = 24 * 3600.0
 _logger = logging.getLogger("tokenloom")
 
@@ -44,50 +45,37 @@ def planned_spills(store: Store, versions: Iterable[str]) -> set[str]:
     return {name for record in records.values() for name in record.spills}
 
 
-class HeldPlan:
-    """The plan of a build that runs in this process.
-
-    Args:
-        store: the dataset's store.
-        version: the version that it builds.
-    """
-
-    def __init__(self, store: Store, version: str) -> None:
-        self._store, self._path = store, plan_path(version)
-        self._spills: list[str] = []
-
-    def name_spills(self, names: Collection[str]) -> None:
-        """Write the plan with the names of the spills that the build reads."""
-        self._spills = sorted(names)
-        self.renew()
-
-    def renew(self) -> None:
-        """Write the plan again; raises StoreError if the store can't be written."""
-        write_work_record(self._store, self._path, PlanRecord(self._spills, now(), user(), os.uname().nodename))
-
-    def renew_daily(self, ended: threading.Event) -> None:
-        """Renew the plan each day until the build has ended; log a failure."""
-        while not ended.wait(_RENEW_SECONDS):
-            try:
-                self.renew()
-            except StoreError as error:
-                _logger.warning("the plan of the build can't be renewed: %s", error)
-
-
 @contextmanager
-def building(store: Store, version: str) -> Iterator[HeldPlan]:
-    """Write the plan of a version, and renew it while the block runs.
+def building(store: Store, version: str) -> Iterator[WritePlan]:
+    """Write the plan of a version, and renew it each day while the block runs.
 
     It stays afterwards, so that a build that was killed finds its work again within gc's grace.
 
+    Yields:
+        A function that writes the plan again, with further names of spills that the build reads.
+
     Raises StoreError if the store can't be written.
     """
-    plan, ended = HeldPlan(store, version), threading.Event()
-    plan.renew()
-    thread = threading.Thread(target=plan.renew_daily, args=(ended,), name="tokenloom-plan", daemon=True)
+    names: set[str] = set()
+    ended = threading.Event()
+
+    def write(spills: Iterable[str]) -> None:
+        names.update(spills)
+        record = PlanRecord(sorted(names), now(), user(), os.uname().nodename)
+        write_work_record(store, plan_path(version), record)
+
+    def renew_daily() -> None:
+        while not ended.wait(_RENEW_SECONDS):
+            try:
+                write(())
+            except StoreError as error:
+                _logger.warning("the plan of the build can't be renewed: %s", error)
+
+    write(())
+    thread = threading.Thread(target=renew_daily, name="tokenloom-plan", daemon=True)
     thread.start()
     try:
-        yield plan
+        yield write
     finally:
         ended.set()
         thread.join()

@@ -159,9 +159,9 @@ def build_again(store: Store, files: dict[str, bytes]) -> None:
     path, data = list(files.items())[-1]
     manifest = read_manifest(data, path)
     if not is_published(store, manifest.version):
-        with building(store, manifest.version) as held:
+        with building(store, manifest.version) as write_plan:
             _write(store, files, manifest.version)
-            held.renew()
+            write_plan(())
             if missing_file(store, manifest):
                 raise Interrupted("deleted since it was written")
             with suppress(FileExistsError):  # another build published it

@@ -96,8 +96,8 @@ def test_spills_stay_while_a_version_that_stays_or_a_plan_needs_them(store: Memo
     spills = set(store.files_below("work/spills"))
     assert collect(store, Policy()).leftovers == {}
     names = {path.split("/")[-1].split(".")[0] for path in spills}
-    with building(store, "c" * 16) as held:  # another version, of the same spills
-        held.name_spills(names)
+    with building(store, "c" * 16) as write_plan:  # another version, of the same spills
+        write_plan(names)
     assert collect_all(store).leftovers == {}
     assert not store.files_below(f"versions/{other}")
     store.age(OLD_DAYS, "work/plans")

@@ -12,7 +12,7 @@ from tests.builders.retention_actors import Lost, Scenario, built_files
 from tests.counts import SUMMARY, count
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import published, tags
-from tokenloom.storage.work.plans import HeldPlan
+from tokenloom.storage.work import plans
 from tokenloom.tasks.retention import collect
 
 
@@ -54,7 +54,7 @@ def tag_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
 
 def build_without_a_plan(patch: pytest.MonkeyPatch) -> None:
     """A build tells no collector what it makes."""
-    patch.setattr(HeldPlan, "renew", lambda _: None)
+    patch.setattr(plans, "write_work_record", lambda *_: None)
 
 
 def build_without_a_last_look(patch: pytest.MonkeyPatch) -> None:
