@@ -164,7 +164,7 @@ def test_the_special_tokens_of_tekken_come_first_and_its_vocabulary_is_cut(tmp_p
     tokenizer = loaded(tekken_definition(tmp_path))
     assert tokenizer.vocab_size == _NUM_ORDINARY + 30
     assert sorted(tokenizer._encoding._special_tokens.values()) == list(range(30))
-    assert set(tokenizer.ranks.ids.values()) == set(range(30, tokenizer.vocab_size))
+    assert set(tokenizer.ranks.values()) == set(range(30, tokenizer.vocab_size))
     known = {"<unk>": 0, "<s>": 1, "</s>": 2, "[INST]": 3, "<pad>": 11, "[TOOL_CONTENT]": 19, "<SPECIAL_20>": 20}
     assert known.items() <= tokenizer._encoding._special_tokens.items()
     assert tokenizer.eot_id == 2

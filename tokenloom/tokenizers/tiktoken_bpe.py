@@ -9,9 +9,8 @@ regular expression engine gives up (a million spaces followed by a letter).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tiktoken_ext import openai_public
 
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
@@ -45,35 +45,12 @@ from tokenloom.tokenizers.tiktoken_files import (
     merged_ranks,
     named_format,
     parse_files,
-    ranks_file,
 )
 from tokenloom.wording import did_you_mean
 
 _GPT_2_MERGES = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 _GPT_2_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 _RUN_BYTES = 250_000  # 0.1 to 0.5 MB are equally fast; 2 MB is slower
-
-
-class Ranks:
-    """The ordinary tokens of an encoding, with their .tiktoken file and their checksum, each made on first use.
-
-    Args:
-        ids: the id of each token.
-    """
-
-    def __init__(self, ids: dict[bytes, int]) -> None:
-        self.ids = ids
-
-    @cached_property
-    def file(self) -> bytes:
-        """The tokens as a .tiktoken file."""
-        return ranks_file(self.ids)
-
-    @cached_property
-    def sha256(self) -> str:
-        """The SHA-256 of id, length and token of each, in the order of their ids."""
-        tokens = sorted((i, token) for token, i in self.ids.items())
-        return hashlib.sha256(b"".join([b"%d %d %b" % (i, len(token), token) for i, token in tokens])).hexdigest()
 
 
 class TiktokenTokenizer:
@@ -103,7 +80,7 @@ class TiktokenTokenizer:
         self.files = files
         self.vocab_size = encoding.n_vocab
         self._encoding = encoding
-        self.ranks = Ranks(encoding._mergeable_ranks)
+        self.ranks: dict[bytes, int] = encoding._mergeable_ranks
         self.eot, self._bos = eot, bos or ""
         self._allowed = {eot, bos} if bos else {eot}
         self.eot_id = self._special_id(eot)
@@ -115,7 +92,15 @@ class TiktokenTokenizer:
             raise TokenizerError(
                 f"tokenizer {name}: its pattern drops text; give the pattern that belongs to its vocabulary"
             )
-        self.fingerprint = fingerprint(_definition(encoding, self.ranks) | {"eot": eot, "bos": bos}, probe_ids)
+        tokens = sorted((i, token) for token, i in self.ranks.items())
+        definition = {
+            "kind": "tiktoken",
+            "pattern": self.pattern,
+            "ranks": sha256_of_bytes(b"".join([b"%d %d %b" % (i, len(token), token) for i, token in tokens])),
+            "special_tokens": encoding._special_tokens,
+            "vocab_size": encoding.n_vocab,
+        }
+        self.fingerprint = fingerprint(definition | {"eot": eot, "bos": bos}, probe_ids)
 
     @property
     def pattern(self) -> str:
@@ -185,8 +170,7 @@ class TiktokenTokenizer:
     def chat_tokens(self) -> ChatTokens:
         """See ReferenceTokenizer.chat_tokens."""
         added = [AddedToken(text, i, special=True) for text, i in self._encoding._special_tokens.items()]
-        ids = self.ranks.ids
-        lengths = num_bytes(ids.values(), map(len, ids), added, self.vocab_size)
+        lengths = num_bytes(self.ranks.values(), map(len, self.ranks), added, self.vocab_size)
         return ChatTokens(added, lengths, added, needs_nfc=False, locate=None)
 
     def decode(self, ids: NDArray[Any]) -> str:
@@ -201,16 +185,6 @@ class TiktokenTokenizer:
 def _overlap(a: str, b: str) -> bool:
     """Return whether an end of `a` is a start of `b`, or `b` contains `a` without being `a`."""
     return any(a[-i:] == b[:i] for i in range(1, min(len(a), len(b)))) or (a != b and a in b)
-
-
-def _definition(encoding: tiktoken.Encoding, ranks: Ranks) -> dict[str, Any]:
-    return {
-        "kind": "tiktoken",
-        "pattern": encoding._pat_str,
-        "ranks": ranks.sha256,
-        "special_tokens": encoding._special_tokens,
-        "vocab_size": encoding.n_vocab,
-    }
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> TiktokenTokenizer:

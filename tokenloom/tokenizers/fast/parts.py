@@ -31,7 +31,7 @@ from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
 from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.huggingface_json import FILE
 from tokenloom.tokenizers.patterns import CL100K, GPT_2, GPT_4, GPT_4O, QWEN_2, TEKKEN
-from tokenloom.tokenizers.tiktoken_bpe import Ranks, TiktokenTokenizer
+from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 from tokenloom.tokenizers.tiktoken_files import LETTERS, ranks_file
 
 _FORMAT = 1  # of how encoders are made of parts
@@ -95,18 +95,15 @@ def _parts_of(tokenizer: Any) -> Parts:
     raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
 
 
-def _of_ranks(ranks: Ranks, pattern: str) -> Parts:
-    check_ids(ranks.ids.items())
+def _of_ranks(ranks: dict[bytes, int], pattern: str) -> Parts:
+    check_ids(ranks.items())
     if pattern == GPT_4:  # Llama 3: gigatoken takes no file with tokens that no merges make
-        return Parts("tiktoken", _as_json(_json_of_ranks(ranks.ids, pattern)))
+        return Parts("tiktoken", _as_json(_json_of_ranks(ranks, pattern)))
     if pattern not in _PATTERNS:
         raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4, GPT-4o, Qwen 2 or Tekken")
-    ids = sorted(ranks.ids.values())
-    if list(ranks.ids.values()) == list(range(len(ids))):
-        file = ranks.file
-    else:  # gigatoken takes no other ranks
-        file = ranks_file({token: rank for rank, token in enumerate(sorted(ranks.ids, key=ranks.ids.__getitem__))})
-    return Parts("tiktoken", file.decode(), _PATTERNS[pattern], ranges_of(ids))
+    # gigatoken takes no other ranks than 0, 1, 2, ... in order.
+    file = ranks_file({token: rank for rank, token in enumerate(sorted(ranks, key=ranks.__getitem__))})
+    return Parts("tiktoken", file.decode(), _PATTERNS[pattern], ranges_of(sorted(ranks.values())))
 
 
 def _json_of_ranks(ids: dict[bytes, int], pattern: str) -> dict[str, Any]:
