@@ -47,5 +47,5 @@ def test_the_files_of_the_wheel_build_through_prefect(
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["published"]
-    assert "temporary Prefect server" not in done.stderr
+    assert f"Prefect server {flows_url}" in done.stderr
     assert list((tmp_path / "store/news/reports").glob("*.html"))
