@@ -76,7 +76,7 @@ def emit_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> N
             resource=_resource(dataset),
             payload={
                 "dataset": dataset,
-                "state": state.type.value.lower(),
+                "state": "failed" if state.is_failed() else "crashed" if state.is_crashed() else "cancelled",
                 "error": type(error).__name__ if isinstance(error, BaseException) else None,
                 "message": one_line(redacted(state.message or "")),
                 "flow_run_id": str(flow_run.id),
