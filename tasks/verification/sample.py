@@ -8,18 +8,19 @@ most of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
@@ -66,27 +67,28 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Sam
     Raises StoreError or FormatError if a document table can't be read.
     """
     num_documents = sum(shard.entry.documents for shard in shards)
-    share = min(1.0, _MAX_CANDIDATES / max(1, num_documents))
-    candidates = [found for shard in shards for found in _first_documents(shard, share, num_inputs)]
-    candidates.sort(key=lambda document: document[:2])
-    if len(candidates) <= NUM_SAMPLED:
-        return candidates
-    num_runs = NUM_SAMPLED // RUN_DOCUMENTS
-    stride = len(candidates) // num_runs
-    first = int(shards[0].version, 16) % (stride - RUN_DOCUMENTS + 1)
-    starts = range(first, num_runs * stride, stride)
-    return [document for start in starts for document in candidates[start : start + RUN_DOCUMENTS]]
-
-
-def _first_documents(shard: StoredShard, share: float, num_inputs: int) -> Iterator[SampledDocument]:
-    """Yield a share of the documents of a shard, rounded up: those with the smallest keys."""
-    with shard.table(num_inputs) as table:
-        rows = table.rows(0, int(np.ceil(share * shard.entry.documents))) if shard.entry.documents else None
-    if rows is None:
-        return
-    columns = (column.tolist() for column in (rows.input, rows.row, rows.start, rows.num_tokens))
-    for content, (number, row, start, num_tokens) in zip(rows.content, zip(*columns, strict=True), strict=True):
-        yield SampledDocument(number, row, content_digits(content), shard, start, start + num_tokens)
+    if not num_documents:
+        return []
+    share = min(1.0, _MAX_CANDIDATES / num_documents)
+    heads: list[tuple[StoredShard, DocumentColumns]] = []  # the first documents of each shard, rounded up
+    for shard in shards:
+        with shard.table(num_inputs) as table:  # its first batch has them all
+            count = math.ceil(share * shard.entry.documents)
+            heads += [(shard, batch.slice(0, count)) for batch in islice(table.batches(), 1)]
+    order = np.lexsort([np.concatenate([getattr(rows, name) for _, rows in heads]) for name in ("row", "input")])
+    if len(order) > NUM_SAMPLED:
+        num_runs = NUM_SAMPLED // RUN_DOCUMENTS
+        stride = len(order) // num_runs
+        first = int(shards[0].version, 16) % (stride - RUN_DOCUMENTS + 1)
+        order = np.concatenate([order[i : i + RUN_DOCUMENTS] for i in range(first, num_runs * stride, stride)])
+    ends = np.cumsum([rows.num_rows for _, rows in heads])
+    chosen = []
+    for head, position in zip(np.searchsorted(ends, order, side="right").tolist(), order.tolist(), strict=True):
+        shard, rows = heads[head]
+        i = position - int(ends[head])  # from the end
+        place = int(rows.input[i]), int(rows.row[i]), content_digits(rows.content[i])
+        chosen.append(SampledDocument(*place, shard, int(rows.start[i]), int(rows.start[i]) + int(rows.num_tokens[i])))
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,11 @@ def compare_documents(job: SampleJob) -> list[Difference]:
     """
     progress.report(progress.Working(f"reading documents of {job.file.url} again"))
     wanted = {document.row: document for document in job.documents}
+    is_close = job.file.num_bytes < len(wanted) * _APART_BLOCK_BYTES
     found: list[Difference] = []
     encoder = document_encoder(job.load_tokenizer(), job.chat)
     with naming_source(job.file.source), ThreadPoolExecutor(_READERS) as readers:
-        with sharing_files(_block_bytes(job)):
+        with sharing_files(_CLOSE_BLOCK_BYTES if is_close else _APART_BLOCK_BYTES):
             for rows, place_of in read_rows(job.file, sorted(wanted), job.transform):
                 found += _compare(encoder, rows, place_of, wanted, readers)
         found += [Difference("gone", document, f"{job.file.url}: row {row}") for row, document in wanted.items()]
@@ -171,7 +174,9 @@ def _compare(
         encoded, contents = encoder.encode(part), encoder.form.contents(part.texts)
         documents = [wanted.pop(row) for row in part.rows.tolist()]
         bounds = pairwise([0, *np.cumsum(encoded.num_tokens, dtype=np.int64).tolist()])
-        stored = readers.map(_stored, documents)
+        stored = readers.map(
+            lambda one: (one.shard.tokens(one.start, one.end), one.shard.classes(one.start, one.end)), documents
+        )
         for document, content, (start, end), (ids, classes) in zip(documents, contents, bounds, stored, strict=True):
             if content_digits(content) != document.content:
                 yield Difference("text", document, place_of(document.row))
@@ -180,15 +185,3 @@ def _compare(
             if not np.array_equal(encoded.tokens[start:end], ids) or np.any(again != classes):
                 yield Difference("ids", document, place_of(document.row))
         progress.report(progress.Advanced(num_documents=len(documents), done=len(documents)))
-
-
-def _stored(document: SampledDocument) -> tuple[AnyArray, AnyArray]:
-    """Return the ids and classes of a document in its shard."""
-    _, _, _, shard, start, end = document
-    return shard.tokens(start, end), shard.classes(start, end)
-
-
-def _block_bytes(job: SampleJob) -> int:
-    """Return how much of a remote file to read at once: more if its documents are close together."""
-    is_close = job.file.num_bytes < len(job.documents) * _APART_BLOCK_BYTES
-    return _CLOSE_BLOCK_BYTES if is_close else _APART_BLOCK_BYTES
