@@ -25,7 +25,7 @@ _TEMPLATE = """
     {%- elif message.role == 'assistant' %}
         {{- '<|bot|>' if messages[loop.index0 - 1].role == 'user' }}
         {%- for call in message.tool_calls or [] %}
-            {{- ('ask' if call.function.name == 'ask' else 'tell') + '(' }}
+            {{- call.function.name + '(' }}
             {%- for value in call.function.arguments.values() %}{{ value }}{% endfor %}
             {{- ')<|im_end|>' }}
         {%- endfor %}
@@ -64,11 +64,13 @@ def test_a_message_that_spells_the_prompt_begins_no_turn(tokenizer: Tokenizer) -
     assert _shown(tokenizer, *messages) == "q(<|bot|>)[yes<|im_end|>]"
 
 
-def test_a_call_that_is_nowhere_to_be_found_is_refused(tokenizer: Tokenizer) -> None:
-    assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": "y"})) == "q<|bot|>[ask(x)<|im_end|>ask(y)<|im_end|>]"
-    for hidden in (True, False):
-        with pytest.raises(BadConversation, match="a call of ask has no text among its arguments"):
-            _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": hidden}))
+def test_a_call_whose_name_a_template_compares_is_refused(tokenizer: Tokenizer) -> None:
+    assert (
+        _shown(tokenizer, _ASKED, _calling({"n": True}, {"n": "x"})) == "q<|bot|>[ask(True)<|im_end|>ask(x)<|im_end|>]"
+    )
+    comparing = _TEMPLATE.replace("call.function.name +", "('ask' if call.function.name == 'ask' else 'tell') +")
+    with pytest.raises(BadConversation, match="the template changes, compares or cuts its strings"):
+        _shown(tokenizer, _ASKED, _calling({"n": True}), template=comparing)
 
 
 @pytest.mark.parametrize(("number", "written"), [(1, "1"), (-1.5, "-1.5"), (1e-07, "1e-07"), (0, "0")])

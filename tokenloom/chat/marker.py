@@ -58,13 +58,12 @@ class Marker:
         self.spellings = any_of(special)
         self.cuts = any_of([*special, *found, "<think>", "</think>"])
 
-    def mark(self, conversation: dict[str, Any], text: str, *, mark_names: bool = True) -> Marked:
+    def mark(self, conversation: dict[str, Any], text: str) -> Marked:
         """Return a conversation with marks.
 
         Args:
             conversation: a normalized one.
             text: as it is rendered, in which no mark may occur.
-            mark_names: whether names of functions get marks; a template may compare or repeat them.
 
         Raises BadConversation if there are fewer private-use characters than it has strings.
         """
@@ -73,7 +72,7 @@ class Marker:
             marks = _marks(first, last)
             if last - first > too_few and not marks.are_in(text):
                 try:
-                    return _Marking(self, marks, mark_names).marked(conversation)
+                    return _Marking(self, marks).marked(conversation)
                 except TooFewMarks:
                     too_few = last - first
         raise BadConversation(
@@ -96,8 +95,8 @@ def _marks(first: int, last: int) -> Marks:
 class _Marking:
     """Marks one conversation."""
 
-    def __init__(self, marker: Marker, marks: Marks, mark_names: bool) -> None:
-        self._marker, self._marks, self._mark_names = marker, marks, mark_names
+    def __init__(self, marker: Marker, marks: Marks) -> None:
+        self._marker, self._marks = marker, marks
         self._pieces: list[Piece] = []
         self._calls: list[Call] = []
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
@@ -111,7 +110,7 @@ class _Marking:
             messages.append({name: self._field(kind, name, value) for name, value in message.items()})
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
         tools = self._spelled(conversation.get("tools"))
-        return Marked(messages, tools, self._pieces, self._marks, self._calls, self._mark_names)
+        return Marked(messages, tools, self._pieces, self._marks, self._calls)
 
     def _field(self, kind: int, name: str, value: Any) -> Any:
         if name == "role":
@@ -126,11 +125,9 @@ class _Marking:
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
-        mark_name = self._text if self._mark_names else self._spelled
-        before, name = len(self._pieces), mark_name(function["name"], TOOL_CALL)
-        first = before if self._mark_names else len(self._pieces)
+        begin, name, first = len(self._pieces), self._text(function["name"], TOOL_CALL), len(self._pieces)
         marked = {**function, "name": name, "arguments": self._value(function["arguments"])}
-        self._calls.append(Call(self._message, function["name"], range(first, len(self._pieces))))
+        self._calls.append(Call(self._message, function["name"], range(begin, first), range(first, len(self._pieces))))
         return {name: marked if name == "function" else self._spelled(value, TOOL_CALL) for name, value in call.items()}
 
     def _value(self, value: Any) -> Any:

@@ -41,10 +41,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function: its message, its name, and the indices of the pieces of its name and arguments."""
+    """A call of a function: its message, its name, and the indices of the pieces of its name and of its arguments."""
 
     message: int
     name: str
+    name_pieces: range
     pieces: range
 
 
@@ -176,14 +177,13 @@ class MarkedFloat(MarkedValue, float):
 
 @dataclass(frozen=True)
 class Marked:
-    """A conversation with marks in its strings; the names of `calls` have some if `marks_names`."""
+    """A conversation with marks in its strings."""
 
     messages: list[dict[str, Any]]
     tools: Any
     pieces: list[Piece]
     marks: Marks
     calls: list[Call]
-    marks_names: bool
 
     def around_block(self, text: str, message: int) -> str:
         """Return the text of a block `generation` with marks around it."""

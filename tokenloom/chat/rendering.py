@@ -13,7 +13,7 @@ import pyarrow as pa
 from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.marker import Marker, any_of
-from tokenloom.chat.marks import NO_SPANS, unclear
+from tokenloom.chat.marks import unclear
 from tokenloom.chat.sandbox import to_json
 from tokenloom.chat.spans import Rendered, read_spans
 from tokenloom.chat.template import TEMPLATE, ChatTemplate
@@ -76,18 +76,9 @@ class ChatRenderer:
             if not all(place in known for place in _ADDRESS.findall(lowered)):
                 problem = "the template writes a place in memory, as of a method without brackets; repair the template"
                 raise BadConversation(problem, TEMPLATE)
-        rendered = self._with_spans(conversation, plain)
+        rendered = self._rendered(conversation, plain)
         leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
         return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered
-
-    def _with_spans(self, conversation: dict[str, Any], plain: str) -> Rendered:
-        has_calls = any("tool_calls" in message for message in conversation["messages"])
-        try:
-            return self._rendered(conversation, plain, mark_names=True)
-        except BadConversation as error:
-            if error.reason != NO_SPANS or not has_calls:
-                raise
-        return self._rendered(conversation, plain, mark_names=False)
 
     def _leaves_out_tools(self, conversation: dict[str, Any], text: str, plain: str) -> bool:
         """Return whether a text is the same without the conversation's tools; `text` is its canonical JSON."""
@@ -102,8 +93,8 @@ class ChatRenderer:
         except BadConversation:  # it has calls of tools that are not there
             return False
 
-    def _rendered(self, conversation: dict[str, Any], plain: str, *, mark_names: bool) -> Rendered:
-        marked = self._marker.mark(conversation, plain, mark_names=mark_names)
+    def _rendered(self, conversation: dict[str, Any], plain: str) -> Rendered:
+        marked = self._marker.mark(conversation, plain)
         if self._definition.special_tokens_in_content == "fail" and any(piece.is_spelling for piece in marked.pieces):
             raise BadConversation(
                 "a message has the spelling of a special token; repair it, or set chat.special_tokens_in_content: text",

@@ -72,17 +72,19 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
     without_marks, places = marked.marks.read(marked_text, marked.pieces)
     if without_marks != text:
         raise unclear("the template changes, compares or cuts its strings")
+    all_places = places
+    if not has_generation:
+        places = _without_repeated_names(places, marked.calls)
     painting = _Painting(text, marked.messages)
     painting.paint_pieces([place for place in places if not (place.is_of_assistant or place.piece.is_block)])
     if has_generation:
         _paint_blocks(painting, places, turns)
     else:
         _paint_turns(painting, _runs(places), turns)
-        if not marked.marks_names:
-            _check_calls(painting, places, marked.calls)
+        _check_calls(painting, places, all_places, marked.calls)
     _keep_out(painting, places, marked)
     spellings = [(place.start, place.end) for place in places if place.piece.is_spelling]
-    return painting.rendered(spellings, is_incomplete=_leaves_out(text, places, marked))
+    return painting.rendered(spellings, is_incomplete=_leaves_out(all_places, marked))
 
 
 class _Painting:
@@ -275,19 +277,20 @@ def _starts(painting: _Painting, turns: Turns, run: _Run, empty: list[int], gap:
     return dict(zip(written, ends, strict=True))
 
 
-def _check_calls(painting: _Painting, places: Sequence[Place], calls: Sequence[Call]) -> None:
-    """Raise BadConversation if a call without pieces is in the text, but not in a turn."""
+def _without_repeated_names(places: list[Place], calls: Sequence[Call]) -> list[Place]:
+    """Return places without those of names of functions, if one is written again, as with the output of its call."""
+    names = {index for call in calls for index in call.name_pieces}
+    found = [place.index for place in places if place.index in names and not place.piece.is_spelling]
+    return places if len(found) == len(set(found)) else [one for one in places if one.index not in found]
+
+
+def _check_calls(painting: _Painting, places: Sequence[Place], all_places: Sequence[Place], calls: list[Call]) -> None:
+    """Raise BadConversation if a call is in the text, but not in a turn; its name may be no piece of the turn."""
     written = {place.index for place in places}
     for call in calls:
-        if written.isdisjoint(call.pieces):
-            start = max((place.end for place in places if place.piece.message < call.message), default=0)
-            others = (place.start for place in places if place.piece.message > call.message)
-            pattern, end = re.compile(re.escape(call.name)), min(others, default=len(painting.text))
-            found = [match.start() for match in pattern.finditer(painting.text, start, end)]
-            of_turn = filter(painting.is_of_turn, found)
-            own = [at for at in of_turn if not any(one.start <= at < one.end for one in places)]
-            num_alike = sum((other.message, other.name) == (call.message, call.name) for other in calls)
-            if found and (len(own) < num_alike or not painting.is_of_turn(found[0])):
+        if written.isdisjoint([*call.name_pieces, *call.pieces]):
+            starts = [place.start for place in all_places if place.index in call.name_pieces]
+            if starts and not painting.is_of_turn(min(starts)):
                 raise unclear(f"a call of {call.name} has no text among its arguments that shows where it is")
 
 
@@ -312,13 +315,13 @@ def _kept_out(content: str, details: list[dict[str, Any]]) -> set[int]:
     return set(range(len(content))).difference(*learned)
 
 
-def _leaves_out(text: str, places: Sequence[Place], marked: Marked) -> bool:
+def _leaves_out(places: Sequence[Place], marked: Marked) -> bool:
     """Return whether a call or a message is not in a text; reasoning is often left out of earlier turns."""
     written = {place.index for place in places}
-    if len(written) == len(marked.pieces) and marked.marks_names:  # usual
+    if len(written) == len(marked.pieces):  # usual
         return False
     for call in marked.calls:
-        if written.isdisjoint(call.pieces) and (marked.marks_names or call.name not in text):
+        if written.isdisjoint([*call.name_pieces, *call.pieces]):
             return True
     found = {(place.piece.message, place.piece.kind) for place in places}
     said = [piece for piece in marked.pieces if piece.kind & ROLE_BITS not in _MAY_LACK and not piece.is_block]
