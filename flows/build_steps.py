@@ -63,14 +63,9 @@ def _run_steps(spec: BuildSpec, runner: Runner) -> BuildResult:
     start = time.monotonic()
     plan = _prepare(spec, runner)
     if plan.published:
-        return finish_published(plan, start)
+        return with_report(plan, finish_build(plan, start))
     with building(plan.store, plan.version) as write_plan:
         return _build(plan, runner, start, write_plan)
-
-
-def finish_published(plan: BuildPlan, start: float) -> BuildResult:
-    """Return the result of a build that found its version published, and move its tag; see finish_build."""
-    return with_report(plan, finish_build(plan, start))
 
 
 def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan) -> BuildResult:

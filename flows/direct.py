@@ -68,26 +68,6 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         return run_build(spec, runner)
 
 
-def find_published(spec: BuildSpec) -> BuildResult | None:
-    """Return what a build would if its version is published already; None if it is not, or the spec needs Prefect.
-
-    Args:
-        spec: with absolute paths.
-
-    Raises the errors of plan_build.
-    """
-    if _keys_that_need_prefect(spec):
-        return None
-    from tokenloom.flows.build_steps import finish_published
-    from tokenloom.flows.source_lines import add_source_line
-    from tokenloom.tasks.planning.plan import plan_build
-
-    start = time.monotonic()
-    with add_source_line(spec):
-        plan = run_one_directly("plan", lambda: plan_build(spec))
-        return finish_published(plan, start) if plan.published else None
-
-
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
     """Return the plan of a build with its partitions, and an estimate of the result (None for a try-out).
 
@@ -146,13 +126,13 @@ def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) 
         yield Runner(num_workers, run_one_directly, pool.call, submit, pool.close)
 
 
-def _call_all(calls: Sequence[Call]) -> list[Any]:
-    return [run_one_directly(call.name, call.run) for call in calls]
+def _call_all(name: str, calls: Sequence[Call]) -> list[Any]:
+    return [run_one_directly(name, call.run) for call in calls]
 
 
-def _submit_all(threads: ThreadPoolExecutor, calls: Sequence[Call]) -> list[Any]:
+def _submit_all(threads: ThreadPoolExecutor, name: str, calls: Sequence[Call]) -> list[Any]:
     """Run each call in a thread; return the results in order, or raise the first failure at once."""
-    futures = [threads.submit(run_one_directly, call.name, call.run) for call in calls]
+    futures = [threads.submit(run_one_directly, name, call.run) for call in calls]
     try:
         for future in as_completed(futures):
             future.result()

@@ -108,8 +108,8 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             ) from error
         num_workers = spec.workers or max(1, num_found)
 
-        def submit(calls: Sequence[Call]) -> list[Any]:
-            return list(map(progress.replayed, _submit_all(tasks, num_workers, calls)))
+        def submit(name: str, calls: Sequence[Call]) -> list[Any]:
+            return list(map(progress.replayed, _submit_all(tasks, num_workers, name, calls)))
 
         call = partial(_call_on_cluster, list(credentials))
         yield Runner(num_workers, run_one, call, submit)  # the cluster ends with the block
@@ -144,14 +144,15 @@ def _call_on_cluster(
         return progress.recorded(partial(step, job))
 
 
-def _submit_all(tasks: TaskRunner[Any], num_workers: int, calls: Sequence[Call]) -> list[Any]:
+def _submit_all(tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequence[Call]) -> list[Any]:
     """Submit a task for each call, `num_workers` at a time; return the results in order.
 
     Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
     """
-    if {call.name for call in calls} == {REPORT_STEP}:  # shown in no task run; see there
+    if name == REPORT_STEP:  # shown in no task run; see there
         return [call.run() for call in calls]
-    named = {name: _named(step_label(name)) for name in {call.name for call in calls}}
+    shown = step_label(name)
+    named = _run.with_options(name=shown, task_run_name=shown + " {label}")
     slots = threading.Semaphore(max(1, num_workers))
     failed = threading.Event()
 
@@ -170,18 +171,13 @@ def _submit_all(tasks: TaskRunner[Any], num_workers: int, calls: Sequence[Call])
         slots.acquire()
         if failed.is_set():
             break
-        future = tasks.submit(named[call.name], {"label": call.label, "call": call.run})
+        future = tasks.submit(named, {"label": call.label, "call": call.run})
         future.add_done_callback(done)
         futures.append(future)
     results = [_result_of(call.label, future) for call, future in zip(calls, futures, strict=False)]
     if len(results) != len(calls):
         raise WorkerLost(f"only {len(results)} of {len(calls)} tasks ran; run the same build again")
     return results
-
-
-def _named(name: str) -> Task[..., Any]:
-    """Return the task whose runs show the name of a step and the label of a job."""
-    return _run.with_options(name=name, task_run_name=name + " {label}")
 
 
 def _result_of(label: str, future: PrefectFuture[Any]) -> Any:

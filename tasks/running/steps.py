@@ -25,9 +25,8 @@ class Job(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of the step `name` for a batch of jobs; `label` says for which."""
+    """A call of a step for a batch of jobs; `label` says for which."""
 
-    name: str
     label: str
     run: Callable[[], Any]
 
@@ -60,14 +59,15 @@ class Runner:
         num_workers: how many jobs run at a time.
         one: runs a step once, in this process: (name, step) -> its result.
         call: runs a step for a batch, where the work happens: (step, jobs) -> their results.
-        submit: runs such calls, several at once; returns their results in order, or raises the first failure.
+        submit: runs such calls of a step, several at once: (name, calls) -> their results in order; raises the first
+            failure.
         stop: ends the calls in progress after a failure.
     """
 
     num_workers: int
     one: Callable[[str, Callable[[], Any]], Any]
     call: Callable[[Callable[[Any], Any], Any], Any]
-    submit: Callable[[Sequence[Call]], list[Any]]
+    submit: Callable[[str, Sequence[Call]], list[Any]]
     stop: Callable[[], None] = _do_nothing
 
     def each(
@@ -88,11 +88,11 @@ class Runner:
             max_tasks: the largest number of tasks.
         """
         calls = [
-            Call(name, _label(batch), partial(self.call, partial(_run_batch, step), [job.job for job in batch]))
+            Call(_label(batch), partial(self.call, partial(_run_batch, step), [job.job for job in batch]))
             for batch in batches_of(jobs, self.num_workers, task_weight, max_tasks)
         ]
         try:
-            return [result for results in self.submit(calls) for result in results]
+            return [result for results in self.submit(name, calls) for result in results]
         except BaseException:
             self.stop()
             raise
