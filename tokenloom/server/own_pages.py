@@ -49,6 +49,9 @@ def prefect_app() -> Any:
     """
     from prefect.server.api.server import create_app  # late: it reads the settings
 
+    from tokenloom.server.waiting_sqlite import use_waiting_sqlite
+
+    use_waiting_sqlite()
     return for_own_pages(with_store_pages(_with_policy(create_app())))
 
 
