@@ -235,7 +235,6 @@ def test_a_message_of_weight_0_is_not_learned(tmp_path: Path) -> None:
 
 
 _BAD_TEMPLATES = {
-    "a nested loop without an end": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
     "1 GB of output": "{{ 'a' * 1000000000 }}",
     "recursion": "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     "a refusal": "{{ raise_exception('roles must alternate') }}",
