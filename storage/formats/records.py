@@ -217,10 +217,13 @@ def _decoded_object(shape: _Shape, value: object) -> object:
             except Mismatch as error:
                 raise Mismatch("", f"{error.rule}, not {name[:64]!r}") from None
         return {name: _decode(name, item_shape, item) for name, item in value.items()}
-    for name, (_, is_required) in found.items():
-        if is_required and name not in value:
+    decoded: JsonObject = {}
+    for name, (field, is_required) in found.items():
+        if name in value:
+            decoded[name] = _decode(name, field, value[name])
+        elif is_required:
             raise Mismatch(name, "given")
-    return kind(**{name: _decode(name, field, value[name]) for name, (field, _) in found.items() if name in value})
+    return kind(**decoded)
 
 
 def check_column(hint: object, column: list[object], place: str) -> None:
