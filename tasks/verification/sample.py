@@ -34,7 +34,7 @@ from tokenloom.tasks.verification.source_rows import read_rows
 from tokenloom.tokenizers import Tokenizer
 
 NUM_SAMPLED = 1000  # a smaller version is compared whole
-RUN_DOCUMENTS = 50  # neighbours in a source
+RUN_DOCUMENTS = 100  # neighbours in a source
 _MAX_CANDIDATES = 65_536
 _JOB_BYTES = 64_000_000  # of a file, about as much as a partition
 _READERS = 8  # documents of a remote shard that are read at the same time

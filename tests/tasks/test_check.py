@@ -65,7 +65,7 @@ def test_each_document_is_as_likely_to_be_checked(tmp_path: Path, monkeypatch: p
     length = (tmp_path / "a.jsonl").stat().st_size
     places = np.array([ord(name) - ord("a") + row / length for name, row in chosen])
     counts, _ = np.histogram(places, bins=10, range=(0, 4))
-    assert counts.min() > 350  # of 500; runs of 50 that begin evenly
+    assert counts.min() > 250  # of 500; runs of 100 that begin evenly
 
 
 # How much is read
@@ -85,7 +85,7 @@ def test_the_check_reads_few_of_the_row_groups(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(parquet, "_MAX_BATCH_ROWS", 200)  # a batch is a row group, as those of usual files are
     version = build(spec).version
     assert groups[:200] == list(range(200))
-    assert 20 <= len(groups[200:]) <= 40  # a run lies in one or two
+    assert 10 <= len(groups[200:]) <= 20  # a run lies in one or two
     assert num_checked(spec, version) == NUM_SAMPLED
 
 
