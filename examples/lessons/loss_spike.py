@@ -112,6 +112,7 @@ class Run:
         return run
 
 
+lesson.command("tokenloom tag store/manual first-run")  # `tokenloom gc` keeps versions that have a tag
 old = TokenDataset("store/manual", split="train", seq_len=SEQ_LEN)
 loader = TokenLoader(old, BATCH_SIZE, seed=SEED)
 first = Run()

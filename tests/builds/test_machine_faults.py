@@ -23,7 +23,7 @@ from tests.builders.datasets import build, built_alone, lines_spec, listed_files
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import FULL, SUMMARY, count
 from tests.drivers.kill_driver import find_incomplete
-from tokenloom.errors import TokenloomError, WorkerLost
+from tokenloom.errors import TokenloomError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
@@ -300,7 +300,7 @@ def test_a_clock_behind_the_file_times_hides_no_change(tmp_path: Path, clock: _C
     assert not (tmp_path / "store" / "data" / "work" / "fingerprints.json").exists()
 
 
-def test_a_clock_that_jumps_ahead_loses_no_file_of_a_build(
+def test_a_clock_that_jumps_ahead_ends_a_build_that_the_same_command_finishes(
     tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another build believes that the temporaries of this one are a day old, and removes them."""
@@ -318,9 +318,10 @@ def test_a_clock_that_jumps_ahead_loses_no_file_of_a_build(
         rename(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    version = build(spec).version
+    with pytest.raises(WorkError, match="run the same command again"):
+        build(spec)
     assert removed == [True]
-    _assert_same_bytes(spec, version, tmp_path)
+    _assert_same_bytes(spec, build(spec).version, tmp_path)
 
 
 def test_temporaries_from_a_clock_that_ran_ahead_are_harmless(tmp_path: Path, clock: _Clock) -> None:

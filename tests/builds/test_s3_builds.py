@@ -283,6 +283,7 @@ def test_a_build_killed_around_any_write_resumes_to_the_same_bytes(tmp_path: Pat
     assert kills[0]["of"] >= 36  # eighteen writes, before and after each
 
 
+@pytest.mark.usefixtures("s3_environment")
 def test_files_of_tokens_are_read_with_their_index(s3_url: str, tmp_path: Path) -> None:
     key = uuid.uuid4().hex
     path = write_megatron(tmp_path / "in" / "a", [[[i, i + 1, 0]] for i in range(1, 50)])

@@ -88,7 +88,7 @@ def _failing_build(folder: Path) -> list[str]:
 
 _NO: dict[str, Callable[[Path], list[str]]] = {
     "build": _failing_build,
-    "where": lambda folder: ["where", f"{folder}/store/data", "--path", "nothing", "--row", "0"],
+    "where": lambda folder: ["where", f"{folder}/store/data", "--path", "b.jsonl", "--row", "999"],
     "verify": lambda folder: ["verify", f"{folder}/store/data", "--workers", "0"],
 }
 

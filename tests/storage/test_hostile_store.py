@@ -92,16 +92,6 @@ def test_the_same_command_continues_after_a_full_disk(
     assert_builds(spec, BIG_TEXTS)
 
 
-@pytest.mark.parametrize("size", ["64k", "5m"])
-def test_a_build_larger_than_the_disk_is_refused_before_it_writes(size: str, tmp_path: Path, mounted: Path) -> None:
-    mount_memory(mounted, f"size={size}")
-    spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
-    assert_refused(spec, str(mounted), "the build needs about 6.0 MB", "free;", error=StoreError)
-    assert not list(mounted.rglob("*.spill"))
-    subprocess.run(["mount", "-o", "remount,size=64m", str(mounted)], check=True)
-    assert_builds(spec, BIG_TEXTS)
-
-
 def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
     real_write = local_files.write_all
