@@ -25,9 +25,6 @@ def page_url(store: Store, path: str) -> str | None:
         store: of a dataset.
         path: of the page, a report or the catalogue, relative to the folder that contains the dataset.
     """
-    root = str(store.root).rpartition("/")[0]
-    if root.startswith(("https://", "http://")):
-        return f"{root}/{path}"
     folder = os.environ.get(STORES)
     if not (folder and store.is_local):
         return None

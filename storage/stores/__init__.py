@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:
@@ -29,12 +30,18 @@ def open_store(root: str) -> Store:
 
 
 def remote_store(root: str, limits: TimeLimits | None = None) -> RemoteStore:
-    """Return the store at a URL of an object store; raises as RemoteStore."""
+    """Return the store at a URL of an object store; raises StoreError for another URL, and as RemoteStore."""
     from tokenloom.storage.stores.remote import AzureStore, RemoteStore
+    from tokenloom.storage.stores.remote_errors import redacted
     from tokenloom.storage.stores.remote_retries import TIME_LIMITS
     from tokenloom.storage.stores.s3 import S3Store
-    from tokenloom.storage.stores.urls import AZURE, S3, scheme_of
+    from tokenloom.storage.stores.urls import AZURE, OBJECT_STORES, S3, scheme_of
 
     scheme = scheme_of(root)
+    if scheme not in OBJECT_STORES or "::" in root:
+        raise StoreError(
+            f"store {redacted(root)}: a store is a local folder, or a URL such as s3://bucket/folder (extra [s3]), "
+            "gs://bucket/folder (extra [gcs]) or az://container/folder (extra [azure])"
+        )
     kind = S3Store if scheme in S3 else AzureStore if scheme in AZURE else RemoteStore
     return kind(root, limits or TIME_LIMITS)

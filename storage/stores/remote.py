@@ -25,7 +25,7 @@ from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
 from tokenloom.storage.stores.remote_retries import TIME_LIMITS, RemoteCalls, TimeLimits, no_bucket
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile
-from tokenloom.storage.stores.urls import OBJECT_STORES, bucket_and_key
+from tokenloom.storage.stores.urls import bucket_and_key, scheme_of
 
 Info = dict[str, Any]  # what fsspec says about a file: "name", "type", "size" and the store's own fields
 
@@ -46,7 +46,7 @@ class RemoteStore(Store):
         limits: how long requests are tried.
 
     Raises:
-        StoreError: the URL contains a secret, or is not one of an object store.
+        StoreError: the URL contains a secret, or no bucket.
     """
 
     is_local = False
@@ -279,23 +279,17 @@ class AzureStore(RemoteStore):
 
 
 def _check_url(root: str) -> None:
-    """Raise StoreError if a URL contains a secret, is not one of an object store, or has no bucket or odd parts."""
+    """Raise StoreError if a URL contains a secret, or has no bucket or odd parts."""
     if SECRET_URL.search(root):
         raise StoreError(
             f"store {redacted(root)}: a URL must not contain a password; set credentials in the environment"
-        )
-    scheme, mark, _ = root.partition("://")
-    if not mark or "::" in root or scheme not in OBJECT_STORES:
-        raise StoreError(
-            f"store {root}: a store is a local folder, or a URL such as s3://bucket/folder (extra [s3]), "
-            "gs://bucket/folder (extra [gcs]) or az://container/folder (extra [azure])"
         )
     bucket, *folders = root.rstrip("/").partition("://")[2].split("/")
     is_bucket = re.fullmatch(r"[\w.:@-]+", bucket)  # of any of the stores, with an account or as an ARN
     if not is_bucket or {"", "..", "."} & set(folders):
         raise StoreError(
-            f"store {root}: write it as {scheme}://BUCKET/FOLDER, without empty parts, . or .., and without blanks or "
-            "other marks in BUCKET"
+            f"store {root}: write it as {scheme_of(root)}://BUCKET/FOLDER, without empty parts, . or .., and without "
+            "blanks or other marks in BUCKET"
         )
 
 

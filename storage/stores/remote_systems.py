@@ -64,7 +64,7 @@ def system_of(url: str, read_seconds: float) -> Any:
     try:
         options = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)  # such as an account
     except ImportError as error:
-        advice = f"pip install {_EXTRAS[scheme]}"
+        advice = f"pip install {_EXTRAS.get(scheme, 'tokenloom[build]')}"
         raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
     configured = {name: fsspec.config.conf.get(name) for name in _names_of(scheme)}
@@ -79,7 +79,7 @@ def system_of(url: str, read_seconds: float) -> Any:
 
 def _names_of(scheme: str) -> tuple[str, ...]:
     """Return the schemes whose configured options fsspec passes to the file system of this one."""
-    return next(names for names in (S3, GOOGLE, AZURE) if scheme in names)
+    return next((names for names in (S3, GOOGLE, AZURE) if scheme in names), (scheme,))
 
 
 def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +126,6 @@ def test_a_finished_shard_that_was_damaged_is_written_again(tmp_path: Path, suff
     is_said = any("000000: its files were damaged after they were written" in text for text in messages)
     # A missing file, or a shard of another length, looks as if the shard had not been finished.
     assert is_said == (damage == "flipped")
-
-
-@pytest.mark.parametrize(("copies", "warns"), [(10, True), (1, False)])
-def test_a_build_says_if_few_of_its_documents_were_compared(tmp_path: Path, copies: int, warns: bool) -> None:
-    """Of many copies, those that the check chooses are mostly duplicates, which no shard holds."""
-    with messages_of_builds() as messages:
-        build(lines_spec(tmp_path, [f"{i} " * 50 for i in range(2000)] * copies, seed=4))
-    assert any(re.search(r"only \d+ of 2,000 documents were compared", text) for text in messages) == warns
 
 
 def test_an_edited_shard_record_is_not_trusted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fsspec
 
+from tests.builders.memory_objects import SCHEME
 from tokenloom.tasks.sources.files.shared_files import open_url, sharing_files
 
 
@@ -14,7 +15,7 @@ def test_sharing_files_keeps_at_most_two_files_open() -> None:
     with sharing_files():
         opened = []
         for number in (0, 1, 0, 2, 1):
-            with open_url(f"memory://shared/{number}") as file:
+            with open_url(f"{SCHEME}://shared/{number}") as file:
                 opened.append(file)
     assert opened[2] is opened[0]
     assert opened[4] is opened[1]

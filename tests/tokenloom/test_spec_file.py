@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders.memory_objects import SCHEME
 from tests.servers.busy_server import serving
 from tests.tasks.test_globs import put_all
 from tokenloom.cli.commands.init import STARTER_SPEC
@@ -353,33 +354,32 @@ def test_paths_start_from_the_file_and_paths_of_overrides_from_the_current_folde
 
 
 def write_to_memory(url: str, text: str) -> None:
-    """Write a file to fsspec's memory:// file system."""
-    with fsspec.open(url, "w", encoding="utf-8") as file:
-        file.write(text)
+    """Write a file to fsspec's memory file system, which is an object store here."""
+    fsspec.filesystem("memory").pipe_file(f"/{url.partition('://')[2]}", text.encode())
 
 
 def test_paths_of_a_spec_at_a_url_start_from_the_folder_of_the_url(tmp_path: Path) -> None:
-    write_to_memory("memory://corpora/specs/news.yaml", WHOLE.replace("data/*", "../data/*"))
-    spec = load_spec("memory://corpora/specs/news.yaml", ["store=out"], tmp_path)
+    write_to_memory(f"{SCHEME}://corpora/specs/news.yaml", WHOLE.replace("data/*", "../data/*"))
+    spec = load_spec(f"{SCHEME}://corpora/specs/news.yaml", ["store=out"], tmp_path)
     assert dict(spec.paths()) == {
         "store": str(tmp_path / "out"),
-        "sources.0.path": "memory://corpora/data/*.parquet",
-        "sources.1.path": "memory://corpora/specs/a.txt",
+        "sources.0.path": f"{SCHEME}://corpora/data/*.parquet",
+        "sources.1.path": f"{SCHEME}://corpora/specs/a.txt",
     }
 
 
 def test_errors_of_a_spec_at_a_url_name_the_url_and_the_line() -> None:
-    url = "memory://corpora/specs/wrong.yaml"
+    url = f"{SCHEME}://corpora/specs/wrong.yaml"
     write_to_memory(url, WHOLE + "sed: 1\n")
     with pytest.raises(SpecError, match=rf"^{url}:8: sed: unknown key"):
         load_spec(url)
     write_to_memory(url, WHOLE.replace("./store", "../../../store"))
     with pytest.raises(
-        SpecError, match=r"'\.\./\.\./\.\./store' leaves memory://corpora/specs, the folder that it is relative to"
+        SpecError, match=rf"'\.\./\.\./\.\./store' leaves {SCHEME}://corpora/specs, the folder that it is relative to"
     ):
         load_spec(url)
-    with pytest.raises(SpecError, match=r"^memory://corpora/none\.yaml: no such file; check the URL$"):
-        load_spec("memory://corpora/none.yaml")
+    with pytest.raises(SpecError, match=rf"^{SCHEME}://corpora/none\.yaml: no such file; check the URL$"):
+        load_spec(f"{SCHEME}://corpora/none.yaml")
 
 
 @pytest.mark.parametrize("url", ["s3://me:hush@bucket/a.yaml", "https://127.0.0.1:9/a.yaml?X-Amz-Signature=hush"])

@@ -16,7 +16,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from tokenloom.flows.runs.store_links import STORES, noted_stores, page_url
 from tokenloom.server.store_pages import page_at, with_store_pages
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.references import dataset_store
 
 _VERSION = "0123456789abcdef"
 
@@ -111,8 +110,6 @@ def test_only_a_store_that_a_server_shows_has_urls(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv(STORES, raising=False)
     assert page_url(store, "news/reports/x.html") is None
     assert with_store_pages(_prefect) is _prefect
-    shown = dataset_store("https://data.example/store", "news")
-    assert page_url(shown, "news/reports/x.html") == "https://data.example/store/news/reports/x.html"
     monkeypatch.setenv(STORES, str(tmp_path / "notes"))
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
         urls = {page_url(store, f"news/reports/{name}.html") for name in "ab"}
