@@ -21,11 +21,9 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.cli.main import main
-from tokenloom.errors import StoreError
 from tokenloom.spec.row_filter import FILTER_RULES
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.documents import DocumentTableWriter
-from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import version_path
 
 
@@ -119,18 +117,6 @@ def _unique(texts: Sequence[str]) -> list[int]:
 def _splits(capsys: pytest.CaptureFixture[str], folder: Path, reference: str) -> dict[str, str]:
     """Return the split of each content of a version: all its documents are kept from itself."""
     return {row["content"]: row["split"] for row in listed(capsys, folder, "kept", reference, reference)}
-
-
-def test_kept_duplicates_are_counted_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rules = {"documents": {"deduplicate": False}}
-    old = version_of(tmp_path / "a", ["one", "one", "one", "two", "three"], **rules)
-    new = version_of(tmp_path / "b", ["one", "two", "two", "two", "four"], **rules)
-    assert run(capsys, old, new)["documents"] == {"added": 3, "removed": 3, "kept": 2, "moved": 0}
-    assert sorted(row["content"] for row in listed(capsys, tmp_path, "added", old, new)) == hashes(
-        ["two", "two", "four"]
-    )
-    without = version_of(tmp_path / "a", ["one", "one", "one", "two", "three"])
-    assert run(capsys, without, old)["documents"] == {"added": 2, "removed": 0, "kept": 3, "moved": 0}
 
 
 def test_tokens_are_those_of_the_new_tokenizer_except_for_removed_documents(
@@ -284,17 +270,3 @@ def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
         assert f"{path}: {message}" in capsys.readouterr().err
         assert output.read_text() == "earlier\n"
         assert list(tmp_path.glob("list.jsonl*")) == [output]
-
-
-def test_an_error_of_a_store_is_not_taken_for_one_of_the_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference = version_of(tmp_path, ["one", "two"])
-
-    def fail(*_: object) -> bytes:
-        raise StoreError("train/000000.docs: Input/output error")
-
-    monkeypatch.setattr(LocalStore, "read_range", fail)
-    assert main(["diff", reference, reference, "--list", "kept", "--output", str(tmp_path / "kept.jsonl")]) == 1
-    assert capsys.readouterr().err == "tokenloom: train/000000.docs: Input/output error\n"
-    assert not (tmp_path / "kept.jsonl").exists()

@@ -273,13 +273,6 @@ def test_a_file_that_is_not_a_tokenizer_is_refused(content: str, tmp_path: Path)
         load_tokenizer(write_json(tmp_path, content))
 
 
-def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = train_bpe()
-    for length in range(0, len(whole), len(whole) // 20):
-        with refused("is not a valid tokenizer"):
-            load_tokenizer(write_json(tmp_path, whole[:length]))
-
-
 @pytest.mark.parametrize("json_text", [train_bpe, train_wordpiece, train_unigram])
 def test_a_damaged_file_is_refused_or_makes_another_tokenizer(json_text: Callable[[], str], tmp_path: Path) -> None:
     whole = json_text().encode()

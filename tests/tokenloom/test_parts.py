@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from tests.counts import every
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
-from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.gigatoken_library import encoder_of, make_encoder
 from tokenloom.tokenizers.fast.known_parts import Unproven
@@ -256,17 +254,10 @@ _SPACE = {"id": 500, "content": "  ", "special": False, "single_word": False, "l
 @pytest.mark.parametrize(
     ("adds_space", "change", "message"),
     [
-        (True, lambda content: content["model"].update(ignore_merges=True), "its model has ignore_merges: True"),
-        (True, lambda content: content.update(normalizer={"type": "NFC"}), "does more than replace spaces"),
         (False, lambda content: content.update(pre_tokenizer=_NO_SPLIT | {"behavior": "Removed"}), "splits a text"),
         (False, lambda content: content["model"]["vocab"].update({"<0xab>": 600}), "its bytes are not"),
         (True, lambda content: content["added_tokens"].append(_SPACE | {"normalized": False}), "puts a space before"),
         (False, lambda content: content["added_tokens"].append(_SPACE | {"normalized": True}), "may appear when"),
-        (
-            False,
-            lambda content: content["added_tokens"].append(_SPACE | {"normalized": False, "lstrip": True}),
-            "looks at its neighbours",
-        ),
     ],
 )
 def test_a_part_of_a_file_with_byte_fallback_that_is_not_known_is_named(
@@ -278,41 +269,7 @@ def test_a_part_of_a_file_with_byte_fallback_that_is_not_known_is_named(
         parts_of(loaded(json.dumps(content).encode(), eot="</s>"))
 
 
-# ---- real vocabularies
-
-
-def _vocabularies() -> list[Path]:
-    """Return the folders of the vocabularies at hand; `pytest` names the missing data where there are none."""
-    return sorted(Path(os.environ.get("TOKENLOOM_TEST_DATA", "/none")).glob("tokenizers/*/"))
-
-
-def _definition(folder: Path) -> dict[str, Any] | None:
-    """Return the definition of the vocabulary in a folder; None if it has none that is parts."""
-    if (path := folder / "tokenizer.json").is_file():
-        special = [token["content"] for token in json.loads(path.read_bytes())["added_tokens"] if token["special"]]
-        return {"kind": "huggingface", "path": str(path), "eot": special[0]}
-    if (path := folder / "tekken.json").is_file():
-        return {"kind": "tiktoken", "name": "tekken", "ranks": str(path)}
-    if (path := folder / "tokenizer.model").is_file() and "llama3" in folder.name:
-        return {"kind": "tiktoken", "name": "llama3", "ranks": str(path)}
-    return None
-
-
-@pytest.mark.slow
-def test_real_vocabularies_give_the_ids_of_the_reference() -> None:
-    definitions = [found for folder in _vocabularies() if (found := _definition(folder))]
-    if not definitions:
-        pytest.skip("needs real vocabularies: set TOKENLOOM_TEST_DATA to the folder that contains tokenizers/")
-    for definition in definitions:
-        assert _same_ids(load_tokenizer(definition), [*_TEXTS, *_CUT, *_PIECES, *TEXTS]), definition
-
-
 # ---- refused
-
-
-def test_a_file_with_an_unknown_part_is_refused() -> None:
-    with pytest.raises(Unproven, match="its normalizer is Lowercase"):
-        parts(train(normalizers.Lowercase()))
 
 
 def test_an_unknown_pattern_of_ranks_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:

@@ -279,7 +279,6 @@ _REFUSALS: dict[str, tuple[dict[str, Any], tuple[int, str] | None, str]] = {
         r"org/other, revision main: no such model .*check the name, or log in with",
     ),
     "a restricted model": ({}, (403, "GatedRepo"), "access to the model is restricted; ask for it .*set HF_TOKEN"),
-    "no revision": ({"revision": "v2"}, None, "org/model, revision v2: the model has no such branch, tag or commit"),
     "no commit": ({"revision": "3" * 40}, None, "revision 3{40}: the model has no such branch, tag or commit"),
     "no file": ({}, None, r"the model has no tokenizer\.json; save one .*kind: sentencepiece"),
     "a broken hub": (
@@ -287,7 +286,6 @@ _REFUSALS: dict[str, tuple[dict[str, Any], tuple[int, str] | None, str]] = {
         (500, ""),
         r"tokenizer\.json can't be fetched from the Hugging Face Hub: .*500.*check the net",
     ),
-    "a name that can't be": ({"name": "a--b/c"}, None, "can't be fetched from the Hugging Face Hub: HFValidationError"),
 }
 
 

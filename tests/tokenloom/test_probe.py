@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 from numpy.typing import NDArray
 from tokenizers import AddedToken, normalizers
 
-from tests.counts import FULL, every, full_only
+from tests.counts import FULL, every
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
-from tests.tokenloom.test_sentencepiece_encoder import _RUNS, _USER_DEFINED, piece
+from tests.tokenloom.test_sentencepiece_encoder import _RUNS, piece
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.errors import TokenizerError
@@ -192,26 +191,6 @@ def test_a_tokenizer_that_another_process_does_not_find_is_an_error(reference: R
 # ---- refusals
 
 
-_WRONG: dict[str, tuple[Change, str]] = {
-    "an entry": (lambda text, ids: [ids[0] ^ 1, *ids[1:]] if text.startswith("lorem ") else ids, "lorem"),
-    "a long run": (lambda text, ids: ids[::-1] if len(text) > 3000 and len(set(ids)) > 1 else ids, "-" * 3001),
-    "two line ends": (lambda text, ids: [*ids, 5] if "\r\n" in text else ids, "\r\n"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", _WRONG)
-def test_the_probe_refuses_an_encoder_that_is_wrong(
-    name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change, text = _WRONG[name]
-    needed = slices_with(vocabulary(reference), lambda each: text in each)
-    wrong(monkeypatch, change)
-    found = proof_of(reference, None if FULL else some(islice(needed, 3)))
-    assert isinstance(found, str)
-    assert found.startswith("it encodes ")
-
-
 @pytest.mark.slow
 def test_the_probe_refuses_an_encoder_that_lacks_a_merge(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     content = json.loads(reference.files["tokenizer.json"])
@@ -241,15 +220,6 @@ def test_an_encoder_that_is_wrong_for_one_text_of_a_group_is_found(
         assert Router(found.odd, [])._is_odd[list(map(ord, text))].any()
     else:
         assert found == f"it encodes {text[:40]!a} differently"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FULL, reason="compares all texts")
-def test_an_encoder_that_is_wrong_for_one_text_in_ten_thousand_is_found(
-    reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong(monkeypatch, lambda text, ids: [*ids, 7] if xxhash.xxh3_64_intdigest(text.encode()) % 10_000 == 7 else ids)
-    assert isinstance(proof_of(reference), str)
 
 
 @pytest.mark.slow
@@ -300,12 +270,10 @@ def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(lambda: train_model() + _RUNS + piece("amet", -1e8), marks=full_only),  # one piece more
         lambda: train_model(vocab_size=339) + piece("amet", -1e8) + _RUNS,  # another one
         lambda: train_model() + piece("\u2581" * 2) + piece("\u2581" * 3),
-        pytest.param(lambda: train_model() + _RUNS + piece("tp", 0, _USER_DEFINED), marks=full_only),
     ],
-    ids=["a piece", "a score", "runs of spaces", "a user-defined piece"],
+    ids=["a score", "runs of spaces"],
 )
 def test_the_probe_refuses_another_model(model: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     other = gigatoken_library.encoder_of(parts_of(loaded_model(model())), [], 0)

@@ -475,11 +475,3 @@ def test_any_text_is_a_filter_or_raises_value_error(text: str) -> None:
     except ValueError:
         return
     assert list(comparisons_of(tree))
-
-
-@pytest.mark.parametrize("listed", ["0", "-0.0", "0.0"])
-def test_a_long_list_with_zero_keeps_zero_of_either_sign(listed: str) -> None:
-    options = _OPTIONS | {"filter": f"x in [{', '.join(map(str, range(1, 20)))}, {listed}]"}
-    rows: list[Row] = [{**dict.fromkeys(_SCHEMA.names), "text": "text", "x": x} for x in (0.0, -0.0, 0.5)]
-    assert kept_by_columns(options, pa.Table.from_pylist(rows, _SCHEMA)) == [0, 1]
-    assert [Fields(options).keeps("place", 0, row) for row in rows] == [True, True, False]

@@ -134,11 +134,6 @@ def test_a_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -
         load_tokenizer(write_model(tmp_path, content))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with refused(r"tokenizer file .*nope\.model: no such file"):
-        load_tokenizer({"kind": "sentencepiece", "path": str(tmp_path / "nope.model")})
-
-
 def test_a_damaged_model_is_refused_or_makes_another_tokenizer_and_never_ends_the_process(tmp_path: Path) -> None:
     whole = train("unigram")
     known = load_tokenizer(write_model(tmp_path, whole)).fingerprint

@@ -83,31 +83,6 @@ def test_texts_with_runs_of_spaces_have_the_ids_of_the_reference(
     assert ids_of(fast, texts) == ids_of(reference, texts)
 
 
-def test_runs_longer_than_the_longest_token_have_the_ids_of_the_reference(
-    tokenizers: tuple[Reference, FastTokenizer],
-) -> None:
-    reference, fast = tokenizers
-    texts = [
-        f"{before}{' ' * n}{after}" for n in range(64) for before in ("", "a", "\n\n") for after in ("", "b", "\n", ")")
-    ]
-    assert ids_of(fast, texts) == ids_of(reference, texts)
-
-
-@given(_texts)
-def test_each_run_becomes_a_marker_and_nothing_else_changes(texts: list[str]) -> None:
-    found = find_space_runs(bare_content(gpt_2()))
-    assert found is not None
-    runs, content = found
-    texts = [text.replace(MARKER, "") for text in texts]
-    marked, ids = runs.mark([text.encode() for text in texts])
-    length_of = {token["id"]: len(token["content"]) for token in gpt_2()["added_tokens"]}
-    spaces = iter([" " * length_of[i] for i in ids.tolist()])
-    restored = ["".join(part if part != MARKER else next(spaces) for part in text.decode()) for text in marked]
-    assert restored == texts
-    assert not any("  " in text.decode() for text in marked)
-    assert content["added_tokens"] == []
-
-
 @pytest.mark.parametrize("text", ["a  b", "a  b   c"])
 def test_markers_that_were_lost_are_an_error(text: str) -> None:
     found = find_space_runs(bare_content(gpt_2()))
@@ -116,12 +91,6 @@ def test_markers_that_were_lost_are_an_error(text: str) -> None:
     _, ids = runs.mark([text.encode()])
     with pytest.raises(ValueError, match="runs of spaces became 0 markers"):
         runs.restore([np.array([5, 6], np.uint32)], ids)
-
-
-def test_fewer_runs_are_found_too() -> None:
-    content = gpt_2()
-    content["added_tokens"].pop(1)
-    assert find_space_runs(bare_content(content)) is not None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.build_spec import MAX_SEED, BuildSpec, field_names
+from tokenloom.spec.build_spec import MAX_SEED, BuildSpec
 
 SOURCE: dict[str, Any] = {"kind": "parquet", "path": "data/*.parquet"}
 
@@ -29,11 +29,6 @@ def refusal(**fields: Any) -> str:
 
 
 # Values
-
-
-def test_the_tokenizer_has_no_default() -> None:
-    with pytest.raises(ValidationError, match=r"tokenizer\n  Field required"):
-        BuildSpec.model_validate({"dataset": "news", "store": "./store", "sources": [SOURCE]})
 
 
 def test_a_mapping_of_splits_is_the_same_as_a_list_in_its_order() -> None:
@@ -148,42 +143,27 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"dataset": "0123456789abcdef"}, "String should match pattern"),
         ({"dataset": "a123456789abcdef"}, "16 hexadecimal digits name a version"),
-        ({"dataset": "../up"}, "String should match pattern"),
         ({"dataset": "news\n"}, "String should match pattern"),
-        ({"sources": []}, "at least 1 item"),
         (
             {"sources": [SOURCE | {"kind": "xlsx"}]},
             "'parquet', 'jsonl', 'csv', 'text', 'arrow', 'arrayrecord', 'huggingface'",
         ),
-        ({"sources": [SOURCE | {"filter": "label = 1"}]}, "not a comparison"),
         ({"sources": [SOURCE | {"filter": "f(label) == 1"}]}, "is not a column; write comparisons"),
-        ({"sources": [{"kind": "csv", "path": "a", "delimiter": "::"}]}, "at most 1 character"),
         ({"sources": [{"kind": "text", "path": "a", "separator": ""}]}, "at least 1 character"),
         ({"sources": [{"kind": "arrayrecord", "path": "a", "id": "id"}]}, "give text, the key with their text"),
         ({"sources": [{"kind": "huggingface", "name": "json"}]}, "give data_files"),
-        ({"sources": [{"kind": "huggingface", "name": "a/b", "take": 0}]}, "greater than or equal to 1"),
         ({"documents": {"min_chars": 5, "max_chars": 4}}, "max_chars (4) is less than min_chars (5)"),
-        ({"documents": {"transform": {"function": "clean", "version": "1"}}}, "String should match pattern"),
         ({"documents": {"transform": {"function": "a:b"}}}, "Field required"),
-        ({"limit": 0}, "greater than or equal to 1"),
-        ({"sources": [SOURCE | {"id": ""}]}, "at least 1 character"),
         ({"sources": [SOURCE, SOURCE | {"name": "parquet-0"}]}, "two sources are named 'parquet-0'"),
         ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "require ranks"),
         ({"tokenizer": {"kind": "tiktoken", "ranks": "a"}}, "needs a pattern"),
         ({"tokenizer": {"kind": "tiktoken", "name": "tekken", "ranks": "a", "special_tokens": {"x": 1}}}, "a pattern"),
         ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is required"),
-        ({"splits": {"train": 1.0, "test": 0.0}}, "greater than 0"),
         ({"splits": {"train": 0.5, "../test": 0.5}}, "String should match pattern"),
-        ({"splits": {}}, "shares must add up to 1"),
         ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
-        ({"shard_tokens": 0}, "greater than or equal to 1"),
         ({"documents": {"max_bytes": 2**31}}, "less than or equal to 2147483647"),
         ({"store": "st\0ore"}, "a path can't contain a NUL character; remove it"),
-        ({"documents": {"exclude": "a\0b"}}, "a path can't contain a NUL character; remove it"),
-        ({"sources": [{"kind": "text", "path": "\0"}]}, "a path can't contain a NUL character; remove it"),
-        ({"tokenizer": {"kind": "sentencepiece", "path": "a\0"}}, "a path can't contain a NUL character; remove it"),
     ],
 )
 def test_an_invalid_value_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -193,16 +173,6 @@ def test_an_invalid_value_is_refused(fields: dict[str, Any], message: str) -> No
 def test_decimal_shares_add_up_exactly() -> None:
     assert spec(splits={"train": 0.7, "a": 0.1, "b": 0.1, "c": 0.1}).split_shares()[0] == ("train", 0.7)
     assert spec(splits={"train": 1.0}).split_shares() == [("train", 1.0)]
-
-
-def test_allowed_keys_are_the_fields_of_the_models() -> None:
-    assert field_names(()) == list(BuildSpec.model_fields)
-    assert field_names(("sources", 0, "text")) == ["path", "name", "leave_out", "kind", "separator"]
-    assert field_names(("sources", 0, "huggingface"))[:2] == ["kind", "name"]
-    assert field_names(("documents", "transform")) == ["function", "version"]
-    assert "max_bytes" in field_names(("documents",))
-    assert "ranks" in field_names(("tokenizer", "tiktoken"))
-    assert field_names(("nowhere",)) == []
 
 
 # Checks

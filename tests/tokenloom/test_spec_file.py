@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -18,7 +17,6 @@ from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
-from tokenloom.spec.validation import pydantic_rule
 from tokenloom.spec.wildcards import escaped, first_wildcard, literal
 from tokenloom.tasks.sources import make_reader
 
@@ -58,36 +56,24 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "spec.yaml:7: seq_len: unknown key (value 2048). It is an argument of TokenDataset in training. "
             "Allowed: dataset",
         ),
-        ("batch_size: 2\n", "unknown key (value 2). It is an argument of TokenLoader in training. Allowed: "),
         ("min_chars: 2\n", "spec.yaml:7: min_chars: unknown key (value 2). It belongs under `documents`. Allowed: dat"),
         (
             "documents: {seed: 3}\n",
             "spec.yaml:7: documents.seed: unknown key (value 3). It belongs at the top level. A",
         ),
-        ("sed: 1\n", "spec.yaml:7: sed: unknown key (value 1). Did you mean seed? Allowed: dataset, store, sources,"),
         (
             "documents:\n  min_char: 5\n",
             "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, max",
         ),
         ("seed: yes\n", "spec.yaml:7: seed: must be an integer; got True"),
-        ("shard_tokens: '5'\n", "spec.yaml:7: shard_tokens: must be an integer; got '5'"),
         ("seed: -1\n", "spec.yaml:7: seed: must be at least 0; got -1"),
-        ("documents:\n", "spec.yaml:7: documents: must be a mapping of keys"),
-        (
-            "tokenizer: {kind: tiktoken, name: gpt3}\n",
-            "spec.yaml:7: tokenizer: tiktoken has no encoding 'gpt3'. Did you mean gpt2? Allowed: cl100k_base, gpt2,",
-        ),
-        ("tokenizer: {kind: tiktoken, name: gpt-3.5}\n", "no encoding 'gpt-3.5'. gpt-3.5 has the encoding cl100k_base"),
         (
             "tokenizer: gpt4\n",
             "spec.yaml:7: tokenizer: not the name of a tokenizer. gpt-4 has the encoding cl100k_base.",
         ),
-        ("tokenizer: {kind: tiktoken, name: Llama3, ranks: x}\n", "'_' or '-'; got 'Llama3'"),
         ("tokenizer: meta-llama/Llama-3\n", "kind: huggingface, name: org/model"),
         ("tokenizer: llama3\n", "read from a file: write {kind: tiktoken, name: llama3, ranks: tokenizer.model}; got"),
-        ("splits: {train: 0.5, Test: 0.5}\n", "spec.yaml:7: splits.Test: must be a lower-case letter"),
         ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: must be more than 0; got 0"),
-        ("splits: {train: 0.5}\n", "spec.yaml:7: splits: shares must add up to 1, not 0.5"),
         (
             "tokenizer:\n  name: gpt2\n  kind: tiktokn\n",
             "spec.yaml:9: tokenizer.kind: unknown kind 'tiktokn'. Did you mean tiktoken? Allowed: byte, tiktoken,",
@@ -101,34 +87,21 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "spec.yaml:7: tokenizer.name: must be a name such as org/model, of letters, digits, '.', '_' and '-'; give",
         ),
         (
-            "tokenizer: {kind: huggingface, eot: x}\n",
-            "spec.yaml:7: tokenizer: give the name of a model on the Hugging Face Hub (org/model), or path: tokenizer.",
-        ),
-        (
             "tokenizer: {kind: huggingface, path: x, revision: main}\n",
             "spec.yaml:7: tokenizer: revision belongs to a model on the Hugging Face Hub: remove it, or remove path",
         ),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
-        ("tokenizer:\n  kind: byte\n  eot: x\n", "spec.yaml:9: tokenizer.eot: unknown key (value 'x'). Allowed: kind,"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
-        ("splits: [{share: 1}]\n", "spec.yaml:7: splits.0.name: this key is required and is missing"),
-        ("documents: {on_error: ignore}\n", "documents.on_error: must be 'fail' or 'skip'; got 'ignore'"),
         ("5: 6\n", "spec.yaml:7: 5: keys must be text; got 5"),
-        ("documents:\n  min_chars: 1\n  1: x\n", "spec.yaml:9: documents.1: keys must be text; got 1"),
         ("documents:\n  min_chars: 1\n  on: x\n", "spec.yaml:9: documents.True: keys must be text; got True"),
-        ("splits:\n  train: 0.5\n  0x3: 0.5\n", "spec.yaml:9: splits.3: must be text; got 3"),
         ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: must be an integer; got '1e6'"),
         ("seed: 9007199254740992\n", "spec.yaml:7: seed: must be at most 9007199254740991; got 9007199254740992"),
         ("documents: {exclude: ''}\n", "spec.yaml:7: documents.exclude: must not be empty; got ''"),
-        ("documents: {exclude: 5}\n", "spec.yaml:7: documents.exclude: must be text; got 5"),
-        ("documents: {deduplicate: 1}\n", "spec.yaml:7: documents.deduplicate: must be true or false; got 1"),
-        ("splits: [{name: train, share: 2}]\n", "spec.yaml:7: splits.0.share: must be at most 1; got 2"),
         (
             "splits: 5\n",
             "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}, or a "
             "list of {name, share}; got 5",
         ),
-        ("  - {kind: csv, path: x, delimiter: ab}\n", "spec.yaml:7: sources.2.delimiter: must be one character"),
     ],
 )
 def test_a_wrong_key_type_or_value_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
@@ -152,28 +125,11 @@ def test_a_spec_without_a_tokenizer_is_refused_with_an_example(tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("name", ["News", "my news", "9news", "n" * 65, "ñews"])
+@pytest.mark.parametrize("name", ["News", "9news", "n" * 65, "ñews"])
 def test_the_rule_for_names_is_stated_in_words(name: str, tmp_path: Path) -> None:
     message = refusal(tmp_path, BASE.replace("dataset: news", f"dataset: {name}"))
     rule = "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'"
     assert message == f"spec.yaml:1: dataset: {rule}; got '{name}'"
-
-
-def test_every_pattern_of_a_spec_is_stated_in_words() -> None:
-    patterns: set[str] = set()
-
-    def collect(value: Any) -> None:
-        if isinstance(value, dict):
-            patterns.update([value["pattern"]] if isinstance(value.get("pattern"), str) else [])
-            value = list(value.values())
-        for item in value if isinstance(value, list) else []:
-            collect(item)
-
-    collect(BuildSpec.model_json_schema())
-    assert len(patterns) > 3
-    for pattern in patterns:
-        item = {"type": "string_pattern_mismatch", "ctx": {"pattern": pattern}}
-        assert pydantic_rule(item).startswith("must ")
 
 
 @pytest.mark.parametrize("path", ["$DATA/*.txt", "${DATA}/*.txt", "/mnt/$DATA/*.txt", "s3://$BUCKET/*.txt"])
@@ -203,7 +159,6 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given twice; remove one"),
-        (BASE + "documents: {min_chars: 1, min_chars: 2}\n", "spec.yaml:7: documents.min_chars is given twice"),
         (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given twice"),
         (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']', but got '<stream end>'; quote values that contain"),
         (
@@ -212,15 +167,10 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (BASE + "\tseed: 1\n", "that cannot start any token; the line begins with a tab, and YAML is indented with"),
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
-        (BASE + "---\nseed: 1\n", "not valid YAML"),
         (BASE + "splits: " + "[" * 5000, "not valid YAML: nested too deep"),
         (BASE + "documents: &a [*a]\n", "not valid YAML: aliases (*name) are not supported; write"),
-        (BASE + "splits: [&a [x, x], [*a, *a]]\n", "not valid YAML: aliases (*name) are not supported; write"),
-        (BASE + "[a, b]: 1\n", "not valid YAML: found unhashable key"),
         ("a\0b", "not valid YAML"),
-        ("- a\n", "a spec is a mapping of keys (dataset, store, sources"),
         ("", "a spec is a mapping of keys"),
-        ("hello", "a spec is a mapping of keys"),
     ],
 )
 def test_a_file_that_is_not_a_spec_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -287,20 +237,11 @@ def test_an_override_sets_a_key_of_a_tokenizer_in_its_short_form(overrides: tupl
         ("seed", "--set seed: write --set key=value"),
         ("=3", "--set =3: write --set key=value"),
         ("seed=[", "--set seed=[: seed: must be an integer; got '['"),
-        ("seed=1=2", "--set seed=1=2: seed: must be an integer; got '1=2'"),
-        ("nope=3", "--set nope=3: nope: unknown key (value 3). Allowed: dataset, store"),
         ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),
-        ("sources.0.nope=1", "--set sources.0.nope=1: sources.0.nope: unknown key"),
         ("sources.2.path=x", "--set sources.2.path=x: the spec has no sources.2"),
-        ("sources.x.path=x", "--set sources.x.path=x: the spec has no sources.x"),
-        ("sources.-1.path=x", "--set sources.-1.path=x: the spec has no sources.-1"),
-        ("sources.5=x", "--set sources.5=x: the spec has no sources.5"),
         ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
         ("tokenizer=", "--set tokenizer=: tokenizer: must be a name, such as gpt2, or a mapping of keys; got no value"),
-        ("documents=3", "--set documents=3: documents: must be a mapping of keys"),
         ("dataset=", "--set dataset=: dataset: must be text; got no value"),
-        ("dataset=../x", "'.', '_' or '-'; got '../x'"),
-        ('store=""', "--set store=\"\": store: must not be empty; got ''"),
         ("sources=[]", "--set sources=[]: sources: must not be empty; got []"),
     ],
 )

@@ -195,12 +195,6 @@ def test_a_message_can_not_act_on_the_terminal(
             ("news.yaml:6: tokenizer", "not the name of one; got 'gtp2'", "Did you mean gpt2? Allowed: byte, gpt2"),
         ),
         ("--set seed=-1: seed: must be at least 0; got -1", ("--set seed=-1: seed", "must be at least 0; got -1", "")),
-        ("argument --workers: 'many' is not an integer", ("argument --workers", "'many' is not an integer", "")),
-        (
-            "store/news@old: no version old; `tokenloom ls` lists the versions",
-            ("store/news@old", "no version old", "`tokenloom ls` lists the versions"),
-        ),
-        ("the following arguments are required: SPEC", ("", "the following arguments are required: SPEC", "")),
         ("out of memory", ("", "out of memory", "")),
     ],
 )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 
@@ -210,19 +208,6 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
     assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "not_found"
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "json"])
-def test_a_row_without_a_text_that_the_filter_leaves_out_is_filtered(tmp_path: Path, run: Run, ending: str) -> None:
-    values = [{"text": 7, "keep": 0}, {"text": "left out", "keep": 0}, {"text": "kept", "keep": 1}]
-    lines = [json.dumps(value) for value in values]
-    path = tmp_path / f"in.{ending}"
-    path.write_text("\n".join(lines) if ending == "jsonl" else f"[{', '.join(lines)}]")
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path), "filter": "keep == 1"}])
-    reference = f"{spec.store}/data@{build(spec).version}"
-    rows = _offsets(path) if ending == "jsonl" else range(3)
-    found = [run("where", reference, "--path", path.name, "--row", row)["status"] for row in rows]
-    assert found == ["filtered", "filtered", "found"]
-
-
 def test_rows_of_a_source_with_take_have_the_path_of_its_first_file(tmp_path: Path, run: Run) -> None:
     for number in range(2):
         write_parquet(tmp_path / "set" / f"train-0000{number}-of-00002.parquet", [f"{number} {i}" for i in range(5)])
@@ -415,22 +400,6 @@ def test_a_state_of_a_mixture_names_its_members(built: Built, copies: Built, run
     }
 
 
-def test_a_state_of_another_split_sees_nothing_and_says_so(
-    built: Built, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    loader = TokenLoader(TokenDataset(built.reference, split="test", seq_len=16), 2)
-    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    content = next(
-        _content(text)
-        for text in _TEXTS[5:]
-        if run("where", built.reference, "--content", _content(text))["documents"][0]["split"] == "train"
-    )
-    arguments = ["where", built.reference, "--content", content, "--state", str(tmp_path / "state.json")]
-    assert run(*arguments, "--batch-size", 2)["steps"] == []
-    assert main([*arguments, "--batch-size", "2"]) == 0
-    assert "no sample of the epochs [0, 1) of test of " in capsys.readouterr().out
-
-
 def test_a_remote_store_gives_the_same_answers(
     built: Built, copies: Built, run: Run, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
@@ -454,23 +423,15 @@ def test_a_remote_store_gives_the_same_answers(
     [
         (("where", "--content", "abc"), "--content 'abc': write 32 hexadecimal digits"),
         (("where", "--path", "news.parquet"), "--path and --row belong together"),
-        (("where", "--content", "0" * 32, "--source", "news"), "--source: it belongs to --path; omit it"),
         (("where", "--content", "0" * 32, "--seq-len", "8"), "--batch-size is required to name steps"),
-        (("where", "--content", "CONTENT", "--batch-size", "8"), "--seq-len is required"),
         (("where", "--content", "CONTENT", *_LOADER, "--epoch", str(2**61)), "past the last position of a stream"),
-        (("trace", "--step", "1", *_LOADER, "--rank", "3"), "rank 3 of 3 (arguments): a rank is in [0, world_size)"),
         (("trace", "--step", "999", *_LOADER, "--num-epochs", "2"), "step 999 is past the last epoch"),
         (("trace", "--step", "+1", *_LOADER), "--step +1: a step after a state needs --state"),
-        (("trace", "--step", "1", *_LOADER, "--order", "fully"), "order must be one of block, full, sequential"),
-        (("trace", "--step", "1", *_LOADER, "--packing", "tight"), "packing: one of concat"),
-        (("trace", "--step", "1", "--seq-len", "16"), "--batch-size is required"),
         (("trace", "--sample", "99999", "--seq-len", "16"), "--sample 99999: the split has "),
         (
             ("trace", "--sample", "1", *_LOADER),
             "--seed: --sample counts the samples of the split itself; omit it",
         ),
-        (("trace", "--sample", "1"), "--seq-len is required"),
-        (("trace", "--step", "1", *_LOADER, "--store", "s"), "--store: only --state needs it"),
     ],
 )
 def test_arguments_that_are_missing_or_out_of_range_are_usage_errors(
@@ -499,15 +460,6 @@ def test_states_that_do_not_fit_are_usage_errors(built: Built, run: Run, tmp_pat
     assert "it is of data@0000000000000000, and REF names data@" in run(*arguments, code=2)["error"]["message"]
 
 
-def test_counting_samples_first_is_announced(built: Built, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["trace", built.reference, "--sample", "1", "--seq-len", "24", "--packing", "best_fit"]
-    assert main(arguments) == 0
-    error = capsys.readouterr().err
-    assert "counting the samples of train for best_fit/24 first: this reads" in error
-    assert main(arguments) == 0
-    assert "counting" not in capsys.readouterr().err  # kept
-
-
 def test_people_see_text_rows_and_steps(built: Built, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["where", built.reference, "--content", _content(_TEXTS[7]), *_LOADER]) == 0
     shown = capsys.readouterr().out
@@ -519,13 +471,3 @@ def test_people_see_text_rows_and_steps(built: Built, capsys: pytest.CaptureFixt
     (tmp_path / "text").write_text("nowhere")
     assert main(["where", built.reference, "--text", str(tmp_path / "text")]) == 3
     assert f"no document has the content {_content('nowhere')}" in capsys.readouterr().out
-
-
-def test_a_null_text_is_filtered_and_its_split_may_have_no_shard(tmp_path: Path, run: Run) -> None:
-    pq.write_table(pa.table({"text": pa.array(["one", None], pa.string())}), tmp_path / "in.parquet")
-    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(tmp_path / "in.parquet")}])
-    reference = f"{spec.store}/data@{build(spec).version}"
-    found = run("where", reference, "--path", "in.parquet", "--row", 1)
-    assert (found["status"], found["reason"]) == ("filtered", "it has no text")
-    for content in ("0" * 32, "f" * 32, _content("two"), _content("three")):
-        assert run("where", reference, "--content", content)["status"] == "not_found"

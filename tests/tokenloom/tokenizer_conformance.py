@@ -118,12 +118,6 @@ class TokenizerConformance:
             assert encoded.tokens.tolist() == [i for document in expected for i in document]
             assert encoded.num_tokens.tolist() == [len(document) for document in expected]
 
-    def test_documents_have_the_same_ids_in_one_call_as_in_many(self, definition: dict[str, Any]) -> None:
-        tokenizer = load_tokenizer(definition)
-        together = encode_each(tokenizer, TEXTS)
-        assert [encode_each(tokenizer, [text])[0] for text in TEXTS] == together
-        assert encode_each(tokenizer, TEXTS[::-1]) == together[::-1]
-
     def test_ids_have_the_requested_dtype(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
         for texts in ([], ["one", "two"]):
