@@ -250,11 +250,6 @@ def test_what_can_not_render_conversations_is_refused() -> None:
         _encode(empty)
 
 
-def test_no_conversations_are_no_tokens() -> None:
-    encoded = encoder_of("chatml").encode([], _UINT32)
-    assert (len(encoded.tokens), len(encoded.num_tokens), encoded.counts) == (0, 0, ChatCounts())
-
-
 def test_roles_of_text_are_not_of_conversations() -> None:
     encoded = _encode(encoder_of("thinking"), ("system", "s"), ("user", "a"), ("assistant", "<think>r</think>b"))
     assert set((encoded.classes & ROLE_BITS).tolist()) == {0, 2, 4, 5, 6}

@@ -236,30 +236,20 @@ def test_reasoning_has_one_name(key: str) -> None:
     ("value", "layout", "expected"),
     [
         ([], "messages", "it has no messages"),
-        ({"messages": []}, "messages", "it has no messages"),
         ({"rows": [_HI]}, "messages", "it is an object, not a list of messages, nor has it one; set layout:"),
-        (7, "messages", "it is a number, not a list of messages"),
         ("Hi", "messages", "the conversation is text that is not JSON"),
-        ('"Hi"', "sharegpt", "it is text, not a list of messages"),
         ([_HI, "Hello!"], "messages", "messages[1] is text, not an object"),
         ([{"content": "Hi"}], "messages", "messages[0] has no 'role'"),
         ([_HI, {"role": "critic", "content": "No."}], "messages", "messages[1] has role 'critic'; it must be one of"),
-        ([{"from": "critic", "value": "No."}], "sharegpt", "messages[0] has from 'critic'; it must be one of"),
         ([{"role": "user", "content": 7}], "messages", "messages[0].content is a number, not text"),
-        ([{"role": "tool", "content": {"a": 1}}], "messages", "messages[0].content is an object, not text"),
         ([{"role": "user", "content": None}], "messages", "messages[0] (user) has no content"),
-        ([{"from": "gpt", "value": None}], "sharegpt", "messages[0] (assistant) has no content"),
         ([{**_HI, "tool_calls": [_CALL]}], "messages", "messages[0] (user) calls tools"),
         ([{**_HI, "images": ["a.png"]}], "messages", "messages[0] has images, which are not supported"),
-        ({"messages": [_HI], "images": ["a.png"]}, "messages", "it has images, which are not supported"),
-        ([{**_HI, "audio": {"id": 1}}], "messages", "messages[0] has audio, which are not supported"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}],
             "messages",
             "messages[0].content[0] is of type 'image_url'; parts of type text, reasoning, tool_call and tools",
         ),
-        ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages", "is of type 'input_audio'"),
-        ([{"role": "user", "content": ["Hi"]}], "messages", "messages[0].content[0] is text"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages", "messages[0].content[0] has no value"),
         (
             [{"role": "assistant", "content": [{"type": "tool_call", "value": _CALL}, {"type": "text", "text": "x"}]}],
@@ -267,9 +257,7 @@ def test_reasoning_has_one_name(key: str) -> None:
             "messages[0].content[1] is a text after a part that a template writes later",
         ),
         ([{"role": "assistant", "tool_calls": [{"arguments": {}}]}], "messages", "a tool call is not an object with"),
-        ([{"role": "assistant", "tool_calls": [{**_CALL, "type": "custom"}]}], "messages", "a tool call is not"),
         ([{"role": "assistant", "tool_calls": "add(1)"}], "messages", "a tool call is text that is not JSON"),
-        ([{"from": "function_call", "value": "add(1)"}], "sharegpt", "messages[0]: a tool call is text that is not"),
         (
             [{"role": "assistant", "tool_calls": [{"name": "add", "arguments": [1]}]}],
             "messages",
@@ -282,13 +270,9 @@ def test_reasoning_has_one_name(key: str) -> None:
         ),
         ([{**_HI, "name": 7}], "messages", "messages[0].name is a number, not text"),
         ({"instruction": "Hi"}, "alpaca", "it has no 'output', which alpaca needs"),
-        ({"instruction": "Hi", "input": 7, "output": "x"}, "alpaca", "input is a number, not text"),
         ({"instruction": "Hi", "output": "x", "history": [["Hi"]]}, "alpaca", "history[0] is not a pair of texts"),
-        ({"instruction": "Hi", "output": "x", "history": 7}, "alpaca", "history is a number, not a list of pairs"),
         ([_HI], "alpaca", "it is a list, not an object with the keys of alpaca; set messages: ."),
         ({"prompt": "Hi"}, "prompt_completion", "it has no 'completion', which prompt_completion needs"),
-        ({"prompt": 7, "completion": "x"}, "prompt_completion", "it is a number, not a list of messages"),
-        ({"messages": [_HI], "chosen": [_HELLO], "rejected": [_HELLO]}, "messages", "it is a preference pair"),
         ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "prompt_completion", "it is a preference pair"),
     ],
 )
@@ -300,11 +284,8 @@ def test_whatever_the_form_cannot_hold_is_refused_with_its_place(value: Any, lay
     ("tools", "expected"),
     [
         ("search the web", "tools is text that is not JSON"),
-        (["search"], "tools is text that is not JSON"),
         ({"name": "add"}, "tools are an object, not a list"),
-        (7, "tools are a number, not a list"),
         ([{"type": "code_interpreter"}], "tools[0] does not describe a function with a name"),
-        ([{"type": "function", "function": {"description": "x"}}], "tools[0] does not describe a function"),
     ],
 )
 def test_tools_that_describe_no_functions_are_refused(tools: Any, expected: str) -> None:
@@ -327,7 +308,6 @@ def test_nesting_that_is_too_deep_is_refused() -> None:
     ("values", "fit"),
     [
         ([[{"role": "user", "from": "human", "content": "Hi", "value": "Hi"}]], "messages and sharegpt"),
-        ([{"messages": [_HI], "prompt": "Hi", "completion": "x"}], "messages and prompt_completion"),
         ([{"instruction": "a", "output": "b", "prompt": "a", "completion": "b"}], "alpaca and prompt_completion"),
         ([[_HI], [{"from": "human", "value": "Hi"}]], "messages and sharegpt"),
     ],
@@ -346,22 +326,6 @@ def test_what_is_damaged_or_empty_says_nothing_of_the_layout() -> None:
             recognized(none)
     with pytest.raises(BadConversation, match="preference pair"):
         recognized([{"conversations": turns, "chosen": turns[0], "rejected": turns[0]}])
-
-
-def test_the_order_of_keys_and_weights_are_no_part_of_what_identifies_a_conversation() -> None:
-    tool = {"function": {"parameters": {"properties": {}, "type": "object"}, "name": "add"}, "type": "function"}
-    call = {"function": {"arguments": {"a": 1, "b": 2}, "name": "add"}, "type": "function"}
-    one = normalized([_HI, {"role": "assistant", "tool_calls": [_CALL]}], "messages", [_TOOL])
-    other = normalized(
-        [{**_HI, "weight": 0}, {"tool_calls": [call], "role": "assistant", "train": 0}], "messages", [tool]
-    )
-    assert canonical(one) != canonical(other)
-    assert identity(one) == identity(other)
-    assert '"arguments":{"b":2,"a":1}' in canonical(one)  # as a template writes it
-    assert identity(one) != identity({"messages": one["messages"]})
-    assert identity({"messages": [_HI]}) == identity({"messages": [dict(reversed(_HI.items()))]})
-    train = {"content": '"train":false', "role": "user"}
-    assert identity({"messages": [train]}) == identity({"messages": [{**train, "train": False}]})
 
 
 _KEYS = st.permutations(["id", "type", "function"])
@@ -502,11 +466,6 @@ def test_every_row_of_real_data_becomes_a_conversation(
     assert all(isinstance(call["function"]["arguments"], dict) for call in calls)
     if name.startswith("v1"):
         assert all(("train" in message) is (message["role"] == "user") for one in found for message in one["messages"])
-
-
-def test_real_preference_pairs_are_refused_by_name(data_dir: Path) -> None:
-    for row in real_rows(data_dir / "chat" / "dpo_en_demo.json"):
-        assert "preference pair (chosen and rejected)" in problem(row, "sharegpt")
 
 
 def real_rows(path: Path) -> list[dict[str, Any]]:

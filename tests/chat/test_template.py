@@ -49,7 +49,6 @@ def _problem(template: str, **fields: Any) -> str:
         ),
         ("{% set ns = namespace(self=1) %}{% set ns.a = 2 %}{{ ns.a + ns.self + 1 }}", "4"),
         ("{{ [1] + [2] }}{{ 1 ~ 2 ~ 'x' }}{{ 2 * 3 }}{{ 7 % 4 }}{{ '%s!' % 'a' }}", "[1, 2]12x63a!"),
-        ("{{ dict(a=1) }}{{ dict.fromkeys(['a']) }}", "{'a': 1}{'a': None}"),
         (
             "{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ nothing is defined }}",
             "TrueTrueFalseFalse",
@@ -57,8 +56,6 @@ def _problem(template: str, **fields: Any) -> str:
         ("{% generation %}{{ 'a' }}{% endgeneration %}", "a"),
         ("{% macro f(a) %}<{{ a }}>{% endmacro %}{{ f(messages[0].role) + '!' }}", "<user>!"),
         ("{{ messages[0].items() | list | length }}{{ messages[0].get('x', 'y') }}", "2y"),
-        ("{{ 'a,b'.split(',') | join('-') }}{{ 'abc'.replace('b', 'x') }}{{ '{}'.format(1) }}", "a-baxc1"),
-        ("{{ messages[0].missing is defined }}{{ messages[0]['missing'] }}|", "False|"),
         ("{{ loop is defined }}{% for a in 'xy' %}{{ loop.index0 }}{{ loop.last }}{% endfor %}", "False0False1True"),
     ],
 )
@@ -85,12 +82,10 @@ def test_a_template_gets_the_special_tokens_and_arguments_but_no_weights() -> No
     ("template", "problem"),
     [
         ("{% for %}", "in line 1"),
-        ("a\n{{ b", "in line 2"),
         (
             "{% for a in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
             "a loop can't end, or go on, in a block of generation",
         ),
-        ("{{ a | random }}", "No filter named 'random'"),
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "chat.template is not a template of Jinja"),
     ],
 )
@@ -104,12 +99,8 @@ def test_a_template_that_is_not_valid_is_an_error_of_the_spec(template: str, pro
     "template",
     [
         "{{ messages[0].content.title }}",
-        "{{ [messages[0].content.title] }}",
         "{{ {'a': [messages[0].content.title]} }}",
-        "{{ raise_exception }}",
-        "{{ range(3) }}",
         "{{ messages | map(attribute='role') }}",
-        "{{ namespace(a=1) }}",
         "{% for one in messages %}{{ loop }}{% endfor %}",
         "{% macro f() %}{% endmacro %}{{ f }}",
     ],
@@ -184,12 +175,9 @@ def test_one_huge_operation_is_refused(operation: str) -> None:
     [
         "{{ ''.__class__ }}{{ ''.__class__.__mro__ }}{{ ().__class__.__bases__[0].__subclasses__() }}",
         "{{ messages.append(1) }}",
-        "{{ messages[0].update({}) }}",
         "{{ raise_exception.__globals__ }}{{ cycler.__init__.__globals__.os }}",
         "{{ ('{0.__class__.__mro__}' | attr('format'))('') }}",
         "{% include 'x' %}",
-        "{% import 'os' as os %}",
-        "{{ lipsum() }}",
     ],
 )
 def test_no_template_leaves_the_sandbox(template: str) -> None:
