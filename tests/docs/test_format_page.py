@@ -100,12 +100,6 @@ def first_names(table: list[list[str]]) -> list[str]:
     return [row[0].strip("`") for row in table]
 
 
-def test_the_readers_code_on_the_page_is_short_and_needs_only_numpy() -> None:
-    block = next(block for block in re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL) if "read_shard" in block)
-    assert len(block.splitlines()) <= 20
-    assert re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE) == ["json", "struct", "numpy"]
-
-
 def test_the_readers_code_on_the_page_reads_every_shard_of_a_build(built: Built) -> None:
     read_shard = code("read_shard")
     num_tokens = 0

@@ -100,10 +100,6 @@ def test_the_example_of_a_command_is_accepted_and_shown_by_its_help(name: str) -
     assert ("exit code 3: " in shown) == bool(command.no)
 
 
-def test_options_become_code_except_in_code() -> None:
-    assert sentence("as `ls --json` lists it; needs --row") == "As `ls --json` lists it; needs `--row`."
-
-
 def test_every_exit_code_is_explained() -> None:
     text = _entries("commands")["Exit codes"]
     assert all(f"- **{code}**: {meaning}" in text for code, meaning in EXIT_CODES.items())
@@ -127,23 +123,3 @@ def test_every_public_name_and_shown_member_is_described() -> None:
     for item in shown():
         names = [item.name, *(f"{item.name}.{python_api.member(item, name).name}" for name in item.members.split())]
         assert [name for name in names if not _described(entries[name])] == []
-
-
-def test_every_argument_is_described() -> None:
-    entries = _entries("python")
-    for item in shown():
-        code = entries[item.name].partition("```python\n")[2].partition("```")[0]
-        arguments = re.findall(r"(?:^    |\(|, )\*{0,2}(\w+): ", code, re.MULTILINE) if "class " not in code else []
-        missing = [name for name in arguments if not re.search(rf"- `(\w+, )*{name}(, \w+)*`: ", entries[item.name])]
-        assert missing == [] or item.name == "document_mask", item.name  # its class describes its argument
-
-
-def test_every_error_says_what_it_means_and_what_to_do() -> None:
-    found = {name for name, item in vars(errors).items() if inspect.isclass(item) and issubclass(item, Exception)}
-    entries = _entries("errors")
-    assert found <= entries.keys()
-    assert {"UsageError", "Terminated"} <= set(re.findall(r"\*\*(\w+)\*\*", entries["Other errors of a command"]))
-    for name in found:
-        meaning, _, advice = entries[name].partition("**What to do:** ")
-        assert _described(meaning.split("\n\n", 2)[2]), name
-        assert len(advice.split("\n\n")[0]) > _TOO_SHORT, name

@@ -38,13 +38,6 @@ def test_links_lead_to_pages_of_the_site_or_to_github() -> None:
     assert changes == "[Order](../concepts/order.md)"
 
 
-def test_a_bar_in_code_of_a_table_has_no_backslash_on_the_site() -> None:
-    row = r'| one file | `{separator: "<\|endoftext\|>"}` | \|new - old\| |'
-    code = "\n\n`a\\|b`\n"
-    shown = r'| one file | `{separator: "<|endoftext|>"}` | \|new - old\| |'
-    assert rewritten(row + code, Path("start/first-dataset.md"), {}) == shown + code
-
-
 def test_the_starter_spec_names_pages_and_where_they_are() -> None:
     assert re.findall(r"^site_url: (.*)$", (_ROOT / "mkdocs.yml").read_text(), re.MULTILINE)[0] in STARTER_SPEC
     pages = re.findall(r"docs/[\w/-]+\.md", STARTER_SPEC)

@@ -224,18 +224,15 @@ class Page:
         row = field.find_element(By.CSS_SELECTOR, "[role=tablist]")
         return [tab.text for tab in row.find_elements(By.CSS_SELECTOR, "[role=tab]")]
 
-    def screenshot(self, name: str, height: int = 900, top: WebElement | None = None) -> None:
+    def screenshot(self, name: str, height: int = 900) -> None:
         """Save a picture in the folder TOKENLOOM_SCREENSHOTS, if that is set.
 
         Args:
             name: the file's name, without its suffix.
             height: the window's height, in pixels.
-            top: the text at the top of the window.
         """
         if folder := os.environ.get("TOKENLOOM_SCREENSHOTS"):
             self.driver.set_window_size(_WIDTH, height)
-            if top is not None:
-                self.driver.execute_script("arguments[0].scrollIntoView()", top)
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
             self.driver.set_window_size(_WIDTH, _HEIGHT)
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.servers.browser import Page, chromium
 from tests.site.html import Document
 
 _ROOT = Path(__file__).parents[2]
@@ -34,36 +28,3 @@ def documents(build: tuple[Path, str]) -> dict[str, Document]:
     """The pages of the site, parsed, by their paths."""
     site, _ = build
     return {path.relative_to(site).as_posix(): Document(path) for path in sorted(site.rglob("*.html"))}
-
-
-class _Handler(SimpleHTTPRequestHandler):
-    """Serves the site below /tokenloom/, as its public address does, and says nothing."""
-
-    def translate_path(self, path: str) -> str:
-        return super().translate_path(path.removeprefix("/tokenloom"))
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(site: Path) -> Iterator[str]:
-    """Serve a built site on this machine, and give its URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/tokenloom/"
-        server.shutdown()
-
-
-@pytest.fixture(scope="package")
-def site_url(build: tuple[Path, str]) -> Iterator[str]:
-    """The URL of the site."""
-    with serving(build[0]) as url:
-        yield url
-
-
-@pytest.fixture(scope="package")
-def browser(site_url: str) -> Iterator[Page]:
-    """A browser that can reach only this machine."""
-    with chromium(site_url) as page:
-        yield page
