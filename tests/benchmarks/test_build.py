@@ -121,47 +121,6 @@ def test_the_work_of_megatron_makes_the_documents_of_a_build(name: str, tmp_path
     assert len(documents) == len(texts)
 
 
-def test_a_first_build_begins_in_an_empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from build_tools import Bench, Run, Vocabulary
-
-    def build(_: Bench, option: str, HOME: str, TOKENLOOM_CACHE: str) -> Run:  # noqa: N803  # variables
-        assert option == "--direct"
-        assert Path(TOKENLOOM_CACHE).is_relative_to(HOME)
-        return Run(1, 1, len(list(Path(HOME).iterdir())))
-
-    monkeypatch.setattr(Bench, "build", build)
-    assert Bench(tmp_path / "bench", ["a"], Vocabulary("byte", ""), 1).first_build().tokens == 0
-
-
-def test_the_result_says_what_encoded_each_build() -> None:
-    from build import encoders_of
-    from build_tools import Run
-
-    rounds = [{"bare": Run(1, 1, 1), "tokenloom": Run(1, 1, 1, {}, uses)} for uses in ({"gigatoken 1": 8}, {})]
-    assert encoders_of(rounds) == {"tokenloom": ["gigatoken 1 in 8 partitions", "the reference"]}
-
-
-def test_a_peer_without_an_interpreter_or_the_vocabulary_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    from build_tools import PEERS, Vocabulary, chosen_tools
-
-    file = Vocabulary("/a/b/tokenizer.json", "</s>")
-    assert file.label == "b/tokenizer.json"
-    assert list(chosen_tools(file, dict.fromkeys(PEERS, "python"))) == [
-        *("bare", "tokenloom", "tokenloom, reference"),
-        *("bare-gigatoken", "megatron-fast", "hf", "litdata", "datatrove"),
-    ]
-    assert capsys.readouterr().out == "hf-tiktoken is left out: it can't encode with b/tokenizer.json\n"
-    named = Vocabulary("gpt2", "")
-    assert "litdata" in chosen_tools(named, {"litdata": "python", "datatrove": "python"})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("datatrove is left out: it can't encode with gpt2; give a tokenizer.json of the same")
-    assert lines[1].startswith("left out: bare-gigatoken, megatron-fast, hf, hf-tiktoken; give")
-    assert "datatrove" in chosen_tools(Vocabulary("gpt2", "", "tokenizer.json"), {"datatrove": "python"})
-    assert "megatron-fast" in chosen_tools(named, {"megatron-fast": "python"})
-    assert "megatron-fast" not in chosen_tools(Vocabulary("p50k_base", ""), {"megatron-fast": "python"})
-    assert "tokenloom, first build" in chosen_tools(Vocabulary("byte", ""), {}, first=True)
-
-
 def test_a_tool_with_other_tokens_is_refused() -> None:
     from build import run_rounds
     from build_tools import Bench, Run, Tools

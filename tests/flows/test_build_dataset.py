@@ -23,7 +23,6 @@ from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import prefect_worker, send_all
 from tests.servers.running import log_lines, newest_run
 from tokenloom.errors import InputError, SpecError, WorkerLost
-from tokenloom.flows import build_dataset as module
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.encoding.tokenization import tokenize_partition
@@ -183,26 +182,6 @@ def test_a_relative_path_needs_tokenloom_home(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "store").exists()
     monkeypatch.setenv("TOKENLOOM_HOME", str(tmp_path))
     assert build_dataset(spec.with_workers(0))["reference"].startswith(f"{tmp_path}/store/data@")
-
-
-def test_the_home_folder_in_a_path_needs_no_tokenloom_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = {"kind": "sentencepiece", "path": "~/tokenizer.model"}
-    spec = make_spec(Path("~/store"), [{"kind": "jsonl", "path": "~/data/*.jsonl"}], tokenizer=tokenizer)
-    monkeypatch.delenv("TOKENLOOM_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert dict(module.with_absolute_paths(spec).paths()) == {
-        "store": "/home/someone/store",
-        "sources.0.path": "/home/someone/data/*.jsonl",
-        "tokenizer.path": "/home/someone/tokenizer.model",
-    }
-
-
-def test_the_parameter_of_the_flow_is_the_spec() -> None:
-    schema = build_dataset.parameters.model_dump()
-    assert schema["required"] == ["spec"]
-    assert set(schema["properties"]) == {"spec"}
-    assert "BuildSpec" in schema["definitions"]
-    assert module.build_dataset.name == "build-dataset"
 
 
 @full_only

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.utilities.callables import parameter_schema
 
 from tests.builders.datasets import manifest_json, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
@@ -38,13 +37,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     return tmp_path / "home"
-
-
-def test_the_help_says_that_a_schedule_must_give_the_spec_file() -> None:
-    """Prefect's dialog of a schedule marks each override "(Optional)"."""
-    description = parameter_schema(build_a_spec_file).properties["spec_file"]["description"]
-    assert "Required" not in description
-    assert "A schedule must give it, although" in " ".join(description.split())
 
 
 def test_each_run_reads_the_spec_file_and_the_input_again(home: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,14 +35,3 @@ def test_workers_of_a_data_loader_exit_with_0_after_a_flow(reference: str) -> No
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0]
-
-
-@pytest.mark.usefixtures("reference")
-def test_a_fork_that_runs_no_flow_exits_as_it_would_without_prefect() -> None:
-    fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=sys.exit, args=(code,)) for code in (0, 7)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-    assert [child.exitcode for child in children] == [0, 7]

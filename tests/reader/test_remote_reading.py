@@ -187,11 +187,6 @@ def write_in_memory(name: str, data: bytes) -> None:
     fsspec.filesystem("memory").pipe_file(f"/reading/data/{name}", data)
 
 
-def downloads_of(proxy: FaultyProxy, published: Published) -> list[float]:
-    """Return how often each shard was downloaded: bytes sent over its length."""
-    return [proxy.bytes_sent(published.name(i)) / path.stat().st_size for i, path in enumerate(published.shards)]
-
-
 def wait_until(is_so: Callable[[], bool]) -> None:
     """Wait until a condition holds, for at most two minutes."""
     end = time.monotonic() + 120
