@@ -23,11 +23,6 @@ def _table(theme: str) -> dict[str, list[str]]:
 _TABLES = [theme for theme in _THEMES if _OURS in _THEMES[theme]]
 
 
-def test_the_page_has_a_table_for_each_theme_and_says_first_where_others_are_better() -> None:
-    assert len(_TABLES) == 7
-    assert next(iter(_THEMES)) == "Where others are better"
-
-
 @pytest.mark.parametrize("theme", _TABLES)
 def test_each_yes_of_ours_names_a_test(theme: str) -> None:
     """tests/docs/test_concepts.py checks that the tests exist."""
@@ -42,11 +37,3 @@ def test_each_entry_of_others_has_a_source(theme: str) -> None:
     for tools, cells in _table(theme).items():
         if tools not in ("", _OURS) and not set(cells) <= _NEEDS_NO_SOURCE:
             assert all(tool in sources for tool in tools.split(", ")), tools
-
-
-def test_a_table_is_narrow_enough_for_a_phone() -> None:
-    for theme in _TABLES:
-        for name, cells in _table(theme).items():
-            assert len(cells) <= 3, theme
-            words = [word for cell in (name, *cells) for word in cell.strip("*").split()]
-            assert max(map(len, words)) <= 13, (theme, name)

@@ -84,14 +84,6 @@ def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.set_num_threads(num_threads)
 
 
-def test_evaluation_and_resuming(page: Any) -> None:
-    names = page("Evaluation")
-    kept = page("Keep the version while you train")
-    assert kept.state["samples"] == 80
-    assert 3 < names.total / names.num_labels < 7
-    assert names.num_labels == len(names.validation) * 128
-
-
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
 def test_processes(page: Any) -> None:
     try:
@@ -192,13 +184,6 @@ def test_the_mean_of_the_loss_does_not_depend_on_the_number_of_ranks(tmp_path: P
         np.testing.assert_allclose(found[1], alone[1], rtol=1e-4)
 
 
-def test_mixtures(page: Any) -> None:
-    names = page("Mixtures")
-    assert names.batch["input_ids"].shape == (8, 128)
-    assert sorted(set(names.names)) == ["news", "titles"]
-    assert np.bincount(names.mixture.schedule.turns(np.arange(1000))[0]).tolist() == [700, 300]
-
-
 @pytest.mark.slow
 def test_data_loader_of_torch(folder: Path) -> None:
     check = """
@@ -211,34 +196,3 @@ print("equal")
     script = "\n".join([*_first("docs/guides/trainers.md"), *_blocks("torch's DataLoader"), check])
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["equal"]), done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::Warning:lightning")
-def test_lightning(page: Any) -> None:
-    names = page("Evaluation", "Lightning")
-    trainer = names.make_trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    assert trainer.limit_train_batches == 100
-    tokens = names.Tokens()
-    assert next(tokens.train_dataloader())["labels"].shape == (8, 128)
-    assert len(tokens.val_dataloader()) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning:accelerate")
-def test_accelerate(page: Any) -> None:
-    from accelerate.state import AcceleratorState, GradientState
-
-    try:
-        names = page("Accelerate")
-        assert names.loader.state_dict()["samples"] == 8
-        assert Path("checkpoint", "custom_checkpoint_0.pkl").is_file()
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        GradientState._reset_state()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning:torch.utils.data", "ignore::FutureWarning:transformers")
-def test_trainer_of_transformers(page: Any) -> None:
-    page("The transformers Trainer")

@@ -67,12 +67,6 @@ def _run(environment: str, heading: str, check: str, before: str = "", given: ob
     return json.loads(run_in(environment, program, Path.cwd(), given=json.dumps(given)).splitlines()[-1])
 
 
-def test_every_section_with_code_has_a_test_here() -> None:
-    files = Path(__file__), _ROOT / "tests/docs/test_training_page.py"
-    tests = "".join(file.read_text(encoding="utf-8") for file in files)
-    assert [heading for heading in _headings() if _blocks(heading) and f'"{heading}"' not in tests] == []
-
-
 # ---- trainers that take our loader
 
 #: Takes 20 steps of what `open_at(state)` returns: pairs of ids and labels, and a function that returns the state.
