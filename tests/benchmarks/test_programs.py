@@ -42,32 +42,17 @@ def test_read_measures_everything_it_names(
 
 
 @full_only
-def test_read_masks_compares_each_packing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))  # the program counts the samples of made stores
-    output = tmp_path / "masks.json"
-    _run(monkeypatch, "read_masks.py", "--tiny", "--rounds", "1", "--output", str(output))
-    figures = json.loads(output.read_text())["figures"]
-    assert [figure["unit"] for figure in figures] == ["M tokens/s", "of without"] * 3
-
-
-@full_only
-def test_export_compares_each_raw_format_with_cp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    output = tmp_path / "export.json"
-    options = ["--tiny", "--rounds", "1", "--workers", "0", "--folder", str(tmp_path), "--output", str(output)]
-    _run(monkeypatch, "export.py", *options)
-    figures = json.loads(output.read_text())["figures"]
-    assert [len(figure["values"]) for figure in figures] == [6, *[1] * 10]
-
-
-@full_only
-def test_gpu_feed_measures_each_way_and_step_on_any_machine(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("program", "options", "num_figures"),
+    [("read_masks.py", [], 6), ("export.py", ["--workers", "0"], 11), ("gpu_feed.py", ["--workers", "0"], 9)],
+)
+def test_a_tiny_round_writes_each_figure(
+    program: str, options: list[str], num_figures: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    output = tmp_path / "gpu.json"
-    _run(monkeypatch, "gpu_feed.py", "--tiny", "--rounds", "1", "--workers", "0", "--output", str(output))
-    *table, verdict = capsys.readouterr().out.splitlines()
-    assert len(table) == 1 + len(json.loads(output.read_text())["figures"]) == 1 + 3 * 3
-    assert "TokenLoader adds at most" in verdict
+    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))  # a program counts the samples of made stores
+    output = tmp_path / "figures.json"
+    _run(monkeypatch, program, "--tiny", "--rounds", "1", *options, "--output", str(output))
+    assert len(json.loads(output.read_text())["figures"]) == num_figures
 
 
 @full_only

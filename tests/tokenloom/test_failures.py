@@ -161,18 +161,6 @@ def test_column_names_are_quoted_as_a_whole(tmp_path: Path, capsys: pytest.Captu
         assert f"are: {shown}. " in message
 
 
-def test_a_column_without_a_name_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pq.write_table(pa.table({"": ["one", "two"], "b": ["x", "y"]}), tmp_path / "a.parquet")
-    (tmp_path / "a.csv").write_text(",b\none,x\ntwo,y\n")
-    (tmp_path / "a.jsonl").write_text('{"": "one", "b": "x"}\n{"": "two"}\n')
-    for kind in ("parquet", "csv", "jsonl"):
-        spec = _spec(tmp_path, kind, f"a.{kind}", "text: ''")
-        assert main(["build", spec, "--direct", "--workers", "0", "--json", "--set", f"dataset={kind}"]) == 0
-        assert json.loads(capsys.readouterr().out)["rows"]["kept"] == 3  # and the good text
-    (tmp_path / "b.csv").write_text("a,b\n1,2\n")
-    assert "no column ''" in _refused(capsys, "plan", _spec(tmp_path, "csv", "b.csv", "text: ''"))
-
-
 # plan refuses what build refuses
 
 

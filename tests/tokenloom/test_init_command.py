@@ -61,15 +61,10 @@ _FILES: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {
     "a.parquet": (_parquet, {"kind": "parquet", "text": "essay", "id": "id"}),
     "a.csv": (_csv, {"kind": "csv", "text": "content", "id": "url"}),
     "a.tsv": (lambda path: path.write_text("n\ttext\n1\ta\n"), {"kind": "csv", "delimiter": "\t", "text": "text"}),
-    "a;b.csv": (
-        lambda path: path.write_text("n;text\n1;a, b\n"),
-        {"kind": "csv", "delimiter": ";", "text": "text"},
-    ),
     "nested.jsonl": (
         lambda path: path.write_text(_lines([{"n": 1, "data": {"url": "a longer one", "body": {"text": "a"}}}])),
         {"kind": "jsonl", "text": "data.body.text"},
     ),
-    "a.jsonl": (lambda path: path.write_text(_lines(_rows(body=_TEXTS))), {"kind": "jsonl", "text": "body"}),
     "a.jsonl.gz": (
         lambda path: path.write_bytes(gzip.compress(_lines(_rows(body=_TEXTS)).encode())),
         {"kind": "jsonl", "text": "body"},
@@ -81,7 +76,6 @@ _FILES: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {
         lambda path: path.write_text("<|endoftext|>".join(_TEXTS)),
         {"kind": "text", "separator": "<|endoftext|>"},
     ),
-    "notes.unknown": (lambda path: path.write_text(_TEXTS[0]), {"kind": "text"}),
 }
 
 

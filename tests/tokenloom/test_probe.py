@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -23,7 +21,6 @@ from tests.tokenloom.test_sentencepiece_encoder import _RUNS, piece
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.errors import TokenizerError
-from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import gigatoken_library, probe
@@ -169,40 +166,12 @@ def test_tokenizers_that_differ_in_special_tokens_have_the_same_proof(
     assert isinstance(proof_of(other, pool), str)  # its own added token hides no text from the probe
 
 
-@pytest.mark.slow
-def test_other_processes_give_the_same_proof(reference: Reference) -> None:
-    load = partial(load_tokenizer, {"kind": "huggingface"}, reference.files)
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        indices = [1, 2, NUM_CUT_SLICES]
-        proof = prove(
-            reference,
-            parts_of(reference),
-            load,
-            lambda function, jobs: pool.imap(function, [list(jobs)[index] for index in indices]),
-        )
-    assert proof == proof_of(reference, some(indices))
-
-
 def test_a_tokenizer_that_another_process_does_not_find_is_an_error(reference: Reference) -> None:
     with pytest.raises(TokenizerError, match="files changed while"):
         prove(reference, replace(parts_of(reference), marker_id=1), lambda: reference, some([0]))
 
 
 # ---- refusals
-
-
-@pytest.mark.slow
-def test_the_probe_refuses_an_encoder_that_lacks_a_merge(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = json.loads(reference.files["tokenizer.json"])
-    merges = content["model"]["merges"]
-    pair = next(pair for pair in reversed(merges) if "".join(pair).replace("\u0120", "").isascii())
-    merges.remove(pair)
-    left, right = (half.replace("\u0120", " ") for half in pair)
-    lacking = gigatoken_library.make_encoder(loaded(json.dumps(content).encode()))
-    needed = slices_with(vocabulary(reference), lambda text: text.startswith(f"{left}{right}{right}\n"))
-    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
-    monkeypatch.setattr(probe, "encoder_of", lambda parts, *_: lacking)
-    assert isinstance(proof_of(reference, some(needed)), str)
 
 
 @pytest.mark.slow

@@ -20,8 +20,6 @@ from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, enc
 from tokenloom.tokenizers import Tokenizer, load_tokenizer
 from tokenloom.tokenizers.loading import load_job_tokenizer
 
-texts_of_documents = st.lists(st.text(max_size=30), max_size=12)
-
 
 def by_name(name: str, **fields: Any) -> Tokenizer:
     """Return a tiktoken tokenizer by name."""

@@ -348,12 +348,6 @@ def test_trace_shows_the_document_in_each_step_that_where_names(built: Built, ru
             assert alone["samples"][0]["documents"] == sample["documents"]
 
 
-def test_trace_of_all_ranks_is_that_of_each(built: Built, run: Run) -> None:
-    together = run("trace", built.reference, "--step", 2, *_LOADER)["samples"]
-    apart = [run("trace", built.reference, "--step", 2, "--rank", rank, *_LOADER)["samples"] for rank in range(3)]
-    assert together == [sample for samples in apart for sample in samples]
-
-
 def test_the_short_last_step_of_a_loader_that_pads_it_can_be_traced(built: Built, run: Run) -> None:
     data = TokenDataset(built.reference, seq_len=16)
     batch_size = len(data) - 1
