@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.documents import SCHEMA
-from tokenloom.storage.work.assignment import SplitTotals
+from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.tasks.encoding.documents import document_encoder
@@ -222,7 +222,7 @@ def _token_bytes(plan: BuildPlan, has_class: bool) -> int:
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
     shares = enumerate(plan.spec.split_shares())
-    totals = [(name, i, SplitTotals(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
+    totals = [(name, i, DocumentCounts(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
     return sum(len(cut_split(name, i, total, plan.spec.shard_tokens)) for name, i, total in totals)
 
 

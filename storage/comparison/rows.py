@@ -76,11 +76,11 @@ class VersionDocuments:
         """Yield the documents of a split, sorted by key, up to 65,536 at a time."""
         last_key = 0
         for number, entry in enumerate(self.tables.manifest.splits[self.splits[split]].shards):
-            with self.tables.open(entry, _READ_BYTES) as table:
-                for columns in table.batches():
-                    self._check(columns, last_key, table.place)
-                    last_key = int(columns.key[-1])
-                    yield _rows(columns, number, split)
+            table = self.tables.open(entry, _READ_BYTES)
+            for columns in table.batches():
+                self._check(columns, last_key, table.place)
+                last_key = int(columns.key[-1])
+                yield _rows(columns, number, split)
 
     def _check(self, columns: DocumentColumns, last_key: int, place: str) -> None:
         """Raise FormatError if rows would be counted wrongly; `last_key` is that of the row before them."""

@@ -7,10 +7,8 @@ section has those of the shard's mask, if it has one. Blocks have 256 KiB: docs/
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from dataclasses import dataclass, replace
-from typing import IO
 
 import xxhash
 
@@ -78,17 +76,13 @@ class BlockHasher:
             taken = min(self._room, len(data))
             data, self._room = data[taken:], self._room - taken
             if self._room == 0:
-                self._end_block()
-
-    def _end_block(self) -> None:
-        self._checksums += self._hasher.digest()
-        self._hasher, self._room = xxhash.xxh3_128(), self.block_bytes
+                self._checksums += self._hasher.digest()
+                self._hasher, self._room = xxhash.xxh3_128(), self.block_bytes
 
     def finish(self) -> bytes:
         """Return the checksums of all blocks, after the last byte."""
-        if self._room < self.block_bytes:
-            self._end_block()
-        return bytes(self._checksums)
+        last = self._hasher.digest() if self._room < self.block_bytes else b""
+        return bytes(self._checksums) + last
 
 
 def blocks_name(name: str) -> str:
@@ -98,21 +92,13 @@ def blocks_name(name: str) -> str:
 
 def encode_blocks(blocks: ShardBlocks) -> bytes:
     """Return the bytes of a `.blocks` file."""
-    body = b"".join(map(_encode_section, [blocks] if blocks.mask is None else [blocks, blocks.mask]))
+    body = b""
+    for part in (blocks, blocks.mask):
+        if part is not None:
+            sizes = len(part.header), part.num_bytes, part.block_bytes
+            fixed = _FIXED.pack(MAGIC, BLOCKS_FORMAT, *sizes, 0, bytes.fromhex(part.sha256))
+            body += fixed + part.header + part.checksums
     return body + xxhash.xxh3_128_digest(body)
-
-
-def _encode_section(blocks: ShardBlocks) -> bytes:
-    fixed = _FIXED.pack(
-        MAGIC,
-        BLOCKS_FORMAT,
-        len(blocks.header),
-        blocks.num_bytes,
-        blocks.block_bytes,
-        0,
-        bytes.fromhex(blocks.sha256),
-    )
-    return fixed + blocks.header + blocks.checksums
 
 
 def decode_blocks(data: bytes, place: str) -> ShardBlocks:
@@ -149,13 +135,3 @@ def _decode_section(data: bytes, place: str) -> tuple[ShardBlocks, bytes]:
         raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
     header, checksums = data[_FIXED.size : header_end], data[header_end:end]
     return ShardBlocks(sha256.hex(), num_bytes, block_bytes, header, checksums), data[end:]
-
-
-def hash_blocks(file: IO[bytes], hasher: BlockHasher) -> str:
-    """Return the SHA-256 of all bytes of an open file, in hexadecimal; add them to `hasher` in the same pass."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(hasher.block_bytes))
-    file.seek(0)
-    while num_bytes := file.readinto(buffer):  # type: ignore[attr-defined]  # a file open for reading has it
-        digest.update(buffer[:num_bytes])
-        hasher.update(buffer[:num_bytes])
-    return digest.hexdigest()

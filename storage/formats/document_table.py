@@ -75,7 +75,7 @@ class DocumentColumns(NamedTuple):
 
 
 class DocumentTable:
-    """A document table, of which only the batches that are asked for are read. Close it, or use it in `with`.
+    """A document table, of which only the batches that are asked for are read; no file stays open.
 
     Args:
         store: the store that holds it.
@@ -96,16 +96,6 @@ class DocumentTable:
         if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
             raise self._not_of_its_shard()
         self._batch = lru_cache(2)(self._read_batch)
-
-    def __enter__(self) -> DocumentTable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def batches(self) -> Iterator[DocumentColumns]:
         """Yield all rows in order, up to 65,536 at a time."""

@@ -7,7 +7,7 @@ bytes do not depend on how the shuffle cuts its work.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import RawIOBase
 from types import TracebackType
 from typing import IO
@@ -44,7 +44,7 @@ def table_schema(has_classes: bool, has_ids: bool) -> pa.Schema:
 SCHEMAS = [table_schema(has_classes, has_ids) for has_classes in (False, True) for has_ids in (False, True)]
 
 
-class DocumentTableWriter:
+class DocumentTableWriter(AbstractContextManager["DocumentTableWriter"]):
     """Writes a document table into an open file.
 
     Args:
@@ -63,9 +63,6 @@ class DocumentTableWriter:
         self._pending_rows = 0
         self._next_start = 0
         self.written: FileEntry | None = None
-
-    def __enter__(self) -> DocumentTableWriter:
-        return self
 
     def append(
         self,

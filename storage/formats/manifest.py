@@ -42,11 +42,6 @@ class TokenizerEntry:
     vocab_size: Annotated[int, Rule(lambda value: 1 <= value <= 2**32, "in [1, 2**32]")]
     eot_id: _TokenId
 
-    @property
-    def label(self) -> JsonObject:
-        """Its name, kind and vocabulary size, as `--json` prints them."""
-        return {"name": self.name, "kind": self.kind, "vocab_size": self.vocab_size}
-
 
 @dataclass(frozen=True, slots=True)
 class SplitEntry:

@@ -12,7 +12,6 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +24,6 @@ from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.stores.local_files import open_regular
-from tokenloom.storage.stores.store import Store
 
 FORMAT_VERSION = 1
 MAGIC = b"TOKLOOM\0"
@@ -122,18 +120,13 @@ def unpack_header(data: memoryview, place: str) -> ShardHeader:
     return header
 
 
-def read_header(store: Store, path: str) -> ShardHeader:
-    """Return the checked header of the shard at `path`, without reading more of the file.
+def read_header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
+    """Return the checked header of a shard, without reading more of the file; raises what `read` does, FormatError.
 
-    Raises:
-        FileNotFoundError: the file does not exist.
-        FormatError: the header is damaged or contradicts itself, or is of a newer format.
-        StoreError: the file cannot be read.
+    Args:
+        read: returns bytes [start, end) of the shard.
+        place: its path, for messages.
     """
-    return _header(partial(store.read_range, path), store.place(path))
-
-
-def _header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
     data = read(0, ALIGNMENT)
     header_bytes = int.from_bytes(data[12:16], "little")
     if ALIGNMENT < header_bytes <= _MAX_HEADER_BYTES and data.startswith(MAGIC):
@@ -144,7 +137,7 @@ def _header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
 def checked_header(path: str | Path, verify: str = "open") -> ShardHeader:
     """Return the header of a local shard after the checks of `Shard`, without a map of the file; errors as Shard."""
     with open_regular(Path(path)) as file:
-        header = _header(lambda start, end: os.pread(file.fileno(), end - start, start), str(path))
+        header = read_header(lambda start, end: os.pread(file.fileno(), end - start, start), str(path))
         _check_length(header, os.fstat(file.fileno()).st_size, path)
         if verify == "full":
             file.seek(header.tokens_start)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from functools import cache
 from operator import itemgetter
 from typing import Annotated, Any, get_type_hints
 
@@ -69,6 +68,7 @@ class ShardEntry:
 
 
 _FIELDS = [field.name for field in fields(ShardEntry)]
+_HINTS: dict[type, _Row] = {kind: get_type_hints(kind, include_extras=True) for kind in (ShardEntry, FileEntry)}
 
 
 def beside(name: str, suffix: str) -> str:
@@ -143,14 +143,9 @@ class Shards:
         return sum(row["bytes"] for row in self.rows)
 
 
-@cache
-def _hints(kind: type) -> _Row:
-    return get_type_hints(kind, include_extras=True)
-
-
 def _columns(kind: type, rows: list[_Row], place: str) -> dict[str, _Column]:
     """Return the fields of records that are at `place`, each as a column; raise Mismatch if one is invalid."""
-    return {name: _column(rows, name, hint, place) for name, hint in _hints(kind).items()}
+    return {name: _column(rows, name, hint, place) for name, hint in _HINTS[kind].items()}
 
 
 def _column(rows: list[_Row], name: str, hint: object, place: str) -> _Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
@@ -11,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, token_dtype
-from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, hash_blocks
+from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header
 from tokenloom.storage.stores import local_files
@@ -76,7 +77,10 @@ class ShardWriter:
 
     def finish(self) -> ShardFileRecord:
         """Write the document offsets and the header, which complete the file; return its record."""
-        offsets_start = self._pad_tokens()
+        padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)  # up to the offsets
+        self._tokens_hash.update(padding)
+        local_files.write_all(self._file, padding)
+        offsets_start = self._tokens_start + self._num_tokens * self._dtype.itemsize + len(padding)
         lengths = np.concatenate([np.zeros(1, np.uint32), *self._lengths])
         offsets = np.cumsum(lengths, dtype=np.uint64).astype("<u8").tobytes()
         local_files.write_all(self._file, offsets)
@@ -100,13 +104,11 @@ class ShardWriter:
         self._file.seek(0)
         local_files.write_all(self._file, packed)
         self._file.flush()
-        sha256 = hash_blocks(self._file, hasher)
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(hasher.block_bytes))
+        self._file.seek(0)
+        while num_bytes := self._file.readinto(buffer):  # type: ignore[attr-defined]  # a file open for reading has it
+            digest.update(buffer[:num_bytes])
+            hasher.update(buffer[:num_bytes])
+        sha256 = digest.hexdigest()
         self.blocks = ShardBlocks(sha256, header.file_bytes, hasher.block_bytes, packed, hasher.finish())
         return ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, sha256)
-
-    def _pad_tokens(self) -> int:
-        """Write zeros up to the document offsets; return where these start."""
-        padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)
-        self._tokens_hash.update(padding)
-        local_files.write_all(self._file, padding)
-        return self._tokens_start + self._num_tokens * self._dtype.itemsize + len(padding)

@@ -21,8 +21,8 @@ _SHIFT = 3  # log2 of _STEPS
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCounts:
-    """Documents of a source, and their tokens."""
+class DocumentCounts:
+    """Documents, such as those of a source, and their tokens."""
 
     documents: int
     tokens: int
@@ -37,7 +37,7 @@ class DocumentStatistics:
     """
 
     lengths: list[int] = field(default_factory=list)
-    sources: dict[str, SourceCounts] = field(default_factory=dict)
+    sources: dict[str, DocumentCounts] = field(default_factory=dict)
     classes: dict[str, int] = field(default_factory=dict)
 
 
@@ -102,15 +102,16 @@ class DocumentCounter:
     def statistics(self) -> DocumentStatistics:
         """Return what was measured; a source without a document is left out."""
         counts = zip(self._sources, self._documents.tolist(), self._tokens.tolist(), strict=True)
-        return DocumentStatistics(self._lengths, {name: SourceCounts(*found) for name, *found in counts if found[0]})
+        return DocumentStatistics(self._lengths, {name: DocumentCounts(*found) for name, *found in counts if found[0]})
 
 
 def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
     """Return the statistics of the documents of all parts."""
+    classes = sum((Counter(part.classes) for part in parts), Counter[str]())
     return DocumentStatistics(
         lengths=add_counts([part.lengths for part in parts]),
         sources=add_sources([part.sources for part in parts]),
-        classes=add_classes([part.classes for part in parts]),
+        classes=dict(sorted(classes.items(), key=lambda item: int(item[0]))),
     )
 
 
@@ -132,11 +133,6 @@ def add_chats(parts: Iterable[ChatCounts | None]) -> ChatCounts | None:
     """Return the sum of what was rendered, None if nothing was."""
     found = [part for part in parts if part is not None]
     return sum(found, ChatCounts()) if found else None
-
-
-def add_classes(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of counts by class."""
-    return dict(sorted(sum(map(Counter, parts), Counter[str]()).items(), key=lambda item: int(item[0])))
 
 
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:
@@ -173,11 +169,11 @@ def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:
     return total.tolist()
 
 
-def add_sources(parts: Sequence[Mapping[str, SourceCounts]]) -> dict[str, SourceCounts]:
+def add_sources(parts: Sequence[Mapping[str, DocumentCounts]]) -> dict[str, DocumentCounts]:
     """Return the sum of what comes from each source, by name."""
     documents: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     for part in parts:
         documents.update({name: counts.documents for name, counts in part.items()})
         tokens.update({name: counts.tokens for name, counts in part.items()})
-    return {name: SourceCounts(documents[name], tokens[name]) for name in sorted(documents)}
+    return {name: DocumentCounts(documents[name], tokens[name]) for name in sorted(documents)}

@@ -84,11 +84,6 @@ def decode_inputs(data: bytes, place: str) -> list[InputEntry]:
     return _decode(_Inputs, data, place).inputs
 
 
-def encode_build(record: BuildRecord) -> bytes:
-    """Return the bytes of build.json."""
-    return canonical_json(record)
-
-
 def decode_build(data: bytes, place: str) -> BuildRecord:
     """Return the record in the bytes of build.json; raises FormatError if they are damaged."""
     return _decode(BuildRecord, data, place)

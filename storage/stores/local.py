@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -181,25 +181,23 @@ class LocalStore(Store):
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; raises FileExistsError if it exists, StoreError if it cannot be written."""
-        with self._writing(path, exclusive=True) as file:
+        with self.writing(path, exclusive=True) as file:
             local_files.write_all(file, data)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
-        with self._writing(path, durable=durable) as file:
+        with self.writing(path, durable=durable) as file:
             local_files.write_all(file, data)
 
-    def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:
-        """Open a new file that appears at `path` when the block ends; see `Store.writing`."""
-        return self._writing(path, durable=durable)
-
     @contextmanager
-    def _writing(self, path: str, *, durable: bool = True, exclusive: bool = False) -> Iterator[IO[bytes]]:
-        final = self.local(path)
+    def writing(self, path: str, *, durable: bool = True, exclusive: bool = False) -> Iterator[IO[bytes]]:
+        """Open a new file that appears at `path` when the block ends, `exclusive` in place of no other; see `Store`."""
+        final, temporaries = self.local(path), self.local(TMP)
         with translate_write_errors(final):
-            self._make_folder(final.parent)
-            self._make_folder(self.local(TMP))
-            temporary = self.local(TMP) / f"{final.name}.{os.urandom(16).hex()}"
+            for folder in (final.parent, temporaries):
+                self._check_inside(folder)
+                make_folder(folder)
+            temporary = temporaries / f"{final.name}.{os.urandom(16).hex()}"
             with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
                 yield file
 
@@ -228,10 +226,6 @@ class LocalStore(Store):
                 found = self.local(path).lstat()
                 if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                     self.remove(path)
-
-    def _make_folder(self, folder: Path) -> None:
-        self._check_inside(folder)
-        make_folder(folder)
 
     def _check_inside(self, folder: Path) -> None:
         """Raise StoreError if a link in the dataset's folder leads out of it; the folder itself may be a link."""

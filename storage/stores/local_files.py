@@ -31,12 +31,6 @@ def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
         file.write(view[start : start + _WRITE_BYTES])
 
 
-def sync(file: IO[bytes]) -> None:
-    """Flush `file` and wait until its bytes are on the device."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
 @contextmanager
 def syncing(file: IO[bytes]) -> Iterator[Callable[[], None]]:
     """Yield a function that starts to write what `file` holds so far to the device, while the block goes on.
@@ -71,7 +65,8 @@ def writing_atomically(
         with temporary.open("x+b") as file:
             yield file
             if durable:
-                sync(file)
+                file.flush()
+                os.fsync(file.fileno())
         (name_exclusively if exclusive else os.replace)(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)

@@ -85,9 +85,9 @@ class VersionTables:
         entry = split.shards[first_keys[place][1]]
         if digits > str(entry.last_key):
             return []
-        with self.open(entry) as table:
-            found = table.find(key, content)
-            return self.documents(entry, table.rows(found.start, found.stop)) if found else []
+        table = self.open(entry)
+        found = table.find(key, content)
+        return self.documents(entry, table.rows(found.start, found.stop)) if found else []
 
     def open(self, entry: ShardEntry, block_bytes: int = BLOCK_BYTES) -> DocumentTable:
         """Open the document table of a shard; `block_bytes` are read at once."""

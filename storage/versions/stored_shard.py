@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +49,9 @@ class StoredShard:
     @cached_property
     def header(self) -> ShardHeader:
         """The header of the shard."""
+        path = version_path(self.version, self.entry.name)
         with self._naming_missing(self.entry.name):
-            header = read_header(self.store, version_path(self.version, self.entry.name))
+            header = read_header(partial(self.store.read_range, path), self.place)
         check_header(header, self.entry, self.place)
         return header
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tokenloom.storage.formats.canonical import read_signed_record
-from tokenloom.storage.formats.statistics import EncodedCounts
+from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.work_files import reading_work_file, write_work_record
@@ -55,14 +55,6 @@ class ShardRange:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitTotals:
-    """What the spills hold of a split, before duplicates are dropped."""
-
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class RowsRead:
     """What became of the rows of all inputs before they were shuffled; `not_read` rows are among the filtered ones."""
 
@@ -74,14 +66,14 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the shuffle reads and writes; `totals` are by split, `encoders` what fast encoders did.
+    """What the shuffle reads and writes; `totals` are by split, with duplicates, `encoders` what fast encoders did.
 
     `sources` are the names of the sources, `encoded` what was encoded of each.
     """
 
     spills: list[SpillEntry]
     shards: list[ShardRange]
-    totals: dict[str, SplitTotals]
+    totals: dict[str, DocumentCounts]
     rows: RowsRead
     encoders: dict[str, EncoderUse]
     sources: list[str]

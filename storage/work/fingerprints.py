@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
@@ -114,15 +114,11 @@ def remote_fingerprint(info: Mapping[str, object], url: str) -> str:
 
 
 def _hash_file(path: str) -> str:
+    hasher = xxhash.xxh3_128()
     try:
         with open_regular(path) as file:
-            return _digest(file)
+            while chunk := file.read(_CHUNK_BYTES):
+                hasher.update(chunk)
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error
-
-
-def _digest(file: IO[bytes]) -> str:
-    hasher = xxhash.xxh3_128()
-    while chunk := file.read(_CHUNK_BYTES):
-        hasher.update(chunk)
     return hasher.hexdigest()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
-from tokenloom.storage.work.work_files import find_work_record, find_work_records, write_work_record
+from tokenloom.storage.work.work_files import find_work_record, find_work_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,6 @@ def partition_record_path(spill_name: str) -> str:
 def quarantine_path(spill_name: str) -> str:
     """Return the path of the work file that lists a partition's skipped rows."""
     return f"{FOLDER}/{spill_name}.quarantine"
-
-
-def write_partition_record(store: Store, spill_name: str, record: PartitionRecord) -> None:
-    """Write the record of a partition; all that it lists must have been written before."""
-    write_work_record(store, partition_record_path(spill_name), record)
 
 
 def find_partition_record(store: Store, spill_name: str) -> PartitionRecord | None:

@@ -10,7 +10,7 @@ from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import build_path
-from tokenloom.storage.work.work_files import find_work_record, write_work_record
+from tokenloom.storage.work.work_files import find_work_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,6 @@ class ShardRecord:
 def shard_record_path(version: str, name: str) -> str:
     """Return the path of the record of shard `name` ("train/000000") of a version that is being built."""
     return build_path(version, name.replace("/", "-") + ".json")
-
-
-def write_shard_record(store: Store, version: str, record: ShardRecord) -> None:
-    """Write the record of a shard; its files must have been written before."""
-    write_work_record(store, shard_record_path(version, record.name), record)
 
 
 def find_shard_record(store: Store, version: str, name: str, encoders: Collection[str]) -> ShardRecord | None:

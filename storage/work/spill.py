@@ -18,7 +18,6 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, pairwise
 from typing import IO, cast
 
@@ -201,23 +200,27 @@ class Spill:
         with reading_work_file(store, self._path):
             self._read_header()
 
-    def _read_range(self, start: int, end: int) -> bytes:
-        return self._store.read_range(self._path, start, end)
-
     def _read_header(self) -> None:
-        head = self._read_range(0, min(_HEAD_BYTES, self._num_bytes))
+        head = self._store.read_range(self._path, 0, min(_HEAD_BYTES, self._num_bytes))
         if len(head) < _FIXED.size or head[:8] != MAGIC:
             raise FormatError("it is not a spill")
         _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack_from(head)
         if self._num_bytes != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
             raise FormatError("its length is not the one in its header")
-        head = head[:header_bytes] if header_bytes <= len(head) else head + self._read_range(len(head), header_bytes)
+        head = (
+            head[:header_bytes]
+            if header_bytes <= len(head)
+            else head + self._store.read_range(self._path, len(head), header_bytes)
+        )
         if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
             raise FormatError("its header is damaged")
         if head[-_CHECKSUM_BYTES:].hex() != self._checksum:
             raise FormatError("its contents are not those that its record names")
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
+        #: the documents of each split
+        self.num_documents = cast(list[int], self.info["documents"])
+        self._split_ends = [0, *np.cumsum(self.num_documents).tolist()]
         num_sampled = -(-num_documents // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
         self._checksums = head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES]
@@ -228,15 +231,6 @@ class Spill:
         self.has_classes = bool(self.info.get("classes"))
         self._ids_start = self._classes_start + num_tokens * self.has_classes
         self.dtype = token_dtype(2 ** (8 * width))
-
-    @property
-    def num_documents(self) -> list[int]:
-        """The documents of each split."""
-        return cast(list[int], self.info["documents"])
-
-    @cached_property
-    def _split_ends(self) -> list[int]:
-        return [0, *np.cumsum(self.num_documents).tolist()]
 
     def documents(self, split_index: int, start_key: int, end_key: int) -> AnyArray:
         """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, in order."""
@@ -289,17 +283,16 @@ class Spill:
 
     def _read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end) of the body; checks every block that they touch."""
-        with reading_work_file(self._store, self._path):
-            return self._read_checked(start, end)
-
-    def _read_checked(self, start: int, end: int) -> memoryview:
         length = _BLOCK_BYTES
         first, last = start // length, -(-end // length)
         block_start, block_end = first * length, min(last * length, self._body_bytes)
-        data = memoryview(self._read_range(self._body_start + block_start, self._body_start + block_end))
-        for block in range(first, last):
-            piece = data[(block - first) * length : (block - first + 1) * length]
-            checksum = self._checksums[block * _CHECKSUM_BYTES : (block + 1) * _CHECKSUM_BYTES]
-            if xxhash.xxh3_128_digest(piece) != checksum:
-                raise FormatError(f"block {block} (of {length // 1024} KiB) is damaged")
+        with reading_work_file(self._store, self._path):
+            data = memoryview(
+                self._store.read_range(self._path, self._body_start + block_start, self._body_start + block_end)
+            )
+            for block in range(first, last):
+                piece = data[(block - first) * length : (block - first + 1) * length]
+                checksum = self._checksums[block * _CHECKSUM_BYTES : (block + 1) * _CHECKSUM_BYTES]
+                if xxhash.xxh3_128_digest(piece) != checksum:
+                    raise FormatError(f"block {block} (of {length // 1024} KiB) is damaged")
         return data[start - first * length : end - first * length]

@@ -17,8 +17,9 @@ from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, write_partition_record
+from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, partition_record_path
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
+from tokenloom.storage.work.work_files import write_work_record
 from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder
 from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
@@ -125,7 +126,7 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
             check_unchanged(part.file)  # it may not be bad, but still being written
             raise
         check_unchanged(part.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
-    write_partition_record(build.store, part.spill_name, record)
+    write_work_record(build.store, partition_record_path(part.spill_name), record)  # last: it vouches for the spills
     return record
 
 
@@ -162,19 +163,15 @@ def _encode_partition(build: Build, part: Partition, limit: int | None, tokenize
         if pending.parts:
             spill()
     progress.report(progress.Advanced(done=pending.bytes_left))
-    record = tally.record(spills, quarantine.num_bytes, quarantine.xxh3_128())
+    record = tally.record(spills, quarantine.num_bytes, quarantine.checksum.hexdigest())
     return replace(record, encoder=fast.encoder, compared=fast.num_compared - compared_before) if fast else record
 
 
 def read_documents(build: Build, part: Partition, tokenizer: Tokenizer, limit: int | None = None) -> Iterator[Rows]:
     """Return the documents of a partition in batches, with counts of skipped rows; at most `limit` documents."""
-
     encoder, reader = document_encoder(tokenizer, build.chat_of(part.file)), make_reader(part.file.options)
     place_of = partial(reader.place, part.file.url)
-
-    def keep(rows: Rows) -> Rows:
-        return keep_documents(rows, build.rules, place_of, tokenizer, encoder.form)
-
+    keep = partial(keep_documents, rules=build.rules, place_of=place_of, tokenizer=tokenizer, form=encoder.form)
     # `map` keeps no reference to a batch, which may be large; a generator's frame would.
     place = f"{part.file.url}, [{part.start}, {part.end})"
     batches = each_bounded(reader.read(part.file.url, part), part.file.options["max_bytes"], place)

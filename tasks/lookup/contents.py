@@ -218,11 +218,10 @@ def scan(
 
     def of_shard(entry: ShardEntry) -> list[FoundDocument]:
         found: list[FoundDocument] = []
-        with tables.open(entry) as table:
-            for columns in table.batches():
-                for i in np.flatnonzero(matches(columns)).tolist():
-                    found += tables.documents(entry, columns.slice(i, i + 1))
-                progress.report(progress.Advanced(num_documents=columns.num_rows, done=columns.num_rows))
+        for columns in tables.open(entry).batches():
+            for i in np.flatnonzero(matches(columns)).tolist():
+                found += tables.documents(entry, columns.slice(i, i + 1))
+            progress.report(progress.Advanced(num_documents=columns.num_rows, done=columns.num_rows))
         return found
 
     with ThreadPoolExecutor(_READERS) as readers:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tokenloom.errors import StoreError
+from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import (
     BUILD,
     INPUTS,
@@ -20,12 +21,11 @@ from tokenloom.storage.formats.manifest import (
     encode_manifest,
 )
 from tokenloom.storage.formats.shard_entries import Shards
-from tokenloom.storage.formats.statistics import DocumentStatistics, add_statistics
+from tokenloom.storage.formats.statistics import add_statistics
 from tokenloom.storage.formats.version_files import (
     BuildRecord,
     GateResult,
     InputEntry,
-    encode_build,
     encode_inputs,
 )
 from tokenloom.storage.versions import tags
@@ -34,7 +34,6 @@ from tokenloom.storage.work.assignment import Assignment
 from tokenloom.storage.work.partition_records import find_partition_records, partition_record_path
 from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.storage.work.work_files import damaged
-from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.gates import evaluate_gates, failed, gate_failure
 from tokenloom.tasks.publishing.validate import row_counts
@@ -101,7 +100,7 @@ class BuildResult:
     @property
     def rows(self) -> dict[str, int]:
         """The number of rows read, by what became of them."""
-        return self.facts.rows
+        return self.facts.manifest.row_counts
 
     def to_json(self) -> dict[str, Any]:
         """Return what `build --json` prints."""
@@ -145,7 +144,8 @@ def publish_version(
         GateFailed: a check of the spec failed; what was made stays in work/ for the next build.
         WorkError: what a partition left in work/ is gone.
     """
-    files = {INPUTS: encode_inputs([_input_entry(file) for file in plan.inputs])}
+    inputs = [InputEntry(file.source, file.path, file.fingerprint, file.num_bytes) for file in plan.inputs]
+    files = {INPUTS: encode_inputs(inputs)}
     files |= {f"{TOKENIZER}{name}": data for name, data in plan.reference.files.items()}
     for name, data in files.items():
         plan.store.replace(version_path(plan.version, name), data)
@@ -159,7 +159,7 @@ def publish_version(
         if is_published(plan.store, plan.version):  # by another build
             return False
         raise gate_failure(facts, gates, plan.spec)
-    plan.store.replace(version_path(plan.version, BUILD), encode_build(record))
+    plan.store.replace(version_path(plan.version, BUILD), canonical_json(record))
     if missing := missing_file(plan.store, manifest):
         place = plan.store.place(version_path(plan.version, missing))
         raise StoreError(f"{place}: deleted since it was written; nothing was published; run the same command again")
@@ -186,32 +186,26 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
 
 
-def _input_entry(file: InputFile) -> InputEntry:
-    return InputEntry(source=file.source, path=file.path, fingerprint=file.fingerprint, bytes=file.num_bytes)
-
-
 def _manifest(
     plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], files: dict[str, str]
 ) -> Manifest:
+    splits = {}
+    for name, _ in plan.spec.split_shares():
+        mine = [record for record in records if record.split == name]
+        splits[name] = SplitEntry(
+            tokens=sum(record.entry.tokens for record in mine),
+            documents=sum(record.entry.documents for record in mine),
+            duplicates=sum(record.duplicates for record in mine),
+            shards=Shards.of(record.entry for record in mine),
+        )
     return Manifest(
         dataset=plan.spec.dataset,
         version=plan.version,
         spec=plan.identity,
         tokenizer=plan.tokenizer,
-        splits={
-            name: _split([record for record in records if record.split == name]) for name, _ in plan.spec.split_shares()
-        },
+        splits=splits,
         rows=row_counts(assignment, records),
         files=files,
-    )
-
-
-def _split(records: Sequence[ShardRecord]) -> SplitEntry:
-    return SplitEntry(
-        tokens=sum(record.entry.tokens for record in records),
-        documents=sum(record.entry.documents for record in records),
-        duplicates=sum(record.duplicates for record in records),
-        shards=Shards.of(record.entry for record in records),
     )
 
 
@@ -228,6 +222,11 @@ def _build_record(
             libraries[name] = version(name)
         except PackageNotFoundError:
             continue
+    counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]
+    statistics = {
+        name: add_statistics([found for split, found in counted if split == name])
+        for name, _ in plan.spec.split_shares()
+    }
     return BuildRecord(
         spec=plan.spec.model_dump(mode="json"),
         inputs=[file.url for file in plan.inputs],
@@ -237,17 +236,9 @@ def _build_record(
         python=platform.python_version(),
         libraries=libraries,
         encoders=assignment.encoders,
-        statistics=_statistics(plan, records),
+        statistics=statistics,
         encoded=assignment.encoded,
         gates=[],
         at=tags.now(),
         by=tags.user(),
     )
-
-
-def _statistics(plan: BuildPlan, records: Sequence[ShardRecord]) -> dict[str, DocumentStatistics]:
-    counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]
-    return {
-        name: add_statistics([statistics for split, statistics in counted if split == name])
-        for name, _ in plan.spec.split_shares()
-    }

@@ -10,9 +10,9 @@ import numpy as np
 
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.statistics import (
+    DocumentCounts,
     DocumentStatistics,
     EncodedCounts,
-    SourceCounts,
     add_counts,
     add_encoded,
     add_sources,
@@ -91,19 +91,19 @@ class VersionFigures:
     notes: list[str]
 
     @property
-    def total(self) -> SourceCounts:
+    def total(self) -> DocumentCounts:
         """Documents and tokens of the version."""
         return total_of(self.splits.values())
 
     @property
-    def splits(self) -> dict[str, SourceCounts]:
+    def splits(self) -> dict[str, DocumentCounts]:
         """Documents and tokens of each split, the one with the most tokens first."""
         return _largest_first(counts_of_splits(self.facts.manifest))
 
     @property
-    def sources(self) -> dict[str, SourceCounts]:
+    def sources(self) -> dict[str, DocumentCounts]:
         """Documents and tokens of each source, the one with the most tokens first, also of one without any."""
-        empty = {entry.source: SourceCounts(0, 0) for entry in self.inputs}
+        empty = {entry.source: DocumentCounts(0, 0) for entry in self.inputs}
         found = add_sources([empty, *(one.sources for one in self.statistics.values())])
         return _largest_first(found)
 
@@ -144,25 +144,25 @@ def bytes_per_token(counts: EncodedCounts | None) -> float | None:
     return counts.bytes / counts.tokens if counts and counts.bytes and counts.tokens else None
 
 
-def _largest_first(counts: dict[str, SourceCounts]) -> dict[str, SourceCounts]:
+def _largest_first(counts: dict[str, DocumentCounts]) -> dict[str, DocumentCounts]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1].tokens, item[0])))
 
 
-def counts_of_sources(facts: VersionFacts) -> dict[str, SourceCounts] | None:
+def counts_of_sources(facts: VersionFacts) -> dict[str, DocumentCounts] | None:
     """Return documents and tokens of each source of a version; None if its build.json does not say them."""
     statistics = facts.build.statistics if facts.build else None
     return add_sources([one.sources for one in statistics.values()]) if statistics else None
 
 
-def counts_of_splits(manifest: Manifest) -> dict[str, SourceCounts]:
+def counts_of_splits(manifest: Manifest) -> dict[str, DocumentCounts]:
     """Return documents and tokens of each split of a manifest."""
-    return {name: SourceCounts(split.documents, split.tokens) for name, split in manifest.splits.items()}
+    return {name: DocumentCounts(split.documents, split.tokens) for name, split in manifest.splits.items()}
 
 
-def total_of(counts: Iterable[SourceCounts]) -> SourceCounts:
+def total_of(counts: Iterable[DocumentCounts]) -> DocumentCounts:
     """Return the sum of documents and tokens."""
     parts = list(counts)
-    return SourceCounts(sum(part.documents for part in parts), sum(part.tokens for part in parts))
+    return DocumentCounts(sum(part.documents for part in parts), sum(part.tokens for part in parts))
 
 
 def tokens_by_length(lengths: Sequence[int]) -> list[float]:
@@ -208,7 +208,7 @@ def by_doubling(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
     return [(float(k), k + 1.0, float(counts[k])) for k in range(filled[0], filled[-1] + 1)] if len(filled) else []
 
 
-def unlike_shares(splits: Mapping[str, SourceCounts]) -> dict[str, tuple[float, float]]:
+def unlike_shares(splits: Mapping[str, DocumentCounts]) -> dict[str, tuple[float, float]]:
     """Return the splits whose share of the tokens is more than twice or less than half of that of the documents.
 
     Returns (share of the documents, share of the tokens) of each; a split of fewer than 10 documents says nothing.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.statistics import SourceCounts
+from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.tasks.publishing.outcome import reading_lines
@@ -125,7 +125,7 @@ def _part(count: int, whole: int) -> str:
     return f"{short(count)} ({percent_of(count, whole)})"
 
 
-def _shares(counts: Mapping[str, SourceCounts], what: str) -> list[tuple[str, int, str]]:
+def _shares(counts: Mapping[str, DocumentCounts], what: str) -> list[tuple[str, int, str]]:
     """Return bars of the documents or tokens of each source or split, the largest first."""
     values = {name: getattr(each, what) for name, each in counts.items()}
     largest = sorted(values.items(), key=lambda item: (-item[1], item[0]))
@@ -156,9 +156,9 @@ def _before(figures: VersionFigures) -> dict[str, Any] | None:
 
 
 def _paired(
-    now: Mapping[str, SourceCounts], before: Mapping[str, SourceCounts]
-) -> list[tuple[str, tuple[SourceCounts, SourceCounts]]]:
-    none = SourceCounts(0, 0)
+    now: Mapping[str, DocumentCounts], before: Mapping[str, DocumentCounts]
+) -> list[tuple[str, tuple[DocumentCounts, DocumentCounts]]]:
+    none = DocumentCounts(0, 0)
     return [(name, (now.get(name, none), before.get(name, none))) for name in dict.fromkeys([*now, *before])]
 
 

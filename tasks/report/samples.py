@@ -86,8 +86,8 @@ def sampled_documents(
     chosen = choose_rows(manifest.version, [shard.entry.documents for shard in shards])
     documents: list[ExampleDocument] = []
     for index, rows in chosen.items():
-        with shards[index].table(len(inputs)) as table:
-            documents += [_document(shards[index], table.rows(row, row + 1), inputs, tokenizer) for row in rows]
+        table = shards[index].table(len(inputs))
+        documents += [_document(shards[index], table.rows(row, row + 1), inputs, tokenizer) for row in rows]
     return documents
 
 

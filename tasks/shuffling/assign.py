@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.statistics import EncodedCounts, add_chats
+from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, add_chats
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.work.assignment import (
     Assignment,
     RowsRead,
     ShardRange,
     SpillEntry,
-    SplitTotals,
     write_assignment,
 )
 from tokenloom.storage.work.partition_records import (
@@ -48,7 +47,11 @@ def assign_shards(plan: BuildPlan) -> Assignment:
             spills.append(SpillEntry(*place, part.input_index, sources.index(source)))
     check_documents_found(plan, found)
     records = [record for of_source in by_source.values() for record in of_source]
-    totals = {name: _split_totals(records, i) for i, (name, _) in enumerate(shares)}
+    counts = [spill for record in records for spill in record.spills]
+    totals = {
+        name: DocumentCounts(sum(spill.documents[i] for spill in counts), sum(spill.tokens[i] for spill in counts))
+        for i, (name, _) in enumerate(shares)
+    }
     shards = [
         shard
         for i, (name, _) in enumerate(shares)
@@ -90,15 +93,7 @@ def _encoders(records: list[PartitionRecord]) -> dict[str, EncoderUse]:
     return {name: EncoderUse(partitions[name], compared[name]) for name in sorted(partitions)}
 
 
-def _split_totals(records: list[PartitionRecord], split_index: int) -> SplitTotals:
-    spills = [spill for record in records for spill in record.spills]
-    return SplitTotals(
-        documents=sum(spill.documents[split_index] for spill in spills),
-        tokens=sum(spill.tokens[split_index] for spill in spills),
-    )
-
-
-def cut_split(split: str, split_index: int, totals: SplitTotals, shard_tokens: int) -> list[ShardRange]:
+def cut_split(split: str, split_index: int, totals: DocumentCounts, shard_tokens: int) -> list[ShardRange]:
     """Return the shards of a split: max(1, round(tokens / shard_tokens)) equal parts of the key range."""
     num_shards = max(1, (2 * totals.tokens + shard_tokens) // (2 * shard_tokens))
     parts = [equal_part(i, num_shards) for i in range(num_shards)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,9 +81,12 @@ def merge_documents(
     duplicates, excluded = Dropped(), Dropped()
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
     for entry in spills:
-        spill = open_spill(store, entry)
+        spill = recorded_spill(str(store.root), entry)
         rows = spill.documents(split_index, start_key, end_key)
-        stays = _stays(rows, rules, excluded)
+        stays = np.ones(len(rows), dtype=bool)
+        if rules.excluded is not None:
+            stays = ~is_excluded(rules.excluded, rows["content_high"], rows["content_low"])
+            excluded.add(rows[~stays])
         duplicates.add(rows[stays])
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if rules.deduplicate:
@@ -103,24 +106,10 @@ def merge_documents(
     return Piece(rows, position, joined, duplicates, excluded)
 
 
-def open_spill(store: Store, entry: SpillEntry) -> Spill:
-    """Return a spill, whose header is read once in a process: the entry has its checksum."""
-    return recorded_spill(str(store.root), entry)
-
-
 @lru_cache(maxsize=2**14)  # headers of 5 to 10 KB: all of a build of 1 TB, because each piece of a shard needs all
 def recorded_spill(root: str, entry: SpillEntry) -> Spill:
-    """Return a spill of the store at a path or URL; see open_spill."""
+    """Return a spill of the store at a path or URL, whose header is read once in a process: the entry checks it."""
     return Spill(open_store(root), entry.name, entry.index, entry.num_bytes, entry.checksum)
-
-
-def _stays(rows: NDArray[Any], rules: MergeRules, excluded: Dropped) -> NDArray[np.bool_]:
-    """Return which rows are not excluded, (n,), and count those that are."""
-    if rules.excluded is None:
-        return np.ones(len(rows), dtype=bool)
-    stays = ~is_excluded(rules.excluded, rows["content_high"], rows["content_low"])
-    excluded.add(rows[~stays])
-    return stays
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
@@ -182,12 +171,8 @@ def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iter
         yield _Run(entry, int(starts[first]), int(ends[last - 1]), by_place[first:last], lengths)
 
 
-class Gathered(NamedTuple):
-    """Some documents in order: their tokens, the number of tokens of each, and the classes of all tokens, if wanted."""
-
-    tokens: NDArray[Any]
-    num_tokens: NDArray[np.uint32]
-    classes: NDArray[np.uint8] | None
+#: some documents in order: their tokens, the number of tokens of each, and the classes of all tokens, if wanted
+Gathered = tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.uint8] | None]
 
 
 def gather_tokens(
@@ -219,7 +204,7 @@ def gather_tokens(
     for start, end in runs_of(offsets, _WRITE_TOKENS):
         order = element[start:end]
         taken = None if classes_of is None else take_segments(classes_of, order, np.dtype(np.uint8))
-        yield Gathered(take_segments(documents, order, dtype), num_tokens[start:end], taken)
+        yield take_segments(documents, order, dtype), num_tokens[start:end], taken
 
 
 def _read_runs(
@@ -231,7 +216,7 @@ def _read_runs(
     classes = np.full(num_tokens, TEXT_CLASS, np.uint8) if has_classes else None
     start = 0
     for run in runs:
-        spill, end = open_spill(store, run.entry), start + run.end - run.start
+        spill, end = recorded_spill(str(store.root), run.entry), start + run.end - run.start
         assert has_classes or not spill.has_classes  # else a version would lose its masks in silence
         _fill(tokens[start:end], spill.tokens(run.start, run.end))
         if classes is not None and spill.has_classes:

@@ -5,10 +5,10 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,19 @@ from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry, ShardEntry
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
 from tokenloom.storage.work.shard_records import (
     ShardRecord,
     find_shard_record,
-    write_shard_record,
+    shard_record_path,
 )
+from tokenloom.storage.work.work_files import write_work_record
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
@@ -56,7 +55,7 @@ def shuffle_shard(build: Build, position: int) -> ShardRecord:
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(build, assignment, shard)
-    write_shard_record(build.store, build.version, record)
+    write_work_record(build.store, shard_record_path(build.version, record.name), record)  # last: its files are there
     return record
 
 
@@ -85,10 +84,14 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         token_file = stack.enter_context(store.writing(f"{path}.tok"))
         table_file = stack.enter_context(store.writing(path + DOCS))
         mask_file = stack.enter_context(store.writing(path + MASK)) if build.has_classes else None
-        start_sync = stack.enter_context(_syncing(store, token_file))
+        start_sync = stack.enter_context(local_files.syncing(token_file)) if store.is_local else None
         tokens = stack.enter_context(ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard)))
         table = stack.enter_context(DocumentTableWriter(table_file, build.has_ids, build.has_classes))
-        mask = MaskWriter(mask_file) if mask_file else None
+        mask = None
+        if mask_file:
+            from tokenloom.storage.formats.mask_writer import MaskWriter  # texts have none
+
+            mask = MaskWriter(mask_file)
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
             found.add(piece)
@@ -107,7 +110,8 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
                 origin = inputs[piece.spill_position], rows["row"]
                 hashed = np.concatenate(hashes) if mask else None
                 table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashed)
-            start_sync()
+            if start_sync:
+                start_sync()  # it writes to the device while the next piece is merged
         written, mask_blocks = tokens.finish(), mask.finish() if mask else None
     assert tokens.blocks is not None and table.written is not None  # the files are complete
     blocks = encode_blocks(replace(tokens.blocks, mask=mask_blocks))
@@ -140,11 +144,6 @@ def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
         "tokenizer_fingerprint": build.tokenizer.fingerprint,
         "vocab_size": build.tokenizer.vocab_size,
     }
-
-
-def _syncing(store: Store, file: IO[bytes]) -> AbstractContextManager[Callable[[], None]]:
-    """Yield what starts to write a file to the device while the next piece is merged; nothing for a remote store."""
-    return local_files.syncing(file) if store.is_local else nullcontext(lambda: None)
 
 
 def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int, int]]:

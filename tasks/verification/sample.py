@@ -72,9 +72,9 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Sam
     share = min(1.0, _MAX_CANDIDATES / num_documents)
     heads: list[tuple[StoredShard, DocumentColumns]] = []  # the first documents of each shard, rounded up
     for shard in shards:
-        with shard.table(num_inputs) as table:  # its first batch has them all
-            count = math.ceil(share * shard.entry.documents)
-            heads += [(shard, batch.slice(0, count)) for batch in islice(table.batches(), 1)]
+        first_batch = islice(shard.table(num_inputs).batches(), 1)  # it has them all
+        count = math.ceil(share * shard.entry.documents)
+        heads += [(shard, batch.slice(0, count)) for batch in first_batch]
     order = np.lexsort([np.concatenate([getattr(rows, name) for _, rows in heads]) for name in ("row", "input")])
     if len(order) > NUM_SAMPLED:
         num_runs = NUM_SAMPLED // RUN_DOCUMENTS

@@ -43,16 +43,13 @@ def documents(spec: BuildSpec, version: str) -> list[dict[str, Any]]:
     tables, found = VersionTables(store, manifest), []
     for entry in manifest.shards:
         shard = StoredShard(store, version, entry)
-        with tables.open(entry) as table:
-            for batch in table.batches():
-                for each in tables.documents(entry, batch):
-                    start, end = each["start"], each["start"] + each["num_tokens"]
-                    ids, classes = shard.tokens(start, end), shard.classes(start, end)
-                    assert (ids[-1], classes[-1] & 0b1111) in ((manifest.tokenizer.eot_id, 0), (ids[-1], 1))
-                    learned = ids[learned_classes("assistant")[classes]]
-                    found.append(
-                        {**each, "text": tokenizer.decode(ids[:-1]), "learned": tokenizer.decode(learned)},
-                    )
+        for batch in tables.open(entry).batches():
+            for each in tables.documents(entry, batch):
+                start, end = each["start"], each["start"] + each["num_tokens"]
+                ids, classes = shard.tokens(start, end), shard.classes(start, end)
+                assert (ids[-1], classes[-1] & 0b1111) in ((manifest.tokenizer.eot_id, 0), (ids[-1], 1))
+                learned = ids[learned_classes("assistant")[classes]]
+                found.append({**each, "text": tokenizer.decode(ids[:-1]), "learned": tokenizer.decode(learned)})
     return sorted(found, key=lambda each: (each["source"], each["path"], each["row"]))
 
 

@@ -110,8 +110,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
     is_learned, num_compared = learned_classes("assistant"), 0
     for entry in manifest.shards:
         shard = StoredShard(store, version, entry)
-        with tables.open(entry) as table:
-            found = [each for batch in table.batches() for each in tables.documents(entry, batch)]
+        found = [each for batch in tables.open(entry).batches() for each in tables.documents(entry, batch)]
         ids, classes = shard.tokens(0, entry.tokens), shard.classes(0, entry.tokens)
         for each in found:
             rendered = encoder.render(canonical(conversations[each["source"]][each["row"]]))

@@ -11,9 +11,9 @@ import pytest
 from tests.builders.datasets import build, build_record, local_store, make_spec, small_spec, write_jsonl, write_parquet
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.statistics import (
+    DocumentCounts,
     DocumentStatistics,
     EncodedCounts,
-    SourceCounts,
     add_sources,
     count_lengths,
 )
@@ -29,7 +29,7 @@ def statistics_of_tables(spec: BuildSpec, version: str) -> dict[str, DocumentSta
     for name, split in manifest.splits.items():
         paths = [store.place(version_path(version, shard.docs_name)) for shard in split.shards]
         rows = [row for path in paths for row in ipc.open_file(path).read_all().to_pylist()]
-        counts = [{inputs[row["input"]].source: SourceCounts(1, row["num_tokens"])} for row in rows]
+        counts = [{inputs[row["input"]].source: DocumentCounts(1, row["num_tokens"])} for row in rows]
         lengths = count_lengths(np.array([row["num_tokens"] for row in rows], np.uint32))
         found[name] = DocumentStatistics(lengths, add_sources(counts))
     return found

@@ -40,35 +40,32 @@ def store(content: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Loca
     [(0, 1), (5, 5), (BATCH_ROWS - 2, BATCH_ROWS + 3), (NUM_ROWS - 1, NUM_ROWS), (10, 2 * BATCH_ROWS + 10)],
 )
 def test_any_rows_are_those_of_the_whole_table(store: LocalStore, content: np.ndarray, start: int, end: int) -> None:
-    with DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS) as table:
-        rows = table.rows(start, end)
-        assert rows.num_rows == end - start
-        assert rows.row.tolist() == list(range(start, end))
-        assert (rows.content == content[start:end]).all()
+    table = DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS)
+    rows = table.rows(start, end)
+    assert rows.num_rows == end - start
+    assert rows.row.tolist() == list(range(start, end))
+    assert (rows.content == content[start:end]).all()
 
 
 def test_batches_are_the_whole_table(store: LocalStore, content: np.ndarray) -> None:
-    with DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS) as table:
-        found = list(table.batches())
+    table = DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS)
+    found = list(table.batches())
     assert [batch.num_rows for batch in found] == [BATCH_ROWS, BATCH_ROWS, 77]
     assert (np.concatenate([batch.content for batch in found]) == content).all()
 
 
 def test_every_content_is_found_by_its_key(store: LocalStore, content: np.ndarray) -> None:
     keys = order_keys(content, 0)
-    with DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS) as table:
-        for row in [0, 1, BATCH_ROWS - 1, BATCH_ROWS, NUM_ROWS - 1, *range(100, NUM_ROWS, 9999)]:
-            same = np.flatnonzero((content == content[row]).all(axis=1)).tolist()
-            assert list(table.find(int(keys[row]), content[row])) == same
-        assert not table.find(int(keys[7]), content[8])
-        assert not table.find(0, content[0])
-        assert not table.find(2**64 - 1, content[0])
+    table = DocumentTable(store, "a.docs", NUM_ROWS, NUM_INPUTS)
+    for row in [0, 1, BATCH_ROWS - 1, BATCH_ROWS, NUM_ROWS - 1, *range(100, NUM_ROWS, 9999)]:
+        same = np.flatnonzero((content == content[row]).all(axis=1)).tolist()
+        assert list(table.find(int(keys[row]), content[row])) == same
+    assert not table.find(int(keys[7]), content[8])
+    assert not table.find(0, content[0])
+    assert not table.find(2**64 - 1, content[0])
 
 
 def test_a_table_of_another_shard_is_refused(store: LocalStore) -> None:
     for count in (NUM_ROWS + 1, 5):
-        with (
-            pytest.raises(FormatError, match="another number of rows"),
-            DocumentTable(store, "a.docs", count, NUM_INPUTS) as table,
-        ):
-            list(table.batches())
+        with pytest.raises(FormatError, match="another number of rows"):
+            list(DocumentTable(store, "a.docs", count, NUM_INPUTS).batches())

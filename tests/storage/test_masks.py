@@ -20,13 +20,13 @@ from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
     RowsRead,
     ShardRange,
     SpillEntry,
-    SplitTotals,
     write_assignment,
 )
 from tokenloom.storage.work.shard_records import ShardRecord
@@ -106,7 +106,7 @@ def shuffle(
         counts = write_spill(store, name, 0, documents, NUM_SPLITS, {})
         entries.append(SpillEntry(name, 0, counts.bytes, counts.checksum, number, 0))
     shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
-    totals = {"train": SplitTotals(1, 1)}
+    totals = {"train": DocumentCounts(1, 1)}
     assignment = Assignment(entries, [shard], totals, RowsRead(0, 0, 0, 0), {}, ["books"], {})
     write_assignment(store, VERSION, assignment)
     tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)

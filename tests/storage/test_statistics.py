@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenloom.storage.formats.statistics import (
-    SourceCounts,
+    DocumentCounts,
     add_counts,
     add_sources,
     bin_edges,
@@ -33,7 +33,7 @@ def test_small_lengths_have_a_bin_each_and_larger_ones_eighths_of_a_power_of_two
 def test_histograms_and_sources_add_up() -> None:
     lengths = np.random.default_rng(0).integers(1, 10**6, 1000).astype(np.uint32)
     assert add_counts([count_lengths(lengths[:300]), count_lengths(lengths[300:]), []]) == count_lengths(lengths)
-    assert add_sources([{"b": SourceCounts(1, 5)}, {"a": SourceCounts(2, 3), "b": SourceCounts(1, 1)}]) == {
-        "a": SourceCounts(2, 3),
-        "b": SourceCounts(2, 6),
+    assert add_sources([{"b": DocumentCounts(1, 5)}, {"a": DocumentCounts(2, 3), "b": DocumentCounts(1, 1)}]) == {
+        "a": DocumentCounts(2, 3),
+        "b": DocumentCounts(2, 6),
     }

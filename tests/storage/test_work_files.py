@@ -11,14 +11,13 @@ import pytest
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.canonical import canonical_json, sign
 from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
-from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts, SourceCounts
+from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.assignment import (
     Assignment,
     RowsRead,
     ShardRange,
     SpillEntry,
-    SplitTotals,
     build_path,
     read_assignment,
     write_assignment,
@@ -30,21 +29,20 @@ from tokenloom.storage.work.partition_records import (
     find_partition_records,
     partition_record_path,
     quarantine_path,
-    write_partition_record,
 )
 from tokenloom.storage.work.shard_records import (
     ShardRecord,
     find_shard_record,
     shard_record_path,
-    write_shard_record,
 )
 from tokenloom.storage.work.spill import SpillCounts, spill_path
+from tokenloom.storage.work.work_files import write_work_record
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
     [SpillEntry(SPILL, 0, 10, "c" * 32, 0, 0)],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
-    {"train": SplitTotals(1, 5)},
+    {"train": DocumentCounts(1, 5)},
     RowsRead(1, 0, 0, 0),
     {},
     ["books"],
@@ -80,7 +78,7 @@ SHARD = ShardRecord(
     4,
     0,
     (),
-    DocumentStatistics([0, 1], {"books": SourceCounts(1, 5)}),
+    DocumentStatistics([0, 1], {"books": DocumentCounts(1, 5)}),
     {},
 )
 
@@ -88,14 +86,14 @@ SHARD = ShardRecord(
 def write_partition(store: LocalStore) -> None:
     store.replace(spill_path(SPILL, 0), b"1234")
     store.replace(quarantine_path(SPILL), b"[]")
-    write_partition_record(store, SPILL, RECORD)
+    write_work_record(store, partition_record_path(SPILL), RECORD)
 
 
 def write_shard(store: LocalStore) -> None:
     store.replace(f"versions/{VERSION}/train/000000.tok", b"123")
     store.replace(f"versions/{VERSION}/train/000000.docs", b"")
     store.replace(f"versions/{VERSION}/train/000000.blocks", b"12")
-    write_shard_record(store, VERSION, SHARD)
+    write_work_record(store, shard_record_path(VERSION, SHARD.name), SHARD)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

@@ -26,9 +26,9 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, SplitEntry, TokenizerEntry
 from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
 from tokenloom.storage.formats.statistics import (
+    DocumentCounts,
     DocumentStatistics,
     EncodedCounts,
-    SourceCounts,
     bin_edges,
     count_lengths,
     length_bins,
@@ -95,10 +95,10 @@ def test_the_figures_are_those_of_the_shards(tmp_path: Path) -> None:
     figures = collect_figures(store, manifest)
     lengths = [len(each["ids"]) + 1 for each in documents]
 
-    assert figures.total == SourceCounts(len(documents), sum(lengths))
+    assert figures.total == DocumentCounts(len(documents), sum(lengths))
     for what, found in (("source", figures.sources), ("split", figures.splits)):
         expected = {
-            name: SourceCounts(
+            name: DocumentCounts(
                 sum(each[what] == name for each in documents),
                 sum(n for each, n in zip(documents, lengths, strict=True) if each[what] == name),
             )
@@ -205,9 +205,9 @@ def test_a_version_replaced_the_one_that_its_tag_named_when_it_was_published(tmp
 
 
 def test_a_split_of_unusually_long_documents_is_named() -> None:
-    splits = {"train": SourceCounts(9800, 98_000), "test": SourceCounts(100, 7300), "tiny": SourceCounts(2, 9000)}
+    splits = {"train": DocumentCounts(9800, 98_000), "test": DocumentCounts(100, 7300), "tiny": DocumentCounts(2, 9000)}
     assert list(unlike_shares(splits)) == ["test"]
-    assert unlike_shares(splits | {"test": SourceCounts(100, 1500)}) == {}
+    assert unlike_shares(splits | {"test": DocumentCounts(100, 1500)}) == {}
 
 
 def test_an_empty_split_and_a_single_document_have_a_page(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
     sources = [f"source-{i:04d}-{name}" for i in range(num_sources)]
     inputs = [InputEntry(sources[i % num_sources], f"{'p' * 200}/{i}", "f", 2**40) for i in range(num_inputs)]
     splits = [f"split-{i:02d}-{'s' * 20}" for i in range(num_splits)]
-    counts = SourceCounts(2**30, 2**40)
+    counts = DocumentCounts(2**30, 2**40)
     lengths = [2**30] * len(bin_edges(200))
     statistics = {split: DocumentStatistics(lengths, dict.fromkeys(sources, counts)) for split in splits}
     shard = ShardEntry("train/000000.tok", 2**40, 2**40, 2**30, "", {}, None, None)

@@ -11,6 +11,7 @@ from tokenloom.reader.order import Schedule
 from tokenloom.reader.state import DatasetFingerprint, decode_state, decode_stream
 from tokenloom.reader.streams import DatasetStream, MixtureStream, OrderOptions, describe_mixture
 from tokenloom.storage.formats.manifest import TokenizerEntry
+from tokenloom.storage.formats.records import fields_of
 from tokenloom.wording import described_tokenizer
 
 
@@ -96,7 +97,7 @@ def _differ(what: str, first_name: str, first: object, name: str, other: object)
 
 
 def _described(tokenizer: TokenizerEntry) -> str:
-    return f"{described_tokenizer(tokenizer.label)}, fingerprint {tokenizer.fingerprint[:8]}..."
+    return f"{described_tokenizer(fields_of(tokenizer))}, fingerprint {tokenizer.fingerprint[:8]}..."
 
 
 def open_source(

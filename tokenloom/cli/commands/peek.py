@@ -102,8 +102,7 @@ def _documents(
         if not entry.documents:
             continue
         shard = StoredShard(tables.store, tables.manifest.version, entry)
-        with tables.open(entry) as table:
-            rows = shard.documents(table, 0, int(shard.offsets[min(count, entry.documents)]))
+        rows = shard.documents(tables.open(entry), 0, int(shard.offsets[min(count, entry.documents)]))
         for found in tables.documents(entry, rows):
             start, num_tokens = found["start"], found["num_tokens"]
             ids = shard.tokens(start, start + min(num_tokens - 1, 4 * chars))

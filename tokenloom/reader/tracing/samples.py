@@ -128,18 +128,18 @@ class _ShardTracer:
         """Return the samples, (n,), with their documents."""
         row_offsets, starts, lengths = self._plan.pieces(samples - self._first)
         traced: list[TracedSample] = []
-        with self._shard.table(len(self._inputs)) as table:
-            for row, sample in enumerate(samples.tolist()):
-                pieces = slice(row_offsets[row], row_offsets[row + 1])
-                traced.append(
-                    {
-                        "sample": sample,
-                        "split": self._data.split,
-                        "shard": self._shard.entry.name,
-                        "index": sample - self._first,
-                        "documents": list(self._documents(table, starts[pieces], lengths[pieces])),
-                    }
-                )
+        table = self._shard.table(len(self._inputs))
+        for row, sample in enumerate(samples.tolist()):
+            pieces = slice(row_offsets[row], row_offsets[row + 1])
+            traced.append(
+                {
+                    "sample": sample,
+                    "split": self._data.split,
+                    "shard": self._shard.entry.name,
+                    "index": sample - self._first,
+                    "documents": list(self._documents(table, starts[pieces], lengths[pieces])),
+                }
+            )
         return traced
 
     def _documents(self, table: DocumentTable, starts: Int64s, lengths: Int64s) -> Iterator[TracedDocument]:
