@@ -55,17 +55,13 @@ def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
         TokenloomError: the build failed and nothing was published. The message has the problem, its place and the next
             step.
     """
-    with add_source_line(spec):
-        return _run_steps(spec, runner)
-
-
-def _run_steps(spec: BuildSpec, runner: Runner) -> BuildResult:
     start = time.monotonic()
-    plan = _prepare(spec, runner)
-    if plan.published:
-        return with_report(plan, finish_build(plan, start))
-    with building(plan.store, plan.version) as write_plan:
-        return _build(plan, runner, start, write_plan)
+    with add_source_line(spec):
+        plan = _prepare(spec, runner)
+        if plan.published:
+            return with_report(plan, finish_build(plan, start))
+        with building(plan.store, plan.version) as write_plan:
+            return _build(plan, runner, start, write_plan)
 
 
 def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan) -> BuildResult:

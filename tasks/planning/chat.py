@@ -6,8 +6,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.template import ChatTemplate
 from tokenloom.chat.tokenizer_files import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.errors import InputError, SpecError
+from tokenloom.spec.chat import OF_TOKENIZER, TEMPLATES
 from tokenloom.tasks.sources.files.opening import info_of, open_input
 from tokenloom.tokenizers.hub import CONFIG
 from tokenloom.wording import tokenizer_name
@@ -18,8 +20,8 @@ if TYPE_CHECKING:  # pydantic stays out of the worker processes
 _MAX_BYTES = 2_000_000  # of a template; the largest that models have are 20 KB
 
 
-def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefinition | None:
-    """Return what renders the conversations of a build, None if no source has any.
+def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefinition:
+    """Return what renders the conversations of a build, of which a source has some.
 
     Args:
         spec: with absolute paths.
@@ -29,11 +31,6 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         SpecError: the template can't be read or compiled, or there is none.
         TokenizerError: a file that comes with the tokenizer is wrong.
     """
-    if not spec.has_conversations:
-        return None
-    from tokenloom.chat.template import ChatTemplate  # late: a plan of texts needs no Jinja
-    from tokenloom.spec.chat import OF_TOKENIZER, TEMPLATES
-
     rules, found = spec.chat, chat_files(definition)
     file = rules.template
     if file in TEMPLATES:
@@ -65,8 +62,6 @@ def _named(definition: dict[str, Any]) -> str:
 
 def _template_file(url: str) -> str:
     """Return the text of a template's file."""
-    from tokenloom.spec.chat import TEMPLATES
-
     if url.endswith(".json"):
         raise SpecError(
             f"chat.template: {url} is JSON, not the text of a template; give a file such as {TEMPLATE_FILE}, or the "

@@ -54,7 +54,11 @@ def input_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield what a person should know of input files before they are read, one line each."""
     yield from _held_out_messages(inputs)
     yield from table_messages(inputs)
-    yield from _token_messages(inputs)
+    first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "tokens"}
+    for file in reversed(first.values()):
+        with naming_source(file.source):
+            notes = make_reader(file.options).notes(file.url)
+        yield from notes
 
 
 def disk_messages(plan: BuildPlan) -> list[str]:
@@ -89,19 +93,6 @@ def _held_out_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
         )
 
 
-def _token_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield what a person should know of how the first file of each source of tokens is read."""
-    for file in _first_files(inputs, "tokens"):
-        with naming_source(file.source):
-            notes = make_reader(file.options).notes(file.url)
-        yield from notes
-
-
-def _first_files(inputs: Sequence[InputFile], kind: str) -> Iterator[InputFile]:
-    """Return the first file of each source of a kind."""
-    return reversed({file.source: file for file in reversed(inputs) if file.options["kind"] == kind}.values())
-
-
 def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
     """Yield a warning for each source of parquet files in folders of tables, whose logs say which files they have."""
     levels: dict[str, dict[str, int]] = {}  # source -> folder of files -> folders from it up to the source's root
@@ -132,13 +123,11 @@ def _tables_above(levels_of: dict[str, int]) -> dict[str, str]:
     }
     limit = _MAX_LOOKED if is_local(next(iter(levels_of))) else _MAX_LOOKED_REMOTELY
     looked = sorted(above, key=lambda folder: folder.count("/"))[:limit]
-    return {folder: name for folder in looked if (name := _table_at(folder))}
-
-
-def _table_at(folder: str) -> str | None:
-    """Return which table format a folder holds; None for any other folder, or one that can't be listed."""
-    if not is_local(folder) and not (is_object(folder) and folder.partition("://")[2]):
-        return None
-    with suppress(InputError, StoreError):
-        return next((name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1]), None)
-    return None
+    tables: dict[str, str] = {}
+    for folder in looked:
+        if is_local(folder) or (is_object(folder) and folder.partition("://")[2]):
+            with suppress(InputError, StoreError):  # it can't be listed
+                found = (name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1])
+                if name := next(found, None):
+                    tables[folder] = name
+    return tables

@@ -18,8 +18,8 @@ from tokenloom.storage.work.fingerprints import (
     stamp,
 )
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.base import INDEX, MASK
-from tokenloom.tasks.sources.files.finding import PINNED, FoundFile
+from tokenloom.tasks.sources.base import MASK
+from tokenloom.tasks.sources.files.finding import PINNED
 from tokenloom.tasks.sources.files.opening import info_of
 from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.sources.rows.path_columns import path_columns
@@ -59,24 +59,15 @@ class InputFile:
         """Whether it holds tokens, and says which of them are targets."""
         return MASK in self.options.get("has", ())
 
-    @property
-    def infers_documents(self) -> bool:
-        """Whether it holds tokens, and no index says where its documents begin."""
-        return INDEX not in self.options.get("has", (INDEX,))
-
 
 @dataclass(frozen=True)
 class _Listing:
-    """How the files of a source are found, and the options with which they are read."""
+    """How the files of a source are found; `leave_out` counts those that are left out; `options` read them."""
 
     source: str
     pattern: str
     options: dict[str, Any]
     leave_out: LeaveOut
-
-    def files(self) -> list[FoundFile]:
-        """Return the files; `leave_out` counts those that are left out."""
-        return make_reader(self.options).files(self.pattern, self.leave_out)
 
 
 def _listings(spec: BuildSpec) -> Iterator[_Listing]:
@@ -155,10 +146,14 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
     """Return the input files of a source, or only the one with a path, unless its rows depend on the others."""
     source, options = listing.source, listing.options
     with naming_source(source):
-        found = listing.files()
+        found = make_reader(options).files(listing.pattern, listing.leave_out)
         if only_path is not None and not any("stream" in file.options for file in found):
             found = [file for file in found if file.path == only_path]
-        known = [(file.fingerprint, {}) if file.fingerprint else _local(file, memory) for file in found]
+        known: list[tuple[str, dict[str, Stamp]]] = []
+        for file in found:
+            local = {} if file.fingerprint else {url: memory.local(url) for url in (file.url, *file.sides)}
+            fingerprint = file.fingerprint or joined_fingerprint([one for one, _ in local.values()])
+            known.append((fingerprint, {url: seen for url, (_, seen) in local.items()}))
     stamps = [seen for _, seen in known]
     stream: dict[str, str] = {}
     if any("stream" in file.options for file in found):  # each file's rows depend on all files
@@ -171,12 +166,6 @@ def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | No
         InputFile(source, file.path, file.url, file.num_bytes, fingerprint, way, seen, file.sides)
         for file, (fingerprint, _), way, seen in zip(found, known, ways, stamps, strict=True)
     ]
-
-
-def _local(file: FoundFile, memory: FingerprintMemory) -> tuple[str, dict[str, Stamp]]:
-    """Return the fingerprint of a local file with those of its sides, and stamps."""
-    known = {url: memory.local(url) for url in (file.url, *file.sides)}
-    return joined_fingerprint([one for one, _ in known.values()]), {url: seen for url, (_, seen) in known.items()}
 
 
 def check_unchanged(file: InputFile) -> None:
@@ -198,7 +187,8 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
     for listing in _listings(spec):
         if listing.source in remote:
-            listed |= {file.url: file.fingerprint for file in listing.files()}
+            found = make_reader(listing.options).files(listing.pattern, listing.leave_out)
+            listed |= {file.url: file.fingerprint for file in found}
     for file in files:
         if file.stamps or file.source not in remote:
             check_unchanged(file)

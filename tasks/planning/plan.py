@@ -21,7 +21,6 @@ from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
-from tokenloom.tasks.planning.chat import chat_definition
 from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
 from tokenloom.tasks.planning.layouts import with_layouts
 from tokenloom.tasks.rows.exclusion import read_exclusions
@@ -211,10 +210,15 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     pinned = pinned_fields(spec.tokenizer.model_dump())
     spec = spec.model_copy(update={"tokenizer": spec.tokenizer.pinned(pinned)})
     definition = spec.tokenizer.model_dump()
-    chat = chat_definition(spec, definition)
+    chat = None
+    if spec.has_conversations:
+        from tokenloom.tasks.planning.chat import chat_definition  # late: a plan of texts needs no Jinja
+
+        chat = chat_definition(spec, definition)
     tokenizer = load_once(definition)
     inputs, left_out = list_inputs(spec, store)
-    spec, inputs = with_layouts(spec, inputs)
+    if spec.has_conversations:
+        spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
     path, only_hashes = spec.documents.exclude, bool(spec.ids_options())
     excluded = read_exclusions(path, only_hashes=only_hashes) if path else None
@@ -223,6 +227,9 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     identity = _identity(spec, excluded, chat)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
+    entry = TokenizerEntry(
+        tokenizer.kind, tokenizer.name, tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.eot_id
+    )
     return BuildPlan(
         spec=spec,
         identity=identity,
@@ -232,7 +239,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         published=is_published(store, version),
         tag=tag,
         seen_tag_number=tags.newest_number(store, tag),
-        tokenizer=_tokenizer_entry(tokenizer),
+        tokenizer=entry,
         reference=tokenizer,
         definition=definition,
         eot_of_config="eot" in pinned,
@@ -253,16 +260,6 @@ def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None, chat: ChatDe
     return identity
 
 
-def _tokenizer_entry(tokenizer: ReferenceTokenizer) -> TokenizerEntry:
-    return TokenizerEntry(
-        kind=tokenizer.kind,
-        name=tokenizer.name,
-        fingerprint=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        eot_id=tokenizer.eot_id,
-    )
-
-
 def cut_file(file: InputFile) -> list[PartitionRange]:
     """Return the partitions of a file; runs in a worker, because a damaged file may crash its native reader.
 
@@ -277,8 +274,9 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
+    named_by = plan.spec, plan.tokenizer.fingerprint
     partitions = [
-        Partition(**vars(part), input_index=index, spill_name=_spill_name(plan, file, part), file=file)
+        Partition(**vars(part), input_index=index, spill_name=spill_name(*named_by, file, part, plan.chat), file=file)
         for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
         for part in parts
     ]
@@ -314,11 +312,6 @@ def partitions_by_source(plan: BuildPlan) -> list[list[Partition]]:
     return list(by_source.values())
 
 
-def _spill_name(plan: BuildPlan, file: InputFile, part: PartitionRange) -> str:
-    chat = plan.chat if file.holds_conversations else None
-    return spill_name(plan.spec, plan.tokenizer.fingerprint, file, part, chat)
-
-
 def spill_name(
     spec: BuildSpec,
     tokenizer_fingerprint: str,
@@ -340,4 +333,6 @@ def spill_name(
         "splits": [list(item) for item in spec.split_shares()],
         "tokenizer": tokenizer_fingerprint,
     }
-    return sha256_of(decides | ({} if chat is None else {"chat": chat.json()}))[:32]
+    if chat is not None and file.holds_conversations:
+        decides["chat"] = chat.json()
+    return sha256_of(decides)[:32]

@@ -18,6 +18,7 @@ from tokenloom.tasks.planning.inputs import check_all_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.check import NEXT_STEP
 from tokenloom.tasks.publishing.version_facts import INFERRED
+from tokenloom.tasks.sources.base import INDEX
 
 
 def validate_build(
@@ -41,7 +42,8 @@ def validate_build(
     _validate_shards(plan, records)
     if not rows.kept:
         raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
-    inferred = {file.source for file in plan.inputs if file.infers_documents}
+    # Files of tokens without an index of their documents: end-of-text ids have shown where these begin.
+    inferred = {file.source for file in plan.inputs if INDEX not in file.options.get("has", (INDEX,))}
     sources = add_sources([record.statistics.sources for record in records])
     num_inferred = sum(found.documents for name, found in sources.items() if name in inferred)
     return {
@@ -67,10 +69,15 @@ def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[S
 
 def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
     """Validate the measured values of each shard."""
+    vocab_size = plan.tokenizer.vocab_size
+    texts = {file.source for file in plan.inputs if not (file.holds_conversations or file.has_masks)}
     for record in records:
-        _validate_shard(plan, record)
+        name, bad_ends = record.name, record.bad_ends
+        if record.max_id >= vocab_size:
+            raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {NEXT_STEP}")
+        if bad_ends:
+            raise CheckError(f"shard {name}: {bad_ends} documents do not end with end-of-text; {NEXT_STEP}")
         if plan.has_classes:
-            texts = {file.source for file in plan.inputs if not (file.holds_conversations or file.has_masks)}
             _validate_mask(record, texts)
 
 
@@ -89,15 +96,6 @@ def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCou
 def _require_equal(what: str, expected: int, found: int) -> None:
     if expected != found:
         raise CheckError(f"{what}: {expected:,} and {found:,} differ; {NEXT_STEP}")
-
-
-def _validate_shard(plan: BuildPlan, record: ShardRecord) -> None:
-    name = record.name
-    vocab_size = plan.tokenizer.vocab_size
-    if record.max_id >= vocab_size:
-        raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {NEXT_STEP}")
-    if record.bad_ends:
-        raise CheckError(f"shard {name}: {record.bad_ends} documents do not end with end-of-text; {NEXT_STEP}")
 
 
 def _validate_mask(record: ShardRecord, text_sources: set[str]) -> None:

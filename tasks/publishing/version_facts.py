@@ -44,11 +44,6 @@ class VersionFacts:
         return self.manifest.version
 
     @property
-    def rows(self) -> dict[str, int]:
-        """The number of rows read, by what became of them."""
-        return self.manifest.row_counts
-
-    @property
     def splits(self) -> dict[str, dict[str, int]]:
         """Tokens, documents and shards of each split."""
         return {
@@ -128,7 +123,7 @@ class VersionFacts:
             "shards": len(self.manifest.shards),
             "tokenizer": self.tokenizer,
             "splits": self.splits,
-            "rows": self.rows,
+            "rows": self.manifest.row_counts,
             "quarantined": self.quarantined,
             "warnings": self.warnings,
         }
@@ -146,7 +141,8 @@ def facts_of(store: Store, version: str) -> VersionFacts:
 
 def tokenizer_label(entry: TokenizerEntry, definition: object) -> dict[str, Any]:
     """Return a tokenizer's name, kind and vocabulary size for people; see tokenizer_name for the definition."""
-    return entry.label | {"name": tokenizer_name(entry.name, entry.kind, definition)}
+    name = tokenizer_name(entry.name, entry.kind, definition)
+    return {"name": name, "kind": entry.kind, "vocab_size": entry.vocab_size}
 
 
 def empty_splits(shares: Mapping[str, float], num_documents: int, *, is_estimate: bool = False) -> list[str]:

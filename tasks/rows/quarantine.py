@@ -30,6 +30,7 @@ class QuarantineWriter(ExitStack):
 
     Attributes:
         num_bytes: length of the list so far.
+        checksum: its xxh3_128.
 
     Args:
         store: the dataset's store.
@@ -40,7 +41,7 @@ class QuarantineWriter(ExitStack):
         super().__init__()
         self._store, self._path = store, quarantine_path(spill_name)
         self._file: IO[bytes] | None = None
-        self._hash = xxhash.xxh3_128()
+        self.checksum = xxhash.xxh3_128()
         self.num_bytes = 0
 
     def add(self, rows: Iterable[BadRow]) -> None:
@@ -50,12 +51,8 @@ class QuarantineWriter(ExitStack):
                 self._file = self.enter_context(self._store.writing(self._path, durable=False))
             line = canonical_json({"num_rows": row.num_rows, "reason": row.reason, "row": row.row}) + b"\n"
             local_files.write_all(self._file, line)
-            self._hash.update(line)
+            self.checksum.update(line)
             self.num_bytes += len(line)
-
-    def xxh3_128(self) -> str:
-        """Return the checksum of the list."""
-        return self._hash.hexdigest()
 
 
 def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, str, QuarantineSummary]]) -> str:

@@ -33,7 +33,7 @@ class PartitionTally:
         self._num_not_read += rows.num_not_read
         self._unseen = rows.missing_keys
         if rows.num_without_target:
-            self._add_chat(ChatCounts(dropped=rows.num_without_target))
+            self.add_encoded(0, ChatCounts(dropped=rows.num_without_target))
         for bad in rows.bad:
             self._reasons[bad.reason] += bad.num_rows
             self._first = self._first or str(bad)[:_MESSAGE_CHARS]
@@ -41,9 +41,6 @@ class PartitionTally:
     def add_encoded(self, num_bytes: int, chat: ChatCounts | None) -> None:
         """Count documents that were encoded: the bytes of their texts in UTF-8, and what `chat` counts."""
         self._text_bytes += num_bytes
-        self._add_chat(chat)
-
-    def _add_chat(self, chat: ChatCounts | None) -> None:
         if chat is not None:
             self._chat = chat + (self._chat or ChatCounts())
 

@@ -87,10 +87,11 @@ class Runner:
             task_weight: how much a task does; less so that each worker gets several, more if there would be too many.
             max_tasks: the largest number of tasks.
         """
-        calls = [
-            Call(_label(batch), partial(self.call, partial(_run_batch, step), [job.job for job in batch]))
-            for batch in batches_of(jobs, self.num_workers, task_weight, max_tasks)
-        ]
+        calls = []
+        for batch in batches_of(jobs, self.num_workers, task_weight, max_tasks):
+            others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+            run = partial(self.call, partial(_run_batch, step), [job.job for job in batch])
+            calls.append(Call(batch[0].label + others, run))
         try:
             return [result for results in self.submit(name, calls) for result in results]
         except BaseException:
@@ -101,7 +102,3 @@ class Runner:
 def _run_batch(step: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
     """Run a step for each job of a batch, one after the other."""
     return [step(job) for job in jobs]
-
-
-def _label(batch: Sequence[Job]) -> str:
-    return batch[0].label if len(batch) == 1 else f"{batch[0].label} and {len(batch) - 1} more"

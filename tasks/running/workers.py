@@ -156,7 +156,7 @@ class _Worker:
         return message  # type: ignore[no-any-return]
 
 
-class WorkerPool:
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Up to `num_workers` child processes, each started when it is first needed.
 
     Args:
@@ -173,9 +173,6 @@ class WorkerPool:
         self._closed = False
         for _ in range(num_workers):
             self._free.put(None)
-
-    def __enter__(self) -> WorkerPool:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

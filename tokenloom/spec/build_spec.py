@@ -163,7 +163,7 @@ class BuildSpec(SpecModel):
         """Return the spec with the layouts of some sources, by name."""
         pairs = zip(self.source_names(), self.sources, strict=True)
         sources = [s.model_copy(update={"layout": layouts[name]}) if name in layouts else s for name, s in pairs]
-        return self.model_copy(update={"sources": sources}) if layouts else self
+        return self.model_copy(update={"sources": sources})
 
     def source_names(self) -> list[str]:
         """Return the name of each source, in order: the given name, or kind and position (`parquet-0`)."""

@@ -6,6 +6,7 @@ The columnar counterpart of fields.py, for kinds that are read in batches: parqu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +19,13 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
 from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
 from tokenloom.tasks.sources.rows.column_names import field_type, has_column, is_list, pick, plain, value_type
-from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns
 from tokenloom.tasks.sources.rows.conversations import ROLES, instead_of_text
 from tokenloom.tasks.sources.rows.decoding import Decoding
 from tokenloom.tasks.sources.rows.literals import compare
 from tokenloom.tasks.sources.rows.path_columns import OPTION
+
+if TYPE_CHECKING:
+    from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns
 
 _VALUE_BYTES = 8  # of a value beside the texts of a conversation
 
@@ -36,7 +39,11 @@ class Columns:
     """
 
     def __init__(self, options: Options) -> None:
-        self._conversations = ConversationColumns(options) if options.get("messages") is not None else None
+        self._conversations: ConversationColumns | None = None
+        if options.get("messages") is not None:
+            from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns  # texts need none of it
+
+            self._conversations = ConversationColumns(options)
         self._text: str = options["text"] or ""  # not used if there are conversations
         self.id: str | None = options.get("id")
         self._filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
