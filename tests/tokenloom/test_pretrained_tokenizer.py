@@ -164,12 +164,6 @@ def test_an_eos_token_that_is_not_one_token_is_refused_with_the_next_step(eos: A
     assert pinned_eot(definition | {"eot": "<|end|>"}) == "<|end|>"
 
 
-def test_an_unknown_eos_token_is_refused(place: Place) -> None:
-    definition = place(tokenizer_json=without_known_end(), tokenizer_config_json=config(eos_token="<|nope|>"))
-    with refused(r"'<\|nope\|>' is not one of its tokens"):
-        loaded(definition)
-
-
 # One tokenizer, named in several ways
 
 

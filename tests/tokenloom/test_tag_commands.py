@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -266,19 +265,3 @@ def test_tags_of_a_remote_store_are_moved_and_shown(project: Project, s3_url: st
     assert [move["version"] for move in project.json("log", dataset)["entries"]] == [first, second, first]
     rows = project.json("ls", dataset)["versions"]
     assert {row["version"]: row["tags"] for row in rows} == {first: ["latest"], second: ["prod"]}
-
-
-def test_a_copied_entry_is_named_until_it_is_removed(project: Project) -> None:
-    first, second = project.build(), project.build()
-    folder = project.folder / "store/data/tags/latest"
-    (folder / "99999999.json").write_bytes((folder / "00000001.json").read_bytes())
-    shown = project.shown("log", project.dataset)
-    assert "99999999.json: it is a copy of entry 1 under another name; remove it" in shown
-    assert main(["verify", project.dataset, "--workers", "0", "--json"]) == 3
-    (damage,) = json.loads(project.capsys.readouterr().out)["damages"]
-    assert damage["file"] == "tags/latest/99999999.json"
-    assert [entry["version"] for entry in project.json("log", project.dataset)["entries"]] == [second, first]
-    assert main(["tag", f"{project.dataset}@{first}", "latest"]) == 1
-    assert "99999999.json: it is a copy of entry 1" in project.capsys.readouterr().err
-    (folder / "99999999.json").unlink()
-    assert project.latest() == second
