@@ -64,11 +64,8 @@ def test_every_damage_to_the_file_is_refused() -> None:
     ("change", "match"),
     [
         ({"block_bytes": 2**27}, "contradicts itself"),
-        ({"block_bytes": 0}, "contradicts itself"),
         ({"num_bytes": 99}, "contradicts itself"),
-        ({"num_bytes": 2000}, "does not have a checksum for each block"),
         ({"checksums": b""}, "does not have a checksum for each block"),
-        ({"checksums": bytes(16 * 9)}, "does not have a checksum for each block"),
         ({"mask": blocks_of(bytes(200), 128, 1)}, "its second section is not that of a mask"),
         ({"mask": replace(blocks_of(bytes(200), 128, 0), num_bytes=2000)}, "does not have a checksum for each block"),
         (

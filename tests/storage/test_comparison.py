@@ -174,12 +174,6 @@ def test_versions_of_other_orders_are_compared_as_multisets(
         check(*made)
 
 
-def test_a_version_is_equal_to_itself() -> None:
-    documents = [(text, "train", "web", 3) for text in range(21)]
-    _, tally = compared(*2 * [MadeDocuments(documents, 0, 7, ("train",))])
-    assert tally.by_source[:, :, 0].sum(axis=1).tolist() == [0, 0, 21, 0]
-
-
 @pytest.mark.parametrize("key_seed", [0, None])
 def test_memory_does_not_grow_with_the_versions(key_seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_PART_ROWS", 2**17)  # so that few documents have many parts

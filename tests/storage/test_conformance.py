@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -113,17 +112,6 @@ class TestS3(ObjectStoreConformance):
         assert unfinished(store) == []
         assert store.names("a") == []
 
-    def test_an_upload_that_the_store_loses_is_reported(
-        self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def put_parts(*_: object) -> None:
-            raise FileNotFoundError(errno.ENOENT, "NoSuchUpload")  # S3's answer is 404; this server's is 500
-
-        monkeypatch.setattr(s3, "_put_parts", put_parts)
-        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
-        with pytest.raises(StoreError, match="large: the store dropped the upload before all parts arrived"):
-            store.replace("a/large", bytes(11 * MIB))
-
     def test_uploads_of_killed_processes_are_deleted_after_a_day(
         self, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -182,15 +170,6 @@ class TestS3(ObjectStoreConformance):
         for call in calls:
             with pytest.raises(StoreError, match=r"^s3://nothing: no such bucket .* the URL s3://nothing/store/data$"):
                 call()
-
-    def test_an_upload_takes_one_request_for_each_part(
-        self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
-        s3_proxy.seen.clear()
-        store.replace("a/small", bytes(MIB))
-        store.replace("a/large", bytes(11 * MIB))
-        assert [method for method, _, _ in s3_proxy.seen] == ["PUT", "POST", "PUT", "PUT", "PUT", "POST"]
 
 
 def unfinished(store: RemoteStore) -> list[str]:

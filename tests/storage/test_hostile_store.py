@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from tests.builders.datasets import build, make_spec, write_parquet
-from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused
+from tests.builders.datasets import make_spec, write_parquet
+from tests.builders.refusals import TEXTS, assert_builds, assert_refused
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local import LocalStore
 
 BIG_TEXTS = [f"{i} " + "0123456789" * 1000 for i in range(300)]  # 3 MB
 
@@ -78,46 +74,3 @@ def test_a_read_only_file_system_is_refused_and_builds_when_writable(tmp_path: P
     assert_refused(spec, str(mounted), "read-only", "choose another store", error=StoreError)
     subprocess.run(["mount", "-o", "remount,rw", str(mounted)], check=True)
     assert_builds(spec, TEXTS)
-
-
-@pytest.mark.parametrize("size", ["64k", "1m", "4m", "5m"])
-def test_the_same_command_continues_after_a_full_disk(
-    size: str, tmp_path: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LocalStore, "free_bytes", lambda self: None)  # as if another program took the space meanwhile
-    mount_memory(mounted, f"size={size}")
-    spec = spec_at(mounted / "store", tmp_path, BIG_TEXTS)
-    assert_refused(spec, str(mounted), "No space left", "free space", error=StoreError)
-    subprocess.run(["mount", "-o", "remount,size=64m", str(mounted)], check=True)
-    assert_builds(spec, BIG_TEXTS)
-
-
-def test_no_space_at_any_write_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = spec_at(tmp_path / "store", tmp_path, TEXTS)
-    real_write = local_files.write_all
-    left = 0
-
-    def write_until_full(file: IO[bytes], data: bytes | memoryview) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real_write(file, data)
-
-    monkeypatch.setattr(local_files, "write_all", write_until_full)
-    failed = 0
-    for num_writes in range(200):
-        left = num_writes
-        try:
-            build(spec)
-        except StoreError as error:
-            assert "free space" in str(error)
-            if "tags" not in str(error):  # published; only the tag could not be moved
-                assert_nothing_visible(spec)
-            failed += 1
-        else:
-            break
-    assert failed > 3
-    left = 10_000
-    fresh = make_spec(tmp_path / "fresh", [{"kind": "parquet", "path": str(tmp_path / "data" / "a.parquet")}])
-    assert build(spec).version == build(fresh).version

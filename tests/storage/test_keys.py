@@ -77,11 +77,6 @@ def test_golden_values_of_one_document_never_change() -> None:
     }
 
 
-def test_golden_content_hash_of_the_empty_text() -> None:
-    # xxh3_128 of no bytes with seed 0, as the xxHash specification gives it.
-    assert content_hashes(b"", np.array([0, 0])).tolist() == [[0x99AA06D3014798D8, 0x6001C324468D497F]]
-
-
 @PROPERTY
 @given(st.lists(st.binary(max_size=30), max_size=10))
 def test_each_content_hash_is_the_xxh3_128_of_one_text(texts: list[bytes]) -> None:
@@ -169,12 +164,6 @@ def test_a_train_share_that_rounds_to_zero_gets_no_documents(shares: list[tuple[
     content = np.arange(2000, dtype=np.uint64).reshape(-1, 2)
     names = {shares[i][0] for i in split_indices(content, shares).tolist()}
     assert names == {name for name, share in shares if share > 0.1}
-
-
-def test_splits_get_about_their_shares_of_documents() -> None:
-    content = np.arange(200_000, dtype=np.uint64).reshape(-1, 2)
-    counts = np.bincount(split_indices(content, [("train", 0.9), ("test", 0.1)]), minlength=2)
-    assert abs(int(counts[1]) - 10_000) < 5 * 95  # five standard deviations of a binomial
 
 
 @PROPERTY

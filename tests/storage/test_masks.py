@@ -30,7 +30,7 @@ from tokenloom.storage.work.assignment import (
     write_assignment,
 )
 from tokenloom.storage.work.shard_records import ShardRecord
-from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.shuffling import merge
@@ -170,14 +170,6 @@ def test_a_version_without_conversations_has_no_mask(num_documents: int, tmp_pat
     assert with_mask.entry.sha256 == record.entry.sha256
     blocks = store.read(f"versions/{VERSION}/train/000000.blocks")
     assert blocks.startswith(plain[:-16]) and len(blocks) == len(plain) + 64 + 16 * bool(with_mask.entry.tokens)
-
-
-def test_spills_of_text_say_nothing_of_classes(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    for documents in (documents_of(1, 9, has_classes=False, copies=False), documents_of(1, 9, True, False)):
-        counts = write_spill(store, "0" * 16, 0, documents, NUM_SPLITS, {})
-        spill = Spill(store, "0" * 16, 0, counts.bytes, counts.checksum)
-        assert spill.has_classes == ("classes" in spill.info) == (documents.classes is not None)
 
 
 def test_the_blocks_of_a_mask_are_those_of_its_bytes(tmp_path: Path) -> None:

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tokenloom.storage.packing import chunks as chunks_module
-from tokenloom.storage.packing.best_fit import _stable_order, fill_bins
 from tokenloom.storage.packing.packings import (
     OVERLONG,
     PACKINGS,
     PackingShares,
     num_samples,
     packing_name,
-    packing_named,
     plan_shard,
     shares_of,
 )
@@ -189,16 +187,6 @@ def test_the_count_is_the_length_of_the_plan_and_every_sample_fits(
     assert samples == sorted(samples)  # numbered by the first token
 
 
-@pytest.mark.parametrize("packing", FOLLOWS_DOCUMENTS)
-@given(lengths=LENGTHS, seq_len=SEQ_LENS)
-def test_no_piece_crosses_a_document(packing: str, lengths: list[int], seq_len: int) -> None:
-    offsets = offsets_of(lengths)
-    pieces = [piece for sample in plan(packing, seq_len, lengths) for piece in sample]
-    starts, ends = (np.array([piece[i] for piece in pieces], dtype=np.uint64) for i in (0, 1))
-    first, last = (np.searchsorted(offsets, x, side="right") for x in (starts, ends - 1))
-    assert first.tolist() == last.tolist()
-
-
 @given(lengths=LENGTHS, seq_len=SEQ_LENS)
 def test_best_fit_keeps_every_token_once_except_tokens_shared_by_chunks(lengths: list[int], seq_len: int) -> None:
     seen = np.zeros(sum(lengths), dtype=np.int64)
@@ -209,17 +197,6 @@ def test_best_fit_keeps_every_token_once_except_tokens_shared_by_chunks(lengths:
     for start, length in zip(offsets_of(lengths).tolist(), lengths, strict=False):
         shared[start + seq_len : start + length - 1 : seq_len] = 1
     assert (seen == 1 + shared).all()
-
-
-@given(sizes=st.lists(st.integers(1, 60), max_size=200), capacity=st.sampled_from([60, 61, 64, 100, 127, 128, 1000]))
-def test_bins_equal_those_of_best_fit_decreasing(sizes: list[int], capacity: int) -> None:
-    different, counts = np.unique(np.array(sizes, dtype=np.int64), return_counts=True)
-    filling = fill_bins(different[::-1], counts[::-1], capacity)
-    bins: list[list[int]] = [[] for _ in range(filling.num_bins)]
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
-    for item, chosen in zip(order, filling.bins(np.dtype(np.int64)).tolist(), strict=True):
-        bins[chosen].append(item)
-    assert bins == naive_best_fit(sizes, capacity)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -282,10 +259,6 @@ def test_golden_counts_of_many_documents() -> None:
     made = plan_shard("best_fit", 2048, num_tokens, offsets)
     starts = made.pieces(np.arange(len(made)))[1]
     assert xxhash.xxh3_64_hexdigest(starts.tobytes()) == "194bdd791c8ecf17"
-
-
-def test_equally_full_bins_are_taken_in_the_order_in_which_they_reached_that_level() -> None:
-    assert plan("best_fit", 9, [6, 6, 6, 4, 4]) == [[(0, 6), (18, 22)], [(6, 12), (22, 26)], [(12, 18)]]
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -354,30 +327,6 @@ def test_overlong_is_another_name_of_best_fit() -> None:
             packing_name(packing, "drop")
     with pytest.raises(ValueError, match="overlong: one of split, drop, keep_start, not 'cut'"):
         packing_name("best_fit", "cut")
-
-
-def test_padding_is_part_of_the_name() -> None:
-    assert packing_name("best_fit", None, 8) == packing_name("best_fit_pad8", "split", 8) == "best_fit_pad8"
-    assert packing_name("best_fit", "drop", 8) == packing_name("best_fit_drop_pad8", None) == "best_fit_drop_pad8"
-    assert packing_name("best_fit_pad8", "keep_start") == "best_fit_keep_start_pad8"
-    assert packing_name("best_fit", None, 1) == "best_fit"
-    assert packing_name("concat", None) == "concat"
-    for packing, multiple in (("concat", 8), ("document_padded", 1), ("best_fit_pad8", 4), ("best_fit_pad8", 1)):
-        with pytest.raises(
-            ValueError, match=f"pad_documents={multiple} is of the packing best_fit, not of '{packing}'"
-        ):
-            packing_name(packing, None, multiple)
-    for name in ("best_fit_pad", "best_fit_pad1", "best_fit_pad08", "best_fit_pad-2", "best_fit_pad2 ", "concat_pad8"):
-        with pytest.raises(ValueError, match="packing: one of concat, "):
-            packing_named(name)
-    with pytest.raises(ValueError, match="best_fit_pad8 pads documents: seq_len must be a multiple of 8, not 20"):
-        num_samples("best_fit_pad8", 20, 9, offsets_of([4, 5]))
-
-
-@given(values=st.integers(1, 32).flatmap(lambda bits: st.lists(st.integers(0, 2**bits - 1), max_size=50)))
-def test_the_fast_stable_order_is_numpys(values: list[int]) -> None:
-    array, largest = np.array(values, dtype=np.uint32), max(values, default=0)
-    assert _stable_order(array, largest).tolist() == np.argsort(array, kind="stable").tolist()
 
 
 def test_shards_of_over_two_to_the_32_tokens_are_planned_by_the_same_definition() -> None:

@@ -1,4 +1,4 @@
-"""The shard cache downloads once, keeps its limit, removes only its own files, and rejects damaged files."""
+"""The shard cache downloads once, keeps its limit, and removes only its own files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import errno
 import hashlib
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -22,7 +20,7 @@ import pytest
 from tests.drivers import cache_driver
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import StoreError
 from tokenloom.storage.cache import cache_files, cache_settings, partial_shard
 from tokenloom.storage.cache.cache_process import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
@@ -99,17 +97,6 @@ def test_a_file_is_downloaded_once_and_then_found(
     assert cache.stats() == expected
     assert json.loads((tmp_path / "cache" / "tokenloom-cache.json").read_text()) == {"format_version": 1}
     assert (tmp_path / "cache" / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
-
-
-def test_two_processes_that_need_the_same_file_download_it_once(
-    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
-) -> None:
-    s3_proxy.always = "slow"
-    processes = [cache_driver.start(tmp_path, 10 * FILE_BYTES, files[:1]) for _ in range(2)]
-    found = [cache_driver.statistics(process) for process in processes]
-    assert sorted(one["downloads"] for one in found) == [0, 1]
-    assert sorted(one["hits"] for one in found) == [0, 1]
-    assert num_gets(s3_proxy, files[0]) == 1
 
 
 def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, files: list[ShardRequest]) -> None:
@@ -210,53 +197,6 @@ def test_a_linked_folder_is_refused(tmp_path: Path, files: list[ShardRequest]) -
         ShardCache(tmp_path / "cache").fetch(files[0])
 
 
-def test_a_damaged_file_is_found_and_fetched_again(tmp_path: Path, files: list[ShardRequest]) -> None:
-    cache = ShardCache(tmp_path)
-    path = cache.fetch(files[0])
-    good = path.read_bytes()
-    path.write_bytes(good[:-1])  # a length is looked at on every use
-    assert cache.fetch(files[0]).read_bytes() == good
-    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    assert cache.fetch(files[0]).read_bytes() != good
-    cache.discard(files[0].sha256)
-    assert not path.exists()
-    cache.discard(files[0].sha256)
-    assert cache.fetch(files[0]).read_bytes() == good
-    assert cache.stats()["failed_checks"] == 2
-    assert cache.stats()["downloads"] == 3
-
-
-@pytest.mark.parametrize("fault", ["flip", "cut", "503", "drop"])
-def test_a_failed_or_damaged_download_is_repeated(
-    fault: str, tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
-) -> None:
-    s3_proxy.plan(fault, "ok", fault)
-    cache = ShardCache(tmp_path)
-    cache.fetch(files[0])
-    assert cached(tmp_path) == {files[0].sha256}
-    assert cache.stats()["downloads"] == 1
-    assert cache.stats()["failed_checks"] == (1 if fault == "flip" else 0)
-
-
-def test_a_file_that_is_damaged_in_the_store_is_named(
-    tmp_path: Path, files: list[ShardRequest], s3_url: str, s3_proxy: FaultyProxy
-) -> None:
-    cache, right = ShardCache(tmp_path), files[0]
-    with pytest.raises(FormatError, match=r"train/0\.blocks: its SHA-256 is not the one listed, in 3 downloads; rest"):
-        cache.fetch(right._replace(blocks_sha256=files[1].blocks_sha256))
-    with pytest.raises(FormatError, match=r"train/0\.tok: its SHA-256 is not the one listed, although its blocks have"):
-        cache.fetch(right._replace(sha256=files[1].sha256))
-    assert list((tmp_path / "partial").iterdir()) == []
-    for name in ("missing.blocks", "missing.tok"):
-        with pytest.raises(StoreError, match=rf"{name}: missing from a published version; restore it"):
-            cache.fetch(right._replace(path="missing.tok"))
-        key = str(right.store.root).removeprefix(f"s3://{BUCKET}/")
-        put(s3_url, f"{key}/missing.blocks", right.store.read("train/0.blocks"))
-    with pytest.raises(FormatError, match="is not a SHA-256"):
-        cache.fetch(right._replace(sha256="../../etc"))
-    assert cached(tmp_path) == set()
-
-
 def test_a_killed_download_leaves_no_file_that_looks_complete(
     tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
@@ -281,20 +221,6 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def test_downloads_ahead_are_found_by_fetch(tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy) -> None:
-    s3_proxy.always = "hold"
-    cache = ShardCache(tmp_path, io_threads=2)
-    cache.ahead(files[:3])
-    cache.ahead(files[:3])
-    assert cached(tmp_path) == set()  # it returns before any file is here
-    s3_proxy.release.set()
-    for request in files[:3]:
-        cache.fetch(request)
-    assert [num_gets(s3_proxy, request) for request in files[:3]] == [1, 1, 1]
-    assert cache.stats()["downloads"] == 3
-    wait_until(lambda: not any(thread.name == "tokenloom-cache" for thread in threading.enumerate()))
 
 
 def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
@@ -334,52 +260,6 @@ def test_a_program_exits_while_downloads_are_queued(
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
     assert len(cached(tmp_path)) < 2, done.stderr  # it did not wait for the others, or for an answer that never comes
-
-
-def test_nobody_waits_for_what_a_program_was_downloading_when_it_exited(
-    tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        "import threading\nfrom pathlib import Path\n"
-        "from tokenloom.storage.stores import remote_store\n"
-        "from tokenloom.storage.stores.remote import RemoteStore\n"
-        "from tokenloom.storage.cache.cache_process import ShardRequest\n"
-        "from tokenloom.storage.cache.shard_cache import ShardCache\n"
-        "begun, never = threading.Event(), threading.Event()\n"
-        "RemoteStore.read_range = lambda *_: begun.set() or never.wait()\n"
-        f"request = ShardRequest(remote_store({files[0].store.root!r}), *{list(files[0][1:])!r})\n"
-        f"ShardCache(Path({str(tmp_path)!r})).ahead([request])\n"
-        "assert begun.wait(60)\n"
-    )
-    monkeypatch.setattr(partial_shard, "_CLAIM_NS", 10**18)  # 30 years
-    cache = ShardCache(tmp_path)
-    _, shard = cache.open(files[0], completes=False)  # keeps the file of claims open
-    subprocess.run([sys.executable, "-c", program], timeout=100, check=True)
-    assert (tmp_path / "partial" / f"{files[0].sha256}.claims").stat().st_size > 0
-    cache.fetch(files[0])  # without an end if a claim was left
-    assert shard is not None and cached(tmp_path) == {files[0].sha256}
-
-
-def test_a_cache_works_after_a_fork_and_pickles_small(tmp_path: Path, files: list[ShardRequest]) -> None:
-    cache = ShardCache(tmp_path, 10 * FILE_BYTES)
-    cache.ahead(files[:1])
-    cache.fetch(files[0])
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            cache.ahead(files[1:2])
-            cache.fetch(files[1])
-            cache.fetch(files[2])
-            code = 0 if cache.stats()["downloads"] in (1, 2) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert cached(tmp_path) == {request.sha256 for request in files[:3]}
-    cache.fetch(files[3])
-    sent = pickle.dumps(cache)
-    assert len(sent) < 500
-    assert pickle.loads(sent).fetch(files[3]).exists()  # noqa: S301  (our own bytes)
 
 
 def test_a_full_disk_empties_the_cache_before_it_is_an_error(

@@ -170,14 +170,6 @@ def test_any_range_of_tokens_equals_the_written_tokens(tmp_path: Path) -> None:
     assert np.array_equal(tokens_of(spill, 0, len(everything)), everything)
 
 
-def test_requested_documents_are_returned_in_the_requested_order() -> None:
-    tokens = np.arange(10, dtype=np.uint16)
-    documents = as_segments(tokens, np.array([3, 0, 5, 2], np.uint32))
-    for order, expected in (([3, 1, 0], [8, 9, 0, 1, 2]), ([1], []), ([2, 2], [3, 4, 5, 6, 7] * 2)):
-        taken = take_segments(documents, np.array(order), tokens.dtype)
-        assert (taken.dtype, taken.tolist()) == (tokens.dtype, expected)
-
-
 def big_documents() -> SpillDocuments:
     """Documents whose table and tokens take several blocks of 128 KiB each."""
     return make_documents(60_000, 63, 5, np.uint16, max_tokens=60)
@@ -267,11 +259,6 @@ def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(WorkError, match="work file damaged: "):
         tokens_of(spill, 0, int(big_documents().num_tokens.sum()))
-
-
-def test_missing_spill_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkError, match=NAME):
-        Spill(LocalStore(tmp_path), NAME, 0, 100, "0" * 32)
 
 
 def test_a_spill_with_other_contents_than_recorded_is_refused(tmp_path: Path) -> None:

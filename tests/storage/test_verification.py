@@ -179,11 +179,3 @@ def test_damage_in_a_remote_store_is_reported_as_in_a_local_one(
     remote = verified(f"s3://{BUCKET}/damaged/data")
     assert len(local["damages"]) == 5
     assert remote["damages"] == local["damages"]
-
-
-def test_requests_to_a_remote_store_that_fails_at_times_are_retried(
-    made: Made, s3_url: str, s3_proxy: FaultyProxy
-) -> None:
-    upload(s3_url, Path(made.spec.store), "shaky")
-    s3_proxy.plan("503", "ok", "cut", "drop", "ok", "500")
-    assert verified(f"s3://{BUCKET}/shaky/data")["damages"] == []

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import xxhash
-from numpy.typing import NDArray
 
 from tests.builders.damaging import Made, make_version, restored
 from tests.builders.masks import give_masks
@@ -120,9 +119,6 @@ def test_inputs_of_another_version_are_named(made: Made) -> None:
     data = canonical_json(value)
     publish_listed(made, "inputs.json", data)
     assert "spec, inputs and tokenizer make version" in _messages(made)["manifest.json"]
-
-
-Arrays = tuple[ShardHeader, NDArray[Any], NDArray[Any]]
 
 
 def publish_beside(made: Made, suffix: str, data: bytes) -> None:

@@ -49,11 +49,8 @@ def test_it_has_the_values_of_the_spec_of_the_build(fields: dict[str, Any]) -> N
     ("spec", "message"),
     [
         ({"seed": "0"}, r"spec.seed must be in \[0, 2\*\*56\)"),
-        ({"seed": 2**56}, r"spec.seed must be in \[0, 2\*\*56\)"),
-        ({"documents": []}, "spec.documents must be an object"),
         ({"documents": {"min_chars": 1}}, "spec.documents.deduplicate must be given"),
         ({"documents": {"min_chars": 1, "deduplicate": 1}}, "spec.documents.deduplicate must be true or false"),
-        ({"splits": [["train"]]}, r"spec.splits\[\] must be a list of 2 values"),
         ({"splits": [["test", 1]]}, "spec.splits must be shares with that of train"),
         ({"splits": [["train", 2]]}, r"spec.splits\[\].share must be in \[0, 1\]"),
         ({"limit": -0.5}, "spec.limit must be an integer"),
