@@ -309,14 +309,6 @@ def test_real_conversations_are_the_same_from_every_kind(
         assert texts(kind, write(tmp_path, rows), messages=key, layout=layout) == expected, kind
 
 
-def test_real_preference_pairs_are_refused_by_every_kind(data_dir: Path, tmp_path: Path) -> None:
-    rows = real_rows(data_dir / "chat" / "dpo_en_demo.json")
-    for kind, write in KINDS.values():
-        if write is not write_csv:  # sharegpt in CSV is refused too, but its cells are text
-            with pytest.raises(InputError, match="preference pair"):
-                texts(kind, write(tmp_path, rows), messages="conversations", layout="sharegpt")
-
-
 def test_a_large_batch_of_structs_is_read_in_pieces(tmp_path: Path) -> None:
     rows = [{"messages": [{"role": "user", "content": "x" * 100_000}, called("add", a="y" * 100_000)]}] * 60
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")

@@ -7,11 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.builders.datasets import build, make_spec, stored_documents
+from tests.builders.datasets import build, make_spec, stored_texts
 from tests.builders.refusals import assert_refused
 from tests.builds.test_skips import listed_rows
 from tokenloom.spec.build_spec import BuildSpec
@@ -30,20 +28,15 @@ def encoded(kind: str, texts: list[str], encoding: str) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(encoding)
 
 
-def folder_spec(folder: Path, pattern: str = "*.txt", source: dict[str, Any] | None = None, **fields: Any) -> BuildSpec:
+def folder_spec(folder: Path, **fields: Any) -> BuildSpec:
     """Return a spec of the text files of a folder."""
-    sources = [{"kind": "text", "path": str(folder / pattern), "name": "rows", **(source or {})}]
+    sources = [{"kind": "text", "path": str(folder / "*.txt"), "name": "rows"}]
     return make_spec(folder / "store", sources, **fields)
 
 
-def texts_of(spec: BuildSpec, version: str) -> list[str]:
-    """Return the texts of a version, sorted."""
-    return sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, version))
-
-
-def mixed_files(folder: Path, num_good: int = 12) -> list[str]:
+def mixed_files(folder: Path) -> list[str]:
     """Write UTF-8 files with two of other encodings among them; return the texts of the former."""
-    texts = [f"document {i}: été" for i in range(num_good)]
+    texts = [f"document {i}: été" for i in range(12)]
     for i, text in enumerate(texts):
         (folder / f"{i:03}.txt").write_text(text, encoding="utf-8")
     (folder / "004b.txt").write_bytes("sixteen – ü".encode("utf-16"))
@@ -58,7 +51,7 @@ def test_a_utf16_file_among_many_is_quarantined_with_on_error_skip(tmp_path: Pat
     texts = mixed_files(tmp_path)
     spec = folder_spec(tmp_path, documents={"on_error": "skip"})
     result = build(spec)
-    assert texts_of(spec, result.version) == sorted(texts)
+    assert stored_texts(spec, result.version) == sorted(texts)
     lines = listed_rows(spec, result.version)
     assert [(line["path"], line["row"], line["num_rows"], line["reason"]) for line in lines] == [
         ("004b.txt", 0, 1, "invalid_utf8"),
@@ -72,21 +65,8 @@ def test_a_utf16_file_among_many_is_read_with_encoding_errors_replace(tmp_path: 
     spec = folder_spec(tmp_path, documents={"encoding_errors": "replace"})
     data = [(tmp_path / name).read_bytes() for name in ("004b.txt", "005b.txt")]
     wanted = [*texts, *(one.decode("utf-8", "replace") for one in data)]
-    assert texts_of(spec, build(spec).version) == sorted(wanted)
+    assert stored_texts(spec, build(spec).version) == sorted(wanted)
     assert "caf\ufffd" in wanted
-
-
-def test_texts_that_are_conversations_are_named_with_the_option_that_reads_them(tmp_path: Path) -> None:
-    conversation = [{"role": "user", "content": "Why?"}, {"from": "gpt", "value": "So."}]
-    path = tmp_path / "a.jsonl"
-    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(path), "text": "messages"}])
-    path.write_text(f"{json.dumps({'messages': conversation})}\n")
-    assert_refused(spec, "'messages' is a conversation; set messages: messages in place of text: messages")
-    pq.write_table(pa.table({"messages": [conversation[:1]]}), tmp_path / "a.parquet")
-    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/*.parquet", "text": "messages"}])
-    assert_refused(
-        spec, "a.parquet: column 'messages' holds conversations; set messages: messages in place of text: messages"
-    )
 
 
 def test_the_error_names_the_file_the_byte_and_three_remedies(tmp_path: Path) -> None:

@@ -165,13 +165,6 @@ def test_what_does_not_fit_is_refused_with_what_to_use(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_splits_whose_files_clash_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Exportable(tmp_path, 256)
-    monkeypatch.setattr("tokenloom.tasks.exporting.export._WORK", "train")
-    with pytest.raises(SpecError, match=r"train/.*: the names of splits clash"):
-        export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
-
-
 def test_a_wrong_policy_is_refused(masked: Exportable, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match='--learn is "assistant", "last", "all"'):
         export_directly(masked.reference, "olmo", str(tmp_path / "out"), ExportOptions([], learn="teacher"), 0)
@@ -274,33 +267,6 @@ def _fail_at(patch: pytest.MonkeyPatch, number: int) -> None:
         write(file, data)
 
     patch.setattr(local_files, "write_all", failing)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name == "datatrove" else pytest.param(name, marks=full_only) for name in FORMATS]
-)
-def test_a_full_disk_at_any_write_is_one_line_and_the_next_run_finishes(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Exportable(tmp_path, 50_000, with_masks=True)
-    small_parts(monkeypatch)
-    export_directly(made.reference, name, str(tmp_path / "whole"), _ALL, 0)
-    number = 0
-    while True:
-        out = tmp_path / f"out-{number}"
-        with monkeypatch.context() as patch:
-            _fail_at(patch, number)
-            try:
-                export_directly(made.reference, name, str(out), _ALL, 0)
-                break
-            except StoreError as error:
-                assert "No space left" in str(error)
-        assert not out.exists()
-        export_directly(made.reference, name, str(out), _ALL, 0)
-        assert _files(out) == _files(tmp_path / "whole")
-        number += count(23, 1)
-    assert number > 5
 
 
 def test_a_resumed_export_writes_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from tests.counts import count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import InputError
-from tokenloom.storage.stores import remote_store
 from tokenloom.tasks.sources.files.finding import find_files, match
 from tokenloom.tasks.sources.files.globs import local_glob
 
@@ -206,14 +205,6 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
         match=r"s3://nobody-has: no such bucket or container; create it or correct the URL s3://nobody-has/x",
     ):
         find_files("s3://nobody-has/x/*.jsonl")
-
-
-def test_a_listing_of_many_pages_succeeds_if_every_fifth_request_fails(s3_url: str, s3_proxy: FaultyProxy) -> None:
-    # Without a retry of each page, one of 5,000 listings would succeed.
-    root, s3_proxy.page = put_all(s3_url, *(f"a/{i:02d}.jsonl" for i in range(76))), 2
-    s3_proxy.fail(0.2, seed=7)
-    assert len(names_of(f"{root}/*/*.jsonl")) == 76
-    assert len(remote_store(root).names("a")) == 76
 
 
 @pytest.mark.usefixtures("s3_proxy")

@@ -355,7 +355,6 @@ def _column(table: Any, message: str, **options: Any) -> HostileFile:
 
 
 _BODY = {"body": ["x"], "": ["y"], "meta": [{"a": "z"}]}
-_WHOLE = parquet({"text": ALL_TEXTS}, row_group_size=100)
 _PACKED = {suffix: compress(CONTENT) for suffix, compress in COMPRESS.items()}
 _ONE = b'{"text": "a"}'
 REFUSED: Table = {
@@ -462,10 +461,6 @@ REFUSED: Table = {
         _column({"text": [{"a": "b"}]}, "column 'text' is struct"),
         _column({"text": pa.nulls(3)}, "column 'text' is null"),
     ],
-    "parquet that is truncated": [
-        HostileFile("a.parquet", _WHOLE[:end], message="not a readable parquet file")
-        for end in (1, 4, 11, 100, len(_WHOLE) // 2, -500, -9, -8, -4, -1)
-    ],
     "a pointer of Git LFS": [
         HostileFile(name, POINTER, message="a pointer of Git LFS, .*`git lfs pull`", options=options)
         for name, options in (
@@ -477,12 +472,6 @@ REFUSED: Table = {
             ("a.arrow", {}),
             ("a.bin", {"kind": "tokens", "format": "nanogpt", "vocab_size": 50_000, "eot_id": 0, "has": []}),
         )
-    ],
-    "an empty file": [
-        HostileFile("a.parquet", b"", message="not a readable parquet file"),
-        HostileFile("a.arrow", b"", message="the file is empty"),
-        HostileFile("a.jsonl.gz", b"", message="the file is empty"),
-        HostileFile("a.csv", b"", message="no column 'text'"),
     ],
 }
 

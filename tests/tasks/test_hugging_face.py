@@ -149,15 +149,6 @@ def test_another_option_in_the_readme_is_another_version(tmp_path: Path) -> None
         check_unchanged(inputs[0])
 
 
-def test_a_split_without_files_is_not_called_missing() -> None:
-    from datasets.packaged_modules.csv.csv import CsvConfig
-
-    config = CsvConfig()
-    config.data_files = {"train": []}
-    with pytest.raises(InputError, match=r"name: split 'train' has no data file"):
-        datasets_package.Dataset(type("Builder", (), {"config": config}), "train", "name")
-
-
 def test_data_files_of_a_folder(tmp_path: Path) -> None:
     three_files(tmp_path)
     files = reader_of(tmp_path, data_files="*-1.parquet").files("")
@@ -176,27 +167,6 @@ def test_builders_read_files_from_anywhere(data_dir: Path, tmp_path: Path) -> No
     (tmp_path / "deep" / "a.txt").write_text("one\ntwo\n")
     assert read("text", data_files=f"{tmp_path}/*/a.txt") == ["one", "two"]
     assert reader_of("text", data_files=f"{tmp_path}/*/a.txt").files("")[0].path == "deep/a.txt"
-
-
-def test_a_partition_is_a_file_or_row_groups_of_it(tmp_path: Path) -> None:
-    three_files(tmp_path)
-    write_jsonl(tmp_path / "a.jsonl", ["x"] * 5)
-    parts = [reader.partitions(url) for reader, url in files_of(tmp_path, data_files="*.parquet")]
-    assert [(part.start, part.end, part.num_rows) for each in parts for part in each] == [(0, 3, 10)] * 3
-    ((reader, url),) = files_of("json", data_files=str(tmp_path / "a.jsonl"))
-    (part,) = reader.partitions(url)
-    assert (part.start, part.end) == (0, (tmp_path / "a.jsonl").stat().st_size)
-    (tmp_path / "a.txt").write_text("one\ntwo\n")
-    ((reader, url),) = files_of("text", data_files=str(tmp_path / "a.txt"))
-    (part,) = reader.partitions(url)
-    assert (part.start, part.end, part.num_rows) == (0, 1, None)
-
-
-def test_files_read_through_the_package_are_partitions(tmp_path: Path) -> None:
-    for i in range(3):
-        (tmp_path / f"{i}.txt").write_text("".join(f"text {i} {k}\n" for k in range(10)))
-    for i, (reader, url) in enumerate(files_of("text", data_files=str(tmp_path / "*.txt"))):
-        assert texts_of(list(reader.read(url, FileRange(0, 1)))) == [f"text {i} {k}" for k in range(10)]
 
 
 # Take

@@ -72,20 +72,6 @@ def test_patterns_leave_out_names_and_paths(pattern: str, wanted: list[str], tre
     assert sorted(set(every) - set(names(f"{tree}/**/*", pattern))) == sorted(wanted)
 
 
-@pytest.mark.parametrize(("pattern", "wanted"), PATTERNS.items())
-def test_they_mean_the_same_in_another_file_system(
-    pattern: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        finding, "remote_fingerprint", lambda info, url: "etag:1"
-    )  # the memory file system has no ETags
-    for name in TREE:
-        fsspec.filesystem("memory").pipe(f"/tree/{name}", b"x")
-    every = names("memory://tree/**")
-    assert sorted(every) == sorted(TREE)
-    assert sorted(set(every) - set(names("memory://tree/**", pattern))) == sorted(wanted)
-
-
 def test_they_mean_the_same_in_a_bucket(s3_url: str, s3_proxy: FaultyProxy) -> None:
     root = put_all(s3_url, *TREE)
     assert sorted(names(f"{root}/**")) == sorted(TREE)

@@ -41,11 +41,6 @@ def test_a_published_version_is_named_counted_and_timed(tmp_path: Path) -> None:
     )
 
 
-def test_the_outcome_counts_reused_partitions(tmp_path: Path) -> None:
-    build(_spec(tmp_path, 2))
-    assert "; 2 of 3 partitions reused; " in outcome_line(build(_spec(tmp_path, 3)).to_json())
-
-
 def test_copies_of_a_file_are_encoded_once_and_count_as_identical(tmp_path: Path) -> None:
     spec = _spec(tmp_path, 2)
     (tmp_path / "input" / "copy.jsonl").write_bytes((tmp_path / "input" / "0.jsonl").read_bytes())

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.builders.damaging import flip_bit
@@ -16,7 +15,6 @@ from tests.builders.datasets import (
     listed_files,
     local_store,
     make_spec,
-    manifest_json,
     stored_texts,
     write_jsonl,
     write_parquet,
@@ -24,11 +22,7 @@ from tests.builders.datasets import (
 from tests.builders.observing import at_step, messages_of_builds
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, InputError
-from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.storage.work.assignment import read_assignment
-from tokenloom.storage.work.shard_records import find_shard_record, shard_record_path
 from tokenloom.tasks.encoding import tokenization
-from tokenloom.tasks.shuffling.merge import MergeRules, merge_documents
 from tokenloom.tasks.sources import FileRange, make_reader
 
 
@@ -128,34 +122,6 @@ def test_a_finished_shard_that_was_damaged_is_written_again(tmp_path: Path, suff
     assert is_said == (damage == "flipped")
 
 
-def test_an_edited_shard_record_is_not_trusted(tmp_path: Path) -> None:
-    spec = lines_spec(tmp_path, [f"document {i}" for i in range(50)])
-    version = build(spec).version
-    store = local_store(spec.store, spec.dataset)
-    assert find_shard_record(store, version, "train/000000", ()) is not None
-    record = store.local(shard_record_path(version, "train/000000"))
-    record.write_bytes(record.read_bytes().replace(b'"tokens":', b'"tokens":1', 1))
-    assert find_shard_record(store, version, "train/000000", ()) is None
-
-
-def test_copies_of_one_text_are_dropped_before_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = lines_spec(tmp_path, ["[deleted]"] * 5000 + [f"document {i}" for i in range(200)], splits={"train": 1.0})
-    version = build(spec).version
-    store = local_store(spec.store, spec.dataset)
-    assert manifest_json(store, version)["rows"]["duplicates"] == 4999
-    merged: list[int] = []
-    concatenate = np.concatenate
-
-    def counted(arrays: Any, *rest: Any, **named: Any) -> Any:
-        merged.extend(len(array) for array in arrays)
-        return concatenate(arrays, *rest, **named)
-
-    monkeypatch.setattr("tokenloom.tasks.shuffling.merge.np.concatenate", counted)
-    piece = merge_documents(store, read_assignment(store, version).spills, 0, 0, 2**64, MergeRules(deduplicate=True))
-    assert (len(piece.rows), piece.duplicates.num_documents) == (201, 4999)
-    assert max(merged) == 201
-
-
 @pytest.mark.parametrize("key", ["spec", "exclude", "huggingface", "sentencepiece", "ranks", "dataset", "saved", "csv"])
 @pytest.mark.parametrize("what", ["pipe", "device"])
 def test_whatever_a_spec_names_is_a_regular_file(
@@ -206,15 +172,6 @@ def test_an_input_that_becomes_a_pipe_after_the_plan_is_an_error(kind: str, tmp_
     reader = make_reader({"kind": kind, "text": "text", "delimiter": ",", "max_bytes": 100})
     with pytest.raises(InputError, match=f"{tmp_path}/a: can't be read: not a regular file; check the file"):
         list(reader.read(str(tmp_path / "a"), FileRange(0, 1)))
-
-
-def test_a_folder_is_not_opened_as_a_file_and_no_descriptor_is_left(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    before = len(os.listdir("/proc/self/fd"))
-    for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "pipe", OSError), (Path("/dev/zero"), OSError)):
-        with pytest.raises(kind):
-            read_regular(path)
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_published_version_with_a_missing_shard_fails_the_build(tmp_path: Path) -> None:

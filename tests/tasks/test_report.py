@@ -41,7 +41,6 @@ from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.publishing.version_facts import VersionFacts
-from tokenloom.tasks.report.charts import axis_heights, axis_lengths
 from tokenloom.tasks.report.collect import collect_figures
 from tokenloom.tasks.report.figures import (
     QUANTILES,
@@ -55,8 +54,6 @@ from tokenloom.tasks.report.figures import (
     unlike_shares,
 )
 from tokenloom.tasks.report.page import make_report, render_page
-from tokenloom.tasks.report.parts import templates
-from tokenloom.tasks.report.samples import choose_rows, token_pieces
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -260,14 +257,6 @@ def test_any_text_becomes_inert_and_keeps_what_is_printable(text: str) -> None:
         assert shown == text
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40), st.floats(1e-4, 1e15) | st.just(0.0))
-def test_a_chart_of_any_name_is_valid(name: str, value: float) -> None:
-    drawn = templates().get_template("macros.html").module.bar_chart("Chart", [(name, value, short(value))])  # type: ignore[attr-defined]
-    page = f"<!doctype html><title>x</title>{drawn}"
-    _parsed(page)
-    assert "<!--" not in page
-
-
 def test_the_same_store_gives_the_same_page_and_names_nothing_else_of_the_machine(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, report=True)
     result, store, manifest = _published(spec)
@@ -356,8 +345,6 @@ def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> No
     ("text", "kind"),
     [
         ("def f(x):\n    if x:\n        return [1,   2]\n", "text mono"),
-        ('{\n\t"a": 1,\n\n\t"b": 2\n}', "text mono"),
-        ("A line.\n  One that is indented.\nAnother line.", "text"),
         ("One line with    spaces.", "text"),
     ],
 )
@@ -372,6 +359,7 @@ def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so() -> None:
     page = render_page(_large_figures(num_sources=1500, num_inputs=1500, num_splits=2, name="<&>" * 30))
     assert len(page.encode()) < 1_000_000
     assert "and 1,100 more" in page
+    _parsed(page)
 
 
 def _observed_build(spec: BuildSpec) -> tuple[BuildResult, list[str]]:
@@ -394,21 +382,14 @@ def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypa
     assert ["No space left on device; run `tokenloom report" in message for message in messages] == [True]
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("a bug"), MemoryError("no memory")], ids=lambda error: type(error).__name__
-)
-def test_a_fault_of_the_drawing_fails_no_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_fault_of_the_drawing_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(figures: VersionFigures) -> str:
-        raise error
+        raise MemoryError("no memory")
 
     monkeypatch.setattr("tokenloom.tasks.report.page.render_page", fail)
     result, (message,) = _observed_build(small_spec(tmp_path, report=True))
     assert (result.published, result.report) == (True, None)
-    assert (
-        f"no report was written: {type(error).__name__}: {error}; run `tokenloom report {result.reference}`" in message
-    )
+    assert f"no report was written: MemoryError: no memory; run `tokenloom report {result.reference}`" in message
 
 
 def test_a_spec_can_leave_the_report_out_and_keeps_its_version(tmp_path: Path) -> None:
@@ -495,32 +476,6 @@ def test_the_bars_of_a_histogram_count_the_documents_of_each_doubling(lengths: l
     exact = Counter(length.bit_length() - 1 for length in lengths)
     assert by_doubling(counts) == [(k, k + 1, exact[k]) for k in range(min(exact), max(exact) + 1)]
     assert sum(tokens_by_length(counts)) == pytest.approx(sum(lengths), rel=1 / 8)
-
-
-@given(st.lists(st.integers(0, 5000), max_size=20), st.integers(8, 2000))
-def test_pieces_of_tokens_are_distinct_and_no_more_than_allowed(shards: list[int], limit: int) -> None:
-    pieces = token_pieces(shards, limit)
-    assert all(0 <= start < end <= shards[index] for index, start, end in pieces)
-    if sum(shards) <= limit:
-        assert sum(end - start for _, start, end in pieces) == sum(shards)
-    else:
-        assert sum(end - start for _, start, end in pieces) <= limit
-
-
-@given(st.lists(st.integers(0, 300), max_size=12), st.integers(0, 2**64 - 1))
-def test_ten_documents_are_chosen_in_any_shards(shards: list[int], version: int) -> None:
-    chosen = choose_rows(f"{version:016x}", shards)
-    assert chosen == choose_rows(f"{version:016x}", shards)
-    assert sum(map(len, chosen.values())) == min(10, sum(shards))
-    assert all(len(set(rows)) == len(rows) and max(rows) < shards[index] for index, rows in chosen.items())
-
-
-@given(st.floats(1e-3, 1e18), st.floats(0, 60), st.floats(0, 60))
-def test_axes_have_a_few_round_labels(top: float, start: float, width: float) -> None:
-    heights = axis_heights(top)
-    assert 2 <= len(heights) <= 6
-    assert heights[-1] <= top * 1.000001
-    assert 1 <= len(axis_lengths(start, min(60.0, start + width))) <= 20
 
 
 def test_figures_are_short() -> None:

@@ -1,4 +1,4 @@
-"""Every kind of source passes the same tests, and the kinds agree with each other, on real data too."""
+"""Every kind of source passes the same tests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import bz2
 import csv
 import gzip
 import json
-import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,10 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
-from tests.counts import count
 from tests.servers.web_server import web_server
-from tests.tasks.source_conformance import Row, SourceConformance, make_rows, texts_of
+from tests.tasks.source_conformance import Row, SourceConformance, make_rows
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.planning.proposal import propose
 from tokenloom.tasks.sources import SourceReader, make_reader
@@ -288,33 +283,6 @@ class TestHuggingFaceFolder(_HuggingFace):
         return folder / "set"
 
 
-# All kinds against each other
-
-_KINDS: list[SourceConformance] = [
-    TestParquet(),
-    TestJsonLines(),
-    TestJsonLinesGzip(),
-    TestJsonLinesBzip2(),
-    TestJsonLinesZstd(),
-    TestJsonArray(),
-    TestCsv(),
-    TestArrowStream(),
-    TestArrowFile(),
-    TestArrowFolder(),
-    TestArrayRecord(),
-    TestArrayRecordOfJson(),
-    TestHuggingFaceFolder(),
-]
-
-
-@settings(max_examples=count(8, 200), deadline=None)
-@given(st.lists(st.text(max_size=30), min_size=1, max_size=12))
-def test_the_same_rows_give_the_same_texts_in_every_kind(texts: list[str]) -> None:
-    for kind in _KINDS:
-        with tempfile.TemporaryDirectory() as folder:
-            assert texts_of(kind.batches(kind.write(Path(folder), make_rows(texts)))) == texts, type(kind)
-
-
 # Real data
 
 
@@ -330,60 +298,10 @@ def read_real(path: Path | str, **options: Any) -> list[str | None]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("folder", "column", "num_rows"),
-    [("boolq/none", "passage", 3270), ("sciq/none", "support", 1000), ("openbookqa/main", "choices.text", 500)],
-)
-def test_saved_datasets(data_dir: Path, folder: str, column: str, num_rows: int) -> None:
-    path = data_dir / "hf_arrow" / folder / "validation"
-    texts = read_real(path, kind="arrow", text=column)
-    assert len(texts) == num_rows
-    with pa.memory_map(str(path / "data-00000-of-00001.arrow")) as file:
-        wanted = pa.ipc.open_stream(file).read_all().to_pylist()
-    first, *rest = column.split(".")
-    assert texts == ["\n".join(row[first][rest[0]]) if rest else row[first] for row in wanted]
-
-
-def test_a_list_column_is_its_lines(data_dir: Path) -> None:
-    path = data_dir / "multilingual" / "tang_poems.parquet"
-    table = pq.read_table(path)
-    column = next(field.name for field in table.schema if pa.types.is_list(field.type))
-    assert read_real(path, kind="parquet", text=column) == ["\n".join(lines) for lines in table[column].to_pylist()]
-
-
-def test_a_filter_on_a_nested_key(data_dir: Path) -> None:
-    path = data_dir / "webtext" / "dclm_sample.jsonl"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    scores = sorted(row["language_id_whole_page_fasttext"]["en"] for row in rows)
-    middle = scores[len(scores) // 2]
-    texts = read_real(path, kind="jsonl", filter=f"language_id_whole_page_fasttext.en >= {middle}")
-    assert texts == [row["text"] for row in rows if row["language_id_whole_page_fasttext"]["en"] >= middle]
-    assert 0 < len(texts) < len(rows)
-
-
-def test_three_forms_of_the_same_stories(data_dir: Path) -> None:
-    folder = data_dir / "tinystories"
-    lines = read_real(folder / "stories.jsonl.gz", kind="jsonl", text="story")
-    split = read_real(folder / "stories_endoftext.txt", kind="text", separator="<|endoftext|>")
-    array = read_real(folder / "stories_first500.json", kind="jsonl", text="story")
-    assert len(lines) == len(split) == 1600
-    assert array == lines[:500]
-    assert [text and text.strip() for text in split] == [text and text.strip() for text in lines]
-
-
 def test_a_nested_key_with_odd_characters(tmp_path: Path) -> None:
     rows = [{"story": "s", "instruction": {"prompt:": f"prompt {i}", "words": []}} for i in range(5)]
     path = written(tmp_path / "a.json", json.dumps(rows).encode())
     assert read_real(path, kind="jsonl", text="instruction.prompt:") == [f"prompt {i}" for i in range(5)]
-
-
-def test_one_declaration_in_many_languages(data_dir: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(data_dir / "multilingual" / "udhr2.zip") as archive:
-        archive.extractall(tmp_path)
-    paths = sorted(tmp_path.rglob("*.txt"))
-    texts = read_real(tmp_path / "**" / "*.txt", kind="text")
-    assert len(texts) == len(paths) > 300
-    assert texts == [path.read_bytes().decode() for path in paths]
 
 
 # Single kinds

@@ -7,9 +7,8 @@ import io
 import json
 import random
 import tempfile
-import tracemalloc
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise, product
 from pathlib import Path
@@ -29,8 +28,7 @@ from tokenloom.errors import InputError
 from tokenloom.tasks.planning.input_messages import input_messages, table_messages
 from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
-from tokenloom.tasks.sources import parquet as parquet_module
-from tokenloom.tasks.sources.files import compressed, opening
+from tokenloom.tasks.sources.files import opening
 
 Row = tuple[int, str | None]
 OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
@@ -86,76 +84,13 @@ def test_any_cut_of_json_lines_gives_every_line_exactly_once(
     assert zipped == expected
 
 
-def test_every_single_cut_of_json_lines_gives_every_line_exactly_once(tmp_path: Path) -> None:
-    texts = ["a", "", "é" * 9, "line", "x" * 40]
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\n".join(map(line_of, texts)))
-    reader, size = jsonl.Reader(OPTIONS), path.stat().st_size
-    for cut in range(size + 1):
-        rows = read_all(reader, path, FileRange(0, cut)) + read_all(reader, path, FileRange(cut, size))
-        assert [text for _, text in rows] == texts
-
-
-def test_partitions_of_a_plain_file_cover_it_without_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 100)
-    path = tmp_path / "a.jsonl"
-    texts = [f"{i} " + "x" * (i % 50) for i in range(100)]
-    path.write_bytes(b"".join(line_of(text) + b"\n" for text in texts))
-    parts = jsonl.Reader(OPTIONS).partitions(str(path))
-    assert len(parts) > 30
-    assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
-    assert parts[-1].end == path.stat().st_size
-    assert max(part.num_bytes for part in parts) <= 100
-    assert [text for _, text in read_file("jsonl", path)] == texts
-
-
 def test_a_dotted_key_reaches_into_objects_and_a_key_with_a_dot_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"meta": {"body": "inner"}}\n{"meta.body": "literal", "meta": {"body": "inner"}}\n')
     assert [text for _, text in read_file("jsonl", path, text="meta.body")] == ["inner", "literal"]
 
 
-def test_null_text_is_a_row_without_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": null}\n{"text": "here"}\n')
-    assert read_file("jsonl", path) == [(0, None), (15, "here")]
-
-
 # Parquet
-
-
-def test_parquet_rows_are_numbered_through_the_file_whatever_its_row_groups(tmp_path: Path) -> None:
-    texts = [f"text {i}" if i % 7 else None for i in range(100)]
-    for group_rows in (1, 3, 64, 100):
-        path = write_parquet(tmp_path / f"{group_rows}.parquet", texts, group_rows=group_rows)
-        reader = parquet_module.Reader(OPTIONS)
-        groups = pq.ParquetFile(path).num_row_groups
-        each = [row for group in range(groups) for row in read_all(reader, path, FileRange(group, group + 1))]
-        assert each == read_all(reader, path, FileRange(0, groups)) == list(enumerate(texts))
-
-
-def test_parquet_partitions_are_whole_row_groups_and_each_is_in_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 3000)
-    texts = [f"{i} " + "xyz" * (i % 61) for i in range(500)]
-    path = write_parquet(tmp_path / "a.parquet", texts, group_rows=9)
-    parts = parquet_module.Reader(OPTIONS).partitions(str(path))
-    assert len(parts) > 5
-    assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
-    assert sum(part.num_rows or 0 for part in parts) == 500
-    assert read_file("parquet", path) == list(enumerate(texts))
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(pa.int32(), pa.string())],
-)
-def test_string_types_give_equal_rows(kind: pa.DataType, tmp_path: Path) -> None:
-    texts = ["one", None, "", "one", "é\0"]
-    table = pa.table({"text": pa.array(texts, pa.string()).cast(kind)})
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert read_file("parquet", tmp_path / "a.parquet") == list(enumerate(texts))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -242,16 +177,6 @@ def test_a_table_is_named_however_deep_its_partitions_and_so_are_several(tmp_pat
     assert message_for("a/**/*.parquet").startswith(f"{one}: every file")
     others = [f"{tmp_path}/{name} is a table of Delta Lake" for name in names[1:3]]
     assert message_for("*/**/*.parquet").startswith(f"{', '.join([one, *others])}, and 2 more folders are tables: ")
-
-
-def test_parquet_rows_located_by_number_are_found(tmp_path: Path) -> None:
-    texts = [f"text {i}" for i in range(100)]
-    path = write_parquet(tmp_path / "a.parquet", texts, group_rows=8)
-    reader = parquet_module.Reader(OPTIONS)
-    ranges = reader.locate(str(path), [0, 9, 15, 99])
-    found = dict(row for part in ranges for row in read_all(reader, path, part))
-    assert {row: found[row] for row in (0, 9, 15, 99)} == {row: texts[row] for row in (0, 9, 15, 99)}
-    assert len(found) <= 8 + 8 + 4
 
 
 def test_only_the_text_column_is_read(tmp_path: Path) -> None:
@@ -384,62 +309,6 @@ class _Counting(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
-
-
-@pytest.fixture
-def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all reads of input files."""
-    sizes: list[int] = []
-    original = opening.open_input
-
-    @contextmanager
-    def open_counting(url: str) -> Iterator[IO[bytes]]:
-        with original(url) as file:
-            yield _Counting(file, sizes)  # type: ignore[misc]
-
-    monkeypatch.setattr(compressed, "open_input", open_counting)
-    monkeypatch.setattr(parquet_module, "open_input", open_counting)
-    return sizes
-
-
-def peak_of_reading(kind: str, path: Path) -> tuple[int, int]:
-    """Return (text bytes, peak of Python's and Arrow's memory in bytes) of reading a file batch by batch."""
-    reader = make_reader({"kind": kind, **OPTIONS})
-    arrow = before = pa.total_allocated_bytes()
-    num_bytes = 0
-    tracemalloc.start()
-    for part in reader.partitions(str(path)):
-        for batch in reader.read(str(path), part):
-            num_bytes += batch.texts.nbytes
-            arrow = max(arrow, pa.total_allocated_bytes())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return num_bytes, peak + arrow - before
-
-
-def texts_of_bytes(num_bytes: int) -> Sequence[str]:
-    """Return texts of 1,000 characters that add up to `num_bytes`."""
-    return [f"{i:8d} " + f"{i * 7919 % 9973:8d}" * 124 for i in range(num_bytes // 1000)]
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_json_lines_are_never_held_in_memory_whole(suffix: str, tmp_path: Path, read_sizes: list[int]) -> None:
-    content = b"".join(line_of(text) + b"\n" for text in texts_of_bytes(50_000_000))
-    path = tmp_path / f"a.jsonl{suffix}"
-    path.write_bytes(gzip.compress(content, 1) if suffix else content)
-    num_bytes, peak = peak_of_reading("jsonl", path)
-    assert num_bytes > 50_000_000
-    assert peak < 25_000_000
-    assert max(read_sizes) < 2_000_000
-
-
-def test_parquet_is_never_held_in_memory_whole(tmp_path: Path, read_sizes: list[int]) -> None:
-    path = write_parquet(tmp_path / "a.parquet", list(texts_of_bytes(50_000_000)), group_rows=50_000)
-    assert pq.ParquetFile(path).num_row_groups == 1
-    num_bytes, peak = peak_of_reading("parquet", path)
-    assert num_bytes > 50_000_000
-    assert peak < 25_000_000
-    assert max(read_sizes) <= 4_000_000
 
 
 # Text files

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tests.servers.processes import is_running
-from tokenloom.errors import GateFailed, InputError, StoreError, WorkerLost, WorkError
+from tokenloom.errors import GateFailed, InputError, WorkerLost, WorkError
 from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.planning.plan import cut_file
 from tokenloom.tasks.rows.rules import load_transform
@@ -163,13 +163,10 @@ def test_a_pool_without_workers_runs_calls_in_this_process() -> None:
     [
         ValueError("a value"),
         InputError("a file: a rule"),
-        StoreError("a folder: a rule"),
         WorkerLost("as if"),
         WorkError("a/file.spill"),
-        EOFError("of a file, not of the socket"),
         ConnectionResetError("of a store, not of the socket"),
         KeyboardInterrupt(),
-        SystemExit(3),
         PanicException("a panic"),
         OSError(28, "No space left on device"),
     ],
