@@ -99,31 +99,6 @@ def test_another_number_of_data_ranks_is_named() -> None:
         assert "rank 0 reads copy 0: same, data ranks: 1; rank 1 reads copy 1: same, data ranks: 2" in message
 
 
-def test_two_equal_data_ranks_are_named_at_once() -> None:
-    found = _compared(_of_numbers(0, 1, 1, 3), 4, seconds=1000)
-    assert found.keys() == {0, 1, 2, 3}  # nobody waits for data rank 2
-    expected = "ranks 1 and 2 would read the rows of data rank 1, but with 4 data ranks, each has 1 of the 4 ranks"
-    assert all(message.startswith(expected) for message in found.values())
-
-
-def test_a_model_parallel_peer_with_other_rows_is_seen_without_a_mesh() -> None:
-    ranks = {rank: DataRank(number, 2, "arguments") for rank, number in enumerate([0, 0, 0, 1])}
-    found = _compared(ranks, 4)
-    assert found  # perhaps only the last to come
-    assert all(m.startswith("ranks 0 to 2 would read the rows of data rank 0, but with 2") for m in found.values())
-
-
-def test_a_rank_that_never_comes_is_named_after_the_limit() -> None:
-    ranks = _of_numbers(*range(6))
-    del ranks[2], ranks[3]
-    for message in _compared(ranks, 6, seconds=0.3).values():
-        assert message.startswith(
-            "no loader of data ranks 2 and 3, of 6, asks for its first batch within 0.3 s. Of the"
-        )
-        assert "ranks 2 and 3 did not come" in message
-        assert "compare_ranks=None turns this comparison off" in message
-
-
 _SIZES: list[dict[str, int]] = [
     {"dp": 2},
     {"dp": 2, "tp": 2},

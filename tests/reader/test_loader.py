@@ -37,7 +37,6 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.masks import document_mask, segments
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order
-from tokenloom.reader.producer import Producer
 from tokenloom.reader.ranks import find_ranks
 
 _WORLDS = (1, 2, 4, 8, 16)
@@ -145,37 +144,6 @@ def test_ranks_together_read_the_sequence_of_a_mixture(reference: str, other: st
         loader.close()
 
 
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
-@pytest.mark.parametrize("prefetch", [1, 2, 5, 16, 64])
-def test_batches_made_ahead_equal_those_made_on_request(reference: str, packing: str, prefetch: int) -> None:
-    data = TokenDataset(reference, seq_len=16, packing=packing, fields=FIELDS)
-    alone = TokenLoader(data, 3, prefetch=0)
-    ahead = TokenLoader(data, 3, prefetch=prefetch)
-    for _ in range(100):
-        assert_same(next(alone), next(ahead))
-    ahead.close()
-
-
-def test_looking_ahead_in_a_small_dataset_covers_one_epoch_at_most(
-    reference: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The next 16,384 samples of one of 16 ranks span thousands of epochs of 62 samples.
-    loader = TokenLoader(TokenDataset(reference, seq_len=16), 3, rank=3, world_size=16, prefetch=0)
-    asked: list[int] = []
-    samples = Order.samples
-
-    def noted(order: Order, positions: Any) -> Any:
-        asked.append(int(np.ptp(positions)) if len(positions) else 0)
-        return samples(order, positions)
-
-    monkeypatch.setattr(Order, "samples", noted)
-    ((_, shards),) = loader.stream.shards_of(np.arange(3, 16 * 2**14, 16))
-    assert max(asked) < 62
-    assert set(shards) <= set(range(5))
-    for nothing in loader.stream.shards_of(np.zeros(0, dtype=np.int64)):
-        assert nothing[1] == []
-
-
 # ---- the memory of batches
 
 
@@ -264,29 +232,6 @@ def test_labels_can_be_changed_while_other_batches_wait_for_their_backward_pass(
     second["labels"][0, 0] = second["input_ids"][0, 0] = 0
     loss.backward()  # type: ignore[no-untyped-call]
     assert table.grad is not None
-
-
-def test_the_shards_after_each_window_are_opened_ahead(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = TokenLoader(TokenDataset(reference, seq_len=8, packing="best_fit"), 8, prefetch=0)
-    prepare, window = Producer._prepare_upcoming, loader.stream.window
-    ahead: set[tuple[int, int]] = set()
-    window_ends: set[int] = set()
-
-    def recorded_prepare(self: Producer, positions: Any, window_index: int) -> None:
-        ahead.add((positions[0], len(positions)))
-        prepare(self, positions, window_index)
-
-    def recorded_window(positions: Any, num_rows: int) -> Any:
-        window_ends.add(positions[-1] + 1)
-        return window(positions, num_rows)
-
-    monkeypatch.setattr(Producer, "_prepare_upcoming", recorded_prepare)
-    monkeypatch.setattr(loader.stream, "window", recorded_window)
-    for _ in range(6000):
-        next(loader)
-    loader.close()
-    assert len(window_ends) > 5
-    assert ahead == {(end, 2**14) for end in window_ends}
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 16])

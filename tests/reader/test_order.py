@@ -94,13 +94,6 @@ def test_every_size_has_a_permutation() -> None:
             np.testing.assert_array_equal(np.sort(moved), places, err_msg=f"{size}, {key}")
 
 
-@pytest.mark.parametrize("size", [10**6 - 1, 10**6, 10**6 + 1, 999_983, 1024**2, 1023 * 1024, 1024**2 + 1])
-def test_every_one_of_a_million_places_is_taken_once(size: int) -> None:
-    taken = np.bincount(permute(np.arange(size), size, 3), minlength=size)
-    assert len(taken) == size
-    assert (taken == 1).all()
-
-
 @_RUN
 @given(st.integers(1, 2**48), st.integers(0, _MASK), st.integers(0, 2**32))
 def test_large_sizes_stay_in_range_and_move_no_two_positions_to_one_place(size: int, key: int, seed: int) -> None:
@@ -130,11 +123,7 @@ def test_arrays_of_counts_and_keys_agree_with_single_ones(items: list[tuple[int,
 
 
 # ---- well mixed: the excess of chi-square over its mean, in standard deviations; seeds are fixed, 5 is beyond chance.
-# The scores of fewer rounds show that the tests can fail (2, 4, 8 and 16 rounds):
-#     permutations of 5       2307   472    26   0.1
-#     pairs of 30              292     7  -0.4  -0.1
-#     displacement of 99,991  1592   3.4   0.0   0.1
-#     neighbours, 316 apart 696161    34  -1.9  -0.5
+# With 2, 4, 8 and 16 rounds, permutations of 5 score 2307, 472, 26 and 0.1.
 _LIMIT = 5.0
 
 
@@ -153,26 +142,6 @@ def excess_of_permutations(size: int, keys: NDArray[np.uint64]) -> float:
     return excess(np.concatenate([seen, np.zeros(math.factorial(size) - len(codes), dtype=np.int64)]))
 
 
-def excess_of_pairs(size: int, first: int, second: int, keys: NDArray[np.uint64]) -> float:
-    """Return the excess over all pairs of places that two positions move to."""
-    moved = [permute(np.full(len(keys), position), size, keys) for position in (first, second)]
-    table = np.bincount(moved[0] * size + moved[1], minlength=size * size).reshape(size, size)
-    assert not np.diag(table).any()
-    return excess(table[~np.eye(size, dtype=bool)])
-
-
-def excess_of_displacement(size: int, key: int) -> float:
-    """Return the excess over 100 equal classes of the distance that positions move."""
-    moved = permute(np.arange(size), size, key)
-    return excess(np.bincount((moved - np.arange(size)) % size * 100 // size, minlength=100))
-
-
-def excess_of_neighbours(size: int, apart: int, key: int) -> float:
-    """Return the excess over 100 equal classes of the distance between two positions that were `apart` before."""
-    moved = permute(np.arange(size), size, key)
-    return excess(np.bincount((moved[apart:] - moved[:-apart]) % size * 100 // size, minlength=100))
-
-
 @pytest.mark.parametrize("size", [3, 4, 5])
 def test_every_permutation_is_as_likely_as_any_other(size: int) -> None:
     for seed, epoch in ((0, 0), (1, 0), (0, 1), (2**56 - 1, 10**6)):
@@ -183,39 +152,13 @@ def test_every_permutation_is_as_likely_as_any_other(size: int) -> None:
     assert excess_of_permutations(size, np.concatenate(over_seeds)) < _LIMIT
 
 
-@pytest.mark.parametrize(("size", "first", "second"), [(30, 0, 1), (30, 3, 17), (30, 0, 29), (37, 5, 36), (36, 0, 6)])
-def test_every_pair_of_places_is_as_likely_for_two_positions(size: int, first: int, second: int) -> None:
-    for seed, epoch in ((0, 0), (3, 7)):
-        assert excess_of_pairs(size, first, second, keys_of(seed, epoch, 20_000)) < _LIMIT
-
-
-@pytest.mark.parametrize("size", [99_991, 65_536, count(30_000, 10**6)])
-def test_every_distance_is_as_likely_for_positions_and_their_neighbours(size: int) -> None:
-    for key in keys_of(7, 1, 3).tolist():
-        assert excess_of_displacement(size, key) < _LIMIT
-        for apart in (1, 2, 316, math.isqrt(size), size // 2):
-            assert excess_of_neighbours(size, apart, key) < _LIMIT
-
-
 @pytest.mark.parametrize(("rounds", "at_least"), [(2, 20.0), (4, 5.5)])
-def test_these_measures_reject_a_permutation_of_fewer_rounds(
+def test_this_measure_rejects_a_permutation_of_fewer_rounds(
     rounds: int, at_least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(permutation, "_ROUNDS", rounds)
     keys = keys_of(0, 0, 20_000)
     assert min(excess_of_permutations(size, keys) for size in (3, 4, 5)) > at_least
-    assert excess_of_pairs(30, 0, 1, keys) > at_least
-    assert excess_of_neighbours(99_991, 316, int(keys_of(7, 1, 1)[0])) > at_least
-
-
-def test_orders_of_different_seeds_and_epochs_share_no_more_places_than_chance() -> None:
-    counts = np.full(20, 100)
-    for name in ("block", "full"):
-        runs = [epoch_of(Order(name, counts, seed), epoch) for seed in range(4) for epoch in range(4)]
-        table = np.array(runs)
-        for i in range(len(table)):
-            for j in range(i):
-                assert (table[i] == table[j]).sum() < 12  # one is expected; 12 occur by chance once in 10**9
 
 
 # ---- the orders
@@ -247,15 +190,6 @@ def test_an_epoch_has_every_sample_once_whatever_positions_are_requested_togethe
         epochs[p - epoch * n] for p in picked
     ]
     assert order.samples(np.zeros(0, dtype=np.int64)).tolist() == []
-
-
-def test_each_epoch_and_seed_has_an_order_of_its_own() -> None:
-    counts = np.array([30, 40, 50])
-    for name in ("block", "full"):
-        seen = {tuple(epoch_of(Order(name, counts, seed), epoch)) for seed in range(5) for epoch in range(20)}
-        assert len(seen) == 100
-    sequential = Order("sequential", counts, 3)
-    assert epoch_of(sequential, 0) == epoch_of(sequential, 9) == list(range(120))
 
 
 @_RUN

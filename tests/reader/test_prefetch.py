@@ -10,7 +10,6 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from tokenloom.reader.feeding.host_feed import HostFeed
 from tokenloom.reader.feeding.prefetch import Prefetcher
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.producer import Producer
-from tokenloom.reader.shards.one_shard import OpenShard
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -191,34 +189,6 @@ def test_threads_can_share_a_dataset_with_more_shards_than_its_open_limit(tmp_pa
         thread.join(60)
     assert [len(found.get(seed, [])) for seed in range(3)] == [400] * 3
     assert [found[seed][0] for seed in range(3)] == expected
-
-
-def test_a_shard_that_is_opened_ahead_while_it_is_opened_is_open_once(reference: str) -> None:
-    shards = TokenDataset(reference, seq_len=8, packing="best_fit").shards
-    open_one = shards._open_one
-    planning = threading.Semaphore()
-    with ThreadPoolExecutor(1) as pool:
-
-        def open_and_prepare(index: int) -> OpenShard:
-            if threading.current_thread() is threading.main_thread():
-                shards.prepare([index], pool, planning)
-            return open_one(index)
-
-        shards._open_one = open_and_prepare
-        room = shards.room_ahead
-        _ = shards[0]
-        assert 0 in shards.bytes
-        assert shards.room_ahead == room
-
-        class OpeningPool(ThreadPoolExecutor):
-            def submit(self, *arguments: Any, **options: Any) -> Any:
-                _ = shards[1]
-                return super().submit(*arguments, **options)
-
-        with OpeningPool(1) as opening:
-            shards.prepare([1], opening, planning)
-        assert 1 in shards.bytes
-        assert shards.room_ahead == room
 
 
 _FORK_DURING_WINDOW = """

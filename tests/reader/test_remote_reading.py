@@ -482,16 +482,11 @@ def damage_offset(data: bytes) -> bytes:
     ("damage", "options"),
     [
         (damage_header, {}),
-        (lambda data: data[:-1], {}),
         (lambda data: data[:100], {"packing": "best_fit"}),
-        (lambda data: b"", {}),
         (lambda data: bytes(len(data)), {"access": "pread"}),
         (damage_offset, {"packing": "document"}),
-        (damage_offset, {"fields": ("position_ids",)}),
         (damage_offset, {"packing": "best_fit", "access": "pread"}),
         (damage_token, {"verify": "full"}),
-        (damage_token, {"verify": "full", "packing": "best_fit"}),
-        (damage_offset, {"verify": "full"}),
     ],
 )
 def test_a_copy_that_is_damaged_on_disk_is_downloaded_again(

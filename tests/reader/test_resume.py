@@ -258,10 +258,8 @@ _WEIGHTS = "stream.weights"
     ("change", "message"),
     [
         ({"tokenloom_state": 2}, "not a loader state of version 1: tokenloom_state is 2; if it is newer"),
-        ({"tokenloom_state": None}, "not a loader state of version 1: tokenloom_state is None"),
         *(({"samples": samples}, _INVALID) for samples in (True, 2**63, -1, 1.5, None, "7")),
         ({"stream": []}, _INVALID),
-        ({"stream": None}, _INVALID),
         ({"stream": {}}, "stream.dataset must be given"),
         ({"stream": {"members": 3}}, "stream.members must be an object"),
         *(
@@ -392,12 +390,9 @@ def test_arguments_of_an_iterable_out_of_range_are_refused(reference: str) -> No
     data = TokenDataset(reference, seq_len=8)
     for options, message in (
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": -2}, "batch_size must be at least 1, not -2"),
         ({"start": -1}, "start must be at least 0, not -1"),
         ({"order": "x"}, "order must be one of"),
         ({"num_epochs": 1, "start": 10**9}, "0 samples are too few for a step"),
-        ({"num_epochs": 1, "batch_size": 10**6}, "samples are too few for a step of 1,000,000 samples on 1 rank"),
-        ({"num_epochs": 0}, "num_epochs must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             data.iterable(**options)

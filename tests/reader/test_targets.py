@@ -118,24 +118,6 @@ def test_a_mask_shifted_by_one_token_is_seen(tmp_path: Path, shift: int) -> None
     assert shift or all(b == a + 1 for a, b in pairs)  # the input before a label is the token before it
 
 
-@pytest.mark.parametrize("packing", _UNPADDED)
-@pytest.mark.parametrize("labels", ["shifted", "same"])
-def test_the_first_token_of_a_conversation_is_never_a_target(reference: str, packing: str, labels: str) -> None:
-    options: dict[str, Any] = {"packing": packing, "labels": labels, "learn": "all", "mask_documents": False}
-    num_firsts = 0
-    for batch in batches_of(TokenDataset(reference, seq_len=_T, fields=("classes",), **options)):
-        begins = (batch["classes"] & BEGINS) > 0
-        num_firsts += int(begins.sum())
-        assert (batch["labels"][begins] == -100).all()
-        assert (batch["labels"][batch["classes"] == 0] == -100).all()  # nor is the end-of-text, or padding
-    assert (num_firsts > 0) == (not packing.startswith("document") or labels == "same")
-
-
-def test_the_last_turn_alone_is_learned(tmp_path: Path) -> None:
-    data = TokenDataset(chat_store(tmp_path, _TURNS), seq_len=23, learn="last")
-    assert [label for label in data[0]["labels"].tolist() if label != -100] == [9, 10, 11, 21, 22, 23]
-
-
 def test_padded_batches_have_no_targets(reference: str) -> None:
     data = TokenDataset(reference, seq_len=_T, packing="best_fit")
     batches = [batch for rank in (0, 1, 2) for batch in EvaluationPass(data, len(data), rank=rank, world_size=3)]

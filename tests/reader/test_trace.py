@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +25,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import ORDERS, Order, Schedule, Steps, permute, unpermute
+from tokenloom.reader.order import ORDERS, Order, Steps, permute, unpermute
 from tokenloom.reader.ranks import DataRank
 from tokenloom.reader.tracing.records import Trace, TracedSample
 from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_samples
@@ -37,7 +35,6 @@ from tokenloom.storage.packing.packings import PACKINGS
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
 _T = 32
 _EOT = 255  # of the byte tokenizer
-_WEIGHTS = st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any)
 
 
 @dataclass(frozen=True)
@@ -103,32 +100,6 @@ def test_positions_are_the_inverse_of_samples_in_each_order(
     order = Order(name, np.array(counts), seed, lanes)
     positions = np.arange(epoch * order.num_samples, (epoch + 1) * order.num_samples)
     assert (order.positions(order.samples(positions), epoch) == positions).all()
-
-
-@_RUN
-@given(st.lists(st.tuples(st.integers(1, 30), _WEIGHTS), max_size=3), _WEIGHTS)
-def test_positions_of_a_member_are_the_inverse_of_its_turns(
-    later: list[tuple[int, list[int]]], first: list[int]
-) -> None:
-    starts = np.cumsum([start for start, _ in later]).tolist()
-    schedule = Schedule([(0, first), *zip(starts, [weights for _, weights in later], strict=True)])
-    positions = np.arange(300)
-    members, ordinals = schedule.turns(positions)
-    for member in range(3):
-        own = members == member
-        assert (schedule.positions(member, ordinals[own]) == positions[own]).all()
-        if not schedule.stages[-1].weights[member]:  # it never takes another
-            assert (schedule.positions(member, np.arange(own.sum(), own.sum() + 3)) == -1).all()
-
-
-@_RUN
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 200))
-def test_places_are_the_inverse_of_the_positions_of_each_rank(world_size: int, batch_size: int, start: int) -> None:
-    for rank in range(world_size):
-        steps = Steps(DataRank(rank, world_size, "test"), batch_size, None, True)
-        found, ranks, rows = steps.places(steps.positions(start, 4), start)
-        assert (found * batch_size + rows == np.arange(4 * batch_size)).all()
-        assert (ranks == rank).all()
 
 
 # ---- samples to documents
@@ -340,16 +311,3 @@ def test_a_trace_of_a_remote_store_reads_ranges_and_downloads_no_shard(
 def test_a_trace_is_json(built: Built) -> None:
     found = built.dataset("best_fit").trace(np.int64(3))
     assert json.loads(json.dumps(found)) == found
-
-
-def test_a_trace_does_not_import_pandas(built: Built) -> None:
-    """It takes a third of a second, as long as the rest of a first trace."""
-    pytest.importorskip("pandas")
-    code = f"""
-import sys
-from tokenloom import TokenDataset
-found = TokenDataset({built.reference!r}, seq_len={_T}).trace(0)
-print(len(found["samples"]), "pandas" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 False\n"
