@@ -37,9 +37,9 @@ def build(spec: BuildSpec, num_workers: int = 0) -> BuildResult:
     return build_directly(spec, num_workers)
 
 
-def write_parquet(path: Path, texts: Sequence[str | None], column: str = "text", group_rows: int = 1000) -> Path:
+def write_parquet(path: Path, texts: Sequence[str | None], *, group_rows: int = 1000) -> Path:
     """Write one text column, with a number column beside it."""
-    table = pa.table({column: pa.array(texts, pa.string()), "number": pa.array(range(len(texts)), pa.int64())})
+    table = pa.table({"text": pa.array(texts, pa.string()), "number": pa.array(range(len(texts)), pa.int64())})
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, row_group_size=group_rows)
     return path

@@ -285,23 +285,13 @@ def test_bad_conversations_are_listed_by_reason(tmp_path: Path) -> None:
             SpecError,
             "no such file; check the path, or name one of ours: chatml",
         ),
-        ({"chat": {"template": "/nowhere/chat.json"}}, SpecError, "is JSON, not the text of a template; give a file"),
-        ({"chat": {"template": "/"}}, SpecError, "/ is a folder; give the file of a template in it"),
         ({"chat": {"stop_tokens": ["<|im_endd|>"]}}, SpecError, "Did you mean <|im_end|>?"),
-        ({"rows": [{"messages": "hello"}]}, InputError, "it is of none of the layouts messages, sharegpt, alpaca"),
-        (
-            {"rows": [{"messages": {"instruction": "x", "output": "y", "messages": GOOD[0]["messages"]}}]},
-            InputError,
-            "it fits the layouts messages and alpaca; set layout: to the one to read",
-        ),
-        ({"rows": [{**GOOD[0], "chosen": "x", "rejected": "y"}]}, InputError, "it is a preference pair (chosen and"),
-        ({"rows": []}, InputError, "no conversation in its first rows; set layout: to that of its conversations"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_the_next_step(
     tmp_path: Path, fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    refused(chat_spec(tmp_path, fields.pop("rows", GOOD), **fields), error, message)
+    refused(chat_spec(tmp_path, GOOD, **fields), error, message)
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,3 @@ def test_two_workers_make_the_same_bytes(spec: BuildSpec, tmp_path: Path) -> Non
     first, second = build(spec), build(alone, 2)
     assert first.version == second.version
     assert listed_files(spec, first.version) == listed_files(alone, second.version)
-
-
-def test_preference_pairs_are_refused_by_name(data_dir: Path, tmp_path: Path, spec: BuildSpec) -> None:
-    source = spec.sources[0].model_copy(
-        update={"path": str(data_dir / "chat" / "dpo_en_demo.json"), "messages": "conversations"}
-    )
-    pairs = spec.model_copy(update={"sources": [source], "store": str(tmp_path)})
-    with pytest.raises(ValueError, match="it is a preference pair"):
-        build(pairs)

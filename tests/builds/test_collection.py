@@ -1,12 +1,10 @@
-"""`tokenloom gc` on real stores: beside real builds and readers, killed at random moments, on S3."""
+"""`tokenloom gc` on real stores: beside real builds and readers, and on S3."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -144,43 +142,6 @@ def test_a_build_beside_a_collector_publishes_a_whole_version(
     alone = spec_of(tmp_path / "alone", source, 0)
     assert listed_files(alone, build(alone).version) == listed_files(spec_of(tmp_path / "store", source, 0), older)
     SUMMARY.append(f"a build beside {num_runs} runs of gc: a whole version")
-
-
-_KILLED = """
-import os, signal, sys
-from tests.builders.retention_actors import RUTHLESS
-from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.retention.collect import collect
-remove, left = LocalStore.remove, [int(sys.argv[2])]
-def die(self, path):
-    left[0] -= 1
-    if left[0] < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    remove(self, path)
-LocalStore.remove = die
-collect(LocalStore(sys.argv[1]), RUTHLESS, delete=True)
-"""
-
-
-def test_a_killed_collector_leaves_no_half_version_and_the_same_command_finishes(
-    tmp_path: Path, built: Built, source: dict[str, str]
-) -> None:
-    expected = listed_files(spec_of(built.folder, source, 0), built.older)
-    moments = random.Random(3).sample(range(14), count(3, 14))
-    for at in moments:
-        store, older, newer = copy_of(built, tmp_path / f"store-{at}")
-        aged(store)
-        command = [sys.executable, "-c", _KILLED, str(store.root), str(at)]
-        assert subprocess.run(command, cwd=_ROOT, check=False).returncode == -signal.SIGKILL
-        check_complete(store, newer)
-        assert store.exists(f"versions/{older}/manifest.json") == (at == 0)
-        if at % 2:
-            assert build(spec_of(tmp_path / f"store-{at}", source, 0)).version == older
-            assert listed_files(spec_of(tmp_path / f"store-{at}", source, 0), older) == expected
-        else:
-            assert collect_all(store).deleted == [older]
-            assert store.names("versions") == [newer]
-    SUMMARY.append(f"{len(moments)} collectors killed before a deletion: nothing half was visible")
 
 
 def test_on_s3_nothing_that_is_used_is_lost(

@@ -37,7 +37,6 @@ EDGES = {
     "max_length_drift": (0.2, 0.1999),  # 16 of 80 documents are in a bin of their own
 }
 STRICT = {"min_documents": 81, "max_token_drift": 5.0}
-REASON = "the copies are intended"
 
 
 def spec_of(folder: Path, name: str, **checks: float) -> BuildSpec:

@@ -322,12 +322,3 @@ def test_a_clock_that_jumps_ahead_ends_a_build_that_the_same_command_finishes(
         build(spec)
     assert removed == [True]
     _assert_same_bytes(spec, build(spec).version, tmp_path)
-
-
-def test_temporaries_from_a_clock_that_ran_ahead_are_harmless(tmp_path: Path, clock: _Clock) -> None:
-    spec = small_spec(tmp_path)
-    store = LocalStore(Path(spec.store) / spec.dataset)
-    store.replace("work/tmp/left.by.a.kill", b"half", durable=False)
-    os.utime(store.local("work/tmp/left.by.a.kill"), (time.time() + 1e8,) * 2)
-    _assert_same_bytes(spec, build(spec).version, tmp_path)
-    assert store.names("work/tmp") == ["left.by.a.kill"]

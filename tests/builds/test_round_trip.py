@@ -93,21 +93,7 @@ CORPORA = {
         {"kind": "arrayrecord", "path": "*.array_record", "text": "text", "id": "id"}, write=_array_records
     ),
     "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, write=_csv),
-    "gutenberg": Corpus(
-        {"kind": "parquet", "path": "longdocs/gutenberg.parquet"}, "", full="byte gpt2 o200k_base gpt-neox"
-    ),
     "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "byte", full="gpt2 o200k_base"),
-    "movie_reviews": Corpus(
-        {"kind": "parquet", "path": "nltk/movie_reviews_pos.parquet", "id": "id"}, "", full="byte gpt2 o200k_base"
-    ),
-    "nsmc": Corpus(
-        {"kind": "parquet", "path": "multilingual/nsmc/*.parquet", "id": "id"}, "", full="byte gpt2 o200k_base"
-    ),
-    "tang_poems": Corpus(
-        {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
-        "",
-        full="byte gpt2",
-    ),
     "tang_poems_first": Corpus(
         {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
         "sentencepiece",
@@ -121,11 +107,6 @@ CORPORA = {
         {"kind": "text", "path": f"{_STORIES}_endoftext.txt", "separator": "<|endoftext|>"}, full=_EVERY
     ),
     "stories_array": Corpus({"kind": "jsonl", "path": f"{_STORIES}_first500.json", "text": "story"}, _EVERY),
-    "scisummnet": Corpus(
-        {"kind": "jsonl", "path": "longdocs/scisummnet_papers.jsonl.gz", "text": "article"},
-        "",
-        full="byte gpt2 o200k_base",
-    ),
     "c4": Corpus({"kind": "jsonl", "path": "webtext/c4-*.json.gz", "id": "url"}, full=_EVERY),
     "dclm": Corpus(
         {

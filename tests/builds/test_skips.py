@@ -8,7 +8,6 @@ import hashlib
 import json
 import platform
 import random
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -43,10 +42,8 @@ from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
-from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.rows.quarantine import quarantine_reason, quarantine_reasons
 from tokenloom.tasks.sources import FileRange, jsonl, make_reader
 from tokenloom.tasks.sources.base import REASONS
 from tokenloom.tasks.sources.files import opening
@@ -123,21 +120,6 @@ _MISSING_KEY = (b"{}", b'{"Text": "a"}', b"[]", b'"text"', b"7", b"null")
 _TOO_LARGE = (b'{"text": "' + b"x" * 101 + b'"}', '{"text": "é'.encode() + b"x" * 99 + b'"}')
 
 
-@pytest.mark.parametrize(
-    ("reason", "lines"), [("not_text", _NOT_TEXT), ("missing_key", _MISSING_KEY), ("too_large", _TOO_LARGE)]
-)
-def test_bad_rows_are_dropped_counted_and_listed_or_fail_the_build(
-    reason: str, lines: tuple[bytes, ...], tmp_path: Path
-) -> None:
-    path, bad = lines_with(tmp_path, reason, *lines)
-    spec = spec_of(path, max_bytes=100)
-    with pytest.raises(BadRow, match=re.escape(str(path))) as caught:
-        build(failing(spec))
-    assert (caught.value.row, caught.value.num_rows, caught.value.reason) == bad[0]
-    assert_nothing_visible(spec)
-    assert_skipped(spec, build(spec), GOOD, bad, len(GOOD) + len(bad))
-
-
 @pytest.mark.parametrize("sequence", list(permutations(["too_large", "bad_id", "invalid_json"]))[::2], ids="-".join)
 def test_the_first_bad_row_is_reported_whichever_step_finds_it(sequence: Sequence[str], tmp_path: Path) -> None:
     lines = {
@@ -163,18 +145,6 @@ def damaged_parquet(path: Path, **options: Any) -> list[str]:
     data[chunk.data_page_offset + chunk.total_compressed_size - 30] ^= 0xFF
     path.write_bytes(data)
     return texts[:20] + texts[40:]
-
-
-def test_a_broken_compressed_page_drops_its_whole_row_group(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    texts = damaged_parquet(path, compression="zstd", write_page_checksum=False)
-    spec = spec_of(path, "parquet")
-    assert_skipped(spec, build(spec), texts, [(20, 20, "bad_page")], 60)
-
-
-def test_no_list_is_written_if_nothing_is_skipped(tmp_path: Path) -> None:
-    spec = spec_of(write_jsonl(tmp_path / "a.jsonl", GOOD))
-    assert_skipped(spec, build(spec), GOOD, [], len(GOOD))
 
 
 def test_a_file_under_two_names_is_listed_under_both(tmp_path: Path) -> None:
@@ -583,16 +553,3 @@ def test_a_damaged_list_of_a_published_version_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
     with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; restore it"):
         build(spec).to_json()
-
-
-@pytest.mark.parametrize("field", ["source", "path", "reason", "row", "num_rows"])
-@pytest.mark.parametrize("value", [10**40, None, ["a"], {}, 1.5, ...])
-def test_a_damaged_line_of_the_list_is_named_whatever_it_holds(field: str, value: Any, tmp_path: Path) -> None:
-    line = {"source": "s", "path": "p", "row": 1, "num_rows": 1, "reason": "not_text", field: value}
-    if value is ...:
-        del line[field]
-    store = LocalStore(tmp_path)
-    store.replace(MANIFEST, canonical_json(line) + b"\n")
-    for read in (lambda: quarantine_reasons(store, MANIFEST), lambda: quarantine_reason(store, MANIFEST, "s", "p", 1)):
-        with pytest.raises(FormatError, match=f"{tmp_path}/{MANIFEST}: it is damaged"):
-            read()

@@ -14,8 +14,6 @@ from tests.builders.refusals import TEXTS, assert_builds, assert_refused
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
 
-BIG_TEXTS = [f"{i} " + "0123456789" * 1000 for i in range(300)]  # 3 MB
-
 
 def spec_at(store: Path, folder: Path, texts: list[str]) -> BuildSpec:
     """Return a spec of one parquet file in `folder` with a store elsewhere."""
