@@ -25,7 +25,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.planning.inputs import check_all_unchanged, check_unchanged, list_inputs
+from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.publishing.publish import BuildResult
 
@@ -226,28 +226,6 @@ def test_verify_over_a_bad_network_reports_only_real_damage(tmp_path: Path, s3_u
     put(s3_url, key, b"damaged")
     (damage,) = verify_directly(f"{spec.store}/data", False, None, 0)["damages"]
     assert damage["file"].endswith("train/000000.tok")
-
-
-# ---- listings
-
-
-@pytest.mark.parametrize(
-    ("end", "pattern", "number"),
-    [(".txt", "*.txt", count(1050, 100_000)), ("/x.txt", "*/x.txt", count(50, 100_000))],
-)
-def test_many_objects_are_listed_in_pages_of_a_thousand(
-    s3_url: str, s3_proxy: FaultyProxy, end: str, pattern: str, number: int
-) -> None:
-    key = uuid.uuid4().hex
-    for i in range(number):
-        put(s3_url, f"{key}/{i:06d}{end}", b"text %d" % i)
-    spec = spec_of(f"s3://{BUCKET}/{key}", [pattern], fresh_store())
-    store = dataset_store(spec.store, "data")
-    s3_proxy.seen.clear()
-    inputs, _ = list_inputs(spec, store)
-    check_all_unchanged(spec, inputs)
-    assert len(inputs) == number
-    assert len(s3_proxy.seen) <= 2 * (number // 1000 + 1) + 10
 
 
 @pytest.mark.usefixtures("s3_proxy")

@@ -406,18 +406,6 @@ def test_a_source_names_its_texts_or_its_conversations(kind: str) -> None:
             parsed(**fields)
 
 
-def test_text_files_have_no_conversations() -> None:
-    with pytest.raises(ValueError, match="messages"):
-        BuildSpec.model_validate(
-            {
-                "dataset": "d",
-                "store": "s",
-                "tokenizer": "byte",
-                "sources": [{"kind": "text", "path": "a", "messages": "m"}],
-            }
-        )
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -16,8 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.builders.chat_tokenizer import write_chat_tokenizer
@@ -25,7 +23,7 @@ from tests.builders.commands import run_json
 from tests.builders.datasets import build, build_record, jsonl_spec, local_store, make_spec
 from tests.builders.exported import Documents
 from tests.builders.mutations import change_ends, flip_bits, insert, overwrite, rearrange, truncate
-from tests.builders.token_files import TYPES, documents_in, ids_in, masks_in, write_megatron
+from tests.builders.token_files import TYPES, documents_in, ids_in, write_megatron
 from tests.counts import count
 from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
@@ -41,7 +39,6 @@ from tokenloom.tasks.planning.inputs import check_unchanged
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.tokens import base
-from tokenloom.tasks.sources.tokens.documents import rows_of
 from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
 
 _EOT = 0
@@ -284,57 +281,6 @@ def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, monke
     (rows,) = reader.read(str(tmp_path / "a.bin"), part)
     assert documents_in([rows]) == [(300_000, [5, 6])]
     assert sum(read) < 10_000
-
-
-class _Form:
-    """What rows_of needs of a format."""
-
-    eot_id, vocab_size = _EOT, 6
-
-    def __init__(self, bos_id: int | None) -> None:
-        self.bos_id = bos_id
-
-    def place(self, url: str, row: int) -> str:
-        return f"{url}, {row}"
-
-
-def _plain_rows(
-    documents: list[list[tuple[int, bool]]], bos_id: int | None, vocab_size: int
-) -> tuple[list[tuple[int, list[int], list[int]]], list[int]]:
-    """Return (row, ids, mask) of each good document, one token after the other, and the rows of bad ones."""
-    good, bad = [], []
-    for row, document in enumerate(documents):
-        if any(not 0 <= one < vocab_size for one, _ in document):
-            bad.append(row)
-            continue
-        before, inside, after = [0] * (bos_id is not None), document, [0]
-        if inside and inside[0][0] == bos_id:
-            before, inside = [int(inside[0][1])], inside[1:]
-        if inside and inside[-1][0] == _EOT:
-            inside, after = inside[:-1], [int(inside[-1][1])]
-        good.append((row, [one for one, _ in inside], [*before, *(int(learned) for _, learned in inside), *after]))
-    return good, bad
-
-
-@settings(max_examples=count(200, 5000), deadline=None)
-@given(
-    documents=st.lists(st.lists(st.tuples(st.integers(-1, 6), st.booleans()), max_size=6), max_size=8),
-    bos_id=st.sampled_from([None, 1, _EOT]),
-    dtype=st.sampled_from(["<i1", "<i2", "<i4", "<i8"]),
-)
-def test_documents_and_masks_are_those_of_a_plain_loop(
-    documents: list[list[tuple[int, bool]]], bos_id: int | None, dtype: str
-) -> None:
-    flat = [token for document in documents for token in document]
-    piece = base.Piece(
-        np.array([one for one, _ in flat], dtype),
-        np.array([len(document) for document in documents], np.int64),
-        np.arange(len(documents), dtype=np.uint64),
-        np.array([learned for _, learned in flat], bool),
-    )
-    rows = rows_of(piece, "a", _Form(bos_id))  # type: ignore[arg-type]
-    found = [(*document, mask) for document, mask in zip(documents_in([rows]), masks_in([rows]), strict=True)]
-    assert (found, [bad.row for bad in rows.bad]) == _plain_rows(documents, bos_id, 6)
 
 
 # The spec
