@@ -150,7 +150,8 @@ class _Conversations(DocumentEncoder):
         return rendered, found
 
     def _with_target(self, rows: Rows, without_target: str, place_of: PlaceOf) -> Rows:
-        has_target = np.array([self._has_target(one) for one in rows.rendered or ()], bool)
+        learned = [b"\1" in one.classes.translate(self._is_learned) for one in rows.rendered or ()]
+        has_target = np.array(learned, bool)
         if has_target.all():
             return rows
         if without_target == "fail":
@@ -161,9 +162,6 @@ class _Conversations(DocumentEncoder):
             )
         num_dropped = len(has_target) - int(has_target.sum())
         return replace(without_filtered(rows, has_target), num_without_target=num_dropped)
-
-    def _has_target(self, rendered: Rendered) -> bool:
-        return b"\1" in rendered.classes.translate(self._is_learned)
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         assert rows.rendered is not None

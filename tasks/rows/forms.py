@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -48,10 +49,6 @@ def _checked_text(value: Any) -> str:
     return value
 
 
-def _text_contents(texts: pa.Array) -> UInt64s:
-    return content_hashes(*text_bytes(texts))
-
-
 def conversation_text(value: Any) -> str:
     """Return the text of a conversation that a person or a function wrote as an object; raises BadConversation."""
     if not isinstance(value, Mapping):
@@ -71,8 +68,8 @@ def _conversation_sizes(texts: pa.Array) -> pa.Array:
     return pa.array(sizes, pa.int64())
 
 
-def _id_contents(texts: pa.Array) -> UInt64s:
-    return content_hashes(*text_bytes(texts), b"ids\0")
+def _contents(texts: pa.Array, purpose: bytes = b"") -> UInt64s:
+    return content_hashes(*text_bytes(texts), purpose)
 
 
 def _not_of_ids(value: Any) -> Any:
@@ -80,7 +77,7 @@ def _not_of_ids(value: Any) -> Any:
 
 
 # Bytes are counted by the offsets alone.
-TEXT = DocumentForm(pa.large_string(), str, _checked_text, pc.utf8_length, pc.binary_length, _text_contents)
+TEXT = DocumentForm(pa.large_string(), str, _checked_text, pc.utf8_length, pc.binary_length, _contents)
 CONVERSATION = DocumentForm(
     pa.large_string(),
     conversation.parse,
@@ -90,7 +87,14 @@ CONVERSATION = DocumentForm(
     conversation.content_hashes,
 )
 #: The ids of a document, as little-endian uint32 in a large_binary; the marks of its begin and end are not part of it.
-IDS = DocumentForm(pa.large_binary(), _not_of_ids, _not_of_ids, pc.binary_length, pc.binary_length, _id_contents)
+IDS = DocumentForm(
+    pa.large_binary(),
+    _not_of_ids,
+    _not_of_ids,
+    pc.binary_length,
+    pc.binary_length,
+    partial(_contents, purpose=b"ids\0"),
+)
 
 
 def form_of(options: Mapping[str, Any]) -> DocumentForm:
