@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ def serving(folder: Path, database: str) -> Iterator[str]:
         patch.setenv("PREFECT_HOME", str(folder / "prefect"))
         patch.setenv("PREFECT_SERVER_DATABASE_CONNECTION_URL", database)
         with running_server(folder / "server.log") as (_, url):
+            assert (folder / "server.prefect").read_text() == version("prefect")  # for the message of an older release
             patch.delenv("PREFECT_SERVER_DATABASE_CONNECTION_URL")  # nothing else needs it
             patch.setenv("PREFECT_API_URL", url)
             with temporary_settings({PREFECT_API_URL: url}):

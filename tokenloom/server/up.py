@@ -23,6 +23,7 @@ from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError, one_line
 from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
 from tokenloom.server.known_server import HEARTBEAT_SECONDS, POOL, PRIVATE, URL_FILE, answers, prepare_environment
+from tokenloom.storage.stores.local_files import read_regular
 
 _SETTINGS = {
     "PREFECT_WORKER_QUERY_SECONDS": "2",
@@ -33,7 +34,6 @@ _SETTINGS = {
 }
 _START_SECONDS = 120
 _STOP_SECONDS = 20
-_SHOWN_CHARS = 400  # so much of the end of a log is shown
 _UNKNOWN_REVISION = "Can't locate revision"  # of a database, in the log of a Prefect that is older than it
 
 
@@ -148,20 +148,21 @@ def running_server(log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[
             if process.poll() is not None or time.monotonic() > deadline:
                 raise _not_started(log, start)
             time.sleep(0.1)
+        log.with_suffix(".prefect").write_text(version("prefect"))  # for the message of an older release
         yield process, url
 
 
 def _not_started(log: Path, start: int) -> TokenloomError:
-    with log.open("rb") as file:
-        file.seek(start)
-        text = file.read(2**20).decode(errors="replace")
+    text = read_regular(log)[start:].decode(errors="replace")
     if _UNKNOWN_REVISION in text:
+        last = log.with_suffix(".prefect")
+        newer = f"Prefect {read_regular(last).decode()}" if last.exists() else "a newer Prefect"
         return TokenloomError(
-            f"the Prefect server did not start: its database in {log.parent} was made by a newer Prefect, and here is "
+            f"the Prefect server did not start: its database in {log.parent} was made by {newer}, and here is "
             f"Prefect {version('prefect')}; run `pip install --upgrade prefect`, choose another --folder, or delete "
             f"the history of runs: `PREFECT_HOME={log.parent} prefect server database reset -y`"
         )
-    return TokenloomError(f"the Prefect server did not start; {log} ends: {one_line(text)[-_SHOWN_CHARS:]}")
+    return TokenloomError(f"the Prefect server did not start; {log} ends: {one_line(text)[-400:]}")
 
 
 def _worker_command(runs: int) -> list[str]:
