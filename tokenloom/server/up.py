@@ -184,16 +184,16 @@ def _running(
     command: list[str], log: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process, which Ctrl-C in the terminal does not reach; stop it and what it started when the block ends."""
+    environment, interrupts = {**os.environ, **(settings or {})}, list[int]()
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))  # until the process is known
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={**os.environ, **(settings or {})},
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
         )
     try:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            raise KeyboardInterrupt
         yield process
     finally:
         _stop(process)
