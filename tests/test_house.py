@@ -216,7 +216,6 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "examples.lesson_tools",
     "reader.shards.disk_reads",
     "server.deployments",
-    "server.up",
     "storage.stores.s3",
     "tasks.report.parts",
     "tasks.running.memory",
