@@ -70,7 +70,7 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
 
 
 def _build(spec: BuildSpec) -> BuildResult:
-    """Build; the run of a deployment, which nobody may watch, tries once more after a fault that may pass."""
+    """Build; retry the run of a deployment once after a killed worker or a damaged work file."""
     try:
         return _build_once(spec)
     except (WorkError, WorkerLost) as error:

@@ -230,7 +230,7 @@ class RemoteStore(Store):
     def _upload(self, place: str, path: str, content_type: str | None) -> None:
         """Write a local file to the store, which has all of it when this returns.
 
-        Raises StoreError if it can't be written, FileNotFoundError if there is no bucket, or `path` is gone.
+        Raises StoreError if it can't be written, FileNotFoundError if the bucket or `path` does not exist.
         """
         self._put_file(place, path, consistency="md5", content_type=content_type)
 

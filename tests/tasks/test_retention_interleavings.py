@@ -53,7 +53,7 @@ def tag_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def build_without_a_plan(patch: pytest.MonkeyPatch) -> None:
-    """A build tells no collector what it makes."""
+    """A build writes no plan, so a collector does not know what it makes."""
     patch.setattr(plans, "write_work_record", lambda *_: None)
 
 

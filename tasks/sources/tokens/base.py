@@ -109,7 +109,7 @@ class TokenFormat:
     Attributes:
         bos_id, eot_id: ids before and after a document that are not part of it; bos_id is None if there is none.
         vocab_size: above every id.
-        infers: whether there is no index.
+        infers: whether document boundaries come from the ids, for lack of an index.
     """
 
     name: ClassVar[str]
