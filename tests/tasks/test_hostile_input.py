@@ -13,11 +13,11 @@ import gzip
 import io
 import json
 import os
+import random
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,11 @@ from hypothesis import strategies as st
 
 from tests.builders import raw_parquet as raw
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
-from tests.builders.good_files import DATA, NUM_ROWS, real_texts, zstd
+from tests.builders.mutations import damaged
+from tests.builders.plain_reading import plain_texts
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
 from tests.counts import SUMMARY, count
-from tests.drivers import mutants as program
-from tests.drivers.mutants import MAX_BYTES, Case, Children, Outcome, read_as_built, read_plainly
+from tests.drivers.reading_driver import MAX_BYTES, Children, Outcome
 from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
 from tokenloom.flows import direct
@@ -52,6 +52,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".bz2": bz2.compress,
     ".zst": lambda data: bytes(pa.compress(data, "zstd", asbytes=True)),
 }
+zstd = COMPRESS[".zst"]
 CONTENT = b"".join(json.dumps({"text": f"{i} " + "é" * (i % 50)}).encode() + b"\n" for i in range(300))
 ALL_TEXTS: list[str | None] = [json.loads(line)["text"] for line in CONTENT.splitlines()]
 _KINDS = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "txt": "text"}
@@ -713,23 +714,7 @@ def children() -> Iterator[Children]:
 def read(children: Children, path: Path, data: bytes, **options: Any) -> Outcome:
     """Write a parquet file and read it in a worker as a build does."""
     path.write_bytes(data)
-    return children.call(read_as_built, Case(str(path), {"kind": "parquet", **options}))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_mutants_give_the_rows_of_a_plain_reading_or_a_named_error(tmp_path: Path) -> None:
-    wanted = count(20, 1000)
-    for name, tally in program.run(wanted, tmp_path).items():
-        SUMMARY.append(
-            f"mutants of {name}: {tally.right} right ({tally.changed} with other rows), {tally.refused} refused, "
-            f"{tally.lost} lost workers, {tally.peak / 1e6:.0f} MB"
-        )
-        assert tally.wrong == []
-        assert tally.right + tally.refused + tally.lost == wanted
-        assert min(tally.right, tally.refused) > wanted // 20, (
-            "nearly all files are read or nearly all refused, so the damage shows nothing"
-        )
+    return children.read(path, {"kind": "parquet", **options})
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
@@ -738,7 +723,7 @@ def test_mutants_give_the_rows_of_a_plain_reading_or_a_named_error(tmp_path: Pat
 def test_a_flipped_bit_in_any_page_with_a_checksum_is_found_and_named(
     compression: str, version: str, use_dictionary: bool, tmp_path: Path, children: Children
 ) -> None:
-    table, sink = pa.table({"text": real_texts()[0][:NUM_ROWS]}), io.BytesIO()
+    table, sink = pa.table({"text": [f"{i} " + "é" * i for i in range(40)]}), io.BytesIO()
     options: dict[str, Any] = {"compression": compression, "data_page_version": version}
     pq.write_table(table, sink, row_group_size=8, write_page_checksum=True, use_dictionary=use_dictionary, **options)
     whole, num_pages = sink.getvalue(), 0
@@ -749,9 +734,9 @@ def test_a_flipped_bit_in_any_page_with_a_checksum_is_found_and_named(
         starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
         for end in [*starts[1:], starts[0] + chunk.total_compressed_size]:
             for at in (end - 1, end - 4):
-                damaged = bytearray(whole)
-                damaged[at] ^= 1 << (at % 8)
-                found = read(children, tmp_path / "a.parquet", bytes(damaged))
+                changed = bytearray(whole)
+                changed[at] ^= 1 << (at % 8)
+                found = read(children, tmp_path / "a.parquet", bytes(changed))
                 assert found.texts is None
                 assert f"a.parquet, row group {group}, after row 0 of it" in found.said
                 assert "CRC checksum" in found.said
@@ -815,23 +800,20 @@ def _options(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_file_of_the_data_folder_is_read_or_refused_by_name(children: Children) -> None:
-    if not DATA.is_dir():
-        pytest.skip("TOKENLOOM_TEST_DATA names no folder")
-    paths = sorted(path for path in DATA.rglob("*") if path.is_file())
+def test_every_file_of_the_data_folder_is_read_or_refused_by_name(children: Children, data_dir: Path) -> None:
+    paths = sorted(path for path in data_dir.rglob("*") if path.is_file())
     refused = {}
     for path in paths:
-        case = Case(str(path), _options(path))
-        found, plain = children.call(read_as_built, case), children.call(read_plainly, case)
+        found = children.read(path, _options(path))
         assert not found.fault, found
         if found.texts is None:
-            assert plain.texts is None, (path, found.said)
             assert str(path) in found.said
             refused[path.name] = found.said
         else:
-            assert (found.texts, found.num_rows) == (plain.texts, plain.num_rows), path
+            plain = plain_texts(path.name, path.read_bytes(), _options(path))
+            assert (found.texts, found.num_rows) == ([text for text in plain if text is not None], len(plain)), path
     assert len(paths) - len(refused) > 30
-    conversations = {path.name for path in (DATA / "chat").glob("*.jsonl")}  # they have no key "text"
+    conversations = {path.name for path in (data_dir / "chat").glob("*.jsonl")}  # they have no key "text"
     others = refused.keys() - conversations
     assert all(path.suffix in (".zip", ".json", ".v1", ".model", "") for path in map(Path, others)), refused
 
@@ -847,13 +829,25 @@ def outcome(children: Children, path: Path, data: bytes, max_bytes: int = MAX_BY
     path.write_bytes(data)
     kinds = {".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".csv": "csv"}
     kind = next((kind for suffix, kind in kinds.items() if suffix in path.name), "jsonl")
-    case = Case(str(path), {"kind": kind, "delimiter": ",", "max_bytes": max_bytes, **options})
-    found = children.call(partial(read_as_built, keep_texts=False), case)
+    options = {"kind": kind, "delimiter": ",", "max_bytes": max_bytes, **options}
+    found = children.read(path, options, keep_texts=False)
     assert not found.is_hang
     assert not found.fault
     assert found.peak <= 1000 * MILLION + 4 * max_bytes, found
     assert found.texts is not None or str(path) in found.said, found
     return found
+
+
+@pytest.mark.slow
+def test_a_damaged_file_is_read_or_refused_by_name(tmp_path: Path, children: Children) -> None:
+    files, rng = [file for files in READ.values() for file in files if file.data], random.Random(20261121)
+    num_read, wanted = 0, count(500, 8000)
+    for _ in range(wanted):
+        file = rng.choice(files)
+        found = outcome(children, tmp_path / file.name, damaged(file.data, rng), **file.source)
+        num_read += found.texts is not None
+    SUMMARY.append(f"damaged files: {num_read} of {wanted} read, the others refused by name")
+    assert wanted // 10 < num_read < wanted - wanted // 10  # otherwise the damage shows nothing
 
 
 def refused(children: Children, path: Path, data: bytes, *parts: str, **options: Any) -> None:
@@ -873,7 +867,7 @@ def test_references_to_one_text_are_rows(tmp_path: Path, children: Children) -> 
     )
     assert len(data) < 200
     found = outcome(children, tmp_path / "a.parquet", data)
-    assert (found.num_rows, found.texts) == (num_rows, [str(num_rows), str(5 * num_rows)]), found
+    assert (found.num_rows, found.num_documents, found.num_bytes) == (num_rows, num_rows, 5 * num_rows), found
 
 
 @pytest.mark.slow
@@ -889,7 +883,7 @@ def test_references_to_a_large_text_are_read_in_pieces_whatever_the_footer_claim
     ]
     data = raw.file_of(pages, num_rows, num_bytes=claimed and 200 * num_rows)
     found = outcome(children, tmp_path / "a.parquet", data)
-    assert found.texts == [str(num_rows), str(num_rows * MILLION)], found
+    assert (found.num_documents, found.num_bytes) == (num_rows, num_rows * MILLION), found
 
 
 def _true_claims() -> dict[str, bytes]:
@@ -906,7 +900,8 @@ def _true_claims() -> dict[str, bytes]:
 def test_a_page_that_claims_more_than_the_footer_is_read_up_to_the_footers_size(
     what: str, tmp_path: Path, children: Children
 ) -> None:
-    assert outcome(children, tmp_path / "a.parquet", _true_claims()[what]).texts == ["2", "10"]
+    found = outcome(children, tmp_path / "a.parquet", _true_claims()[what])
+    assert (found.num_documents, found.num_bytes) == (2, 10)
 
 
 def _claims() -> dict[str, bytes]:
@@ -954,7 +949,7 @@ def test_a_page_of_more_than_the_limit_is_refused_and_one_of_less_is_read(
         data = raw.file_of([page], num_rows, num_bytes=num_rows * len(text), codec=_CODECS[codec])
         if is_read:
             found = outcome(children, tmp_path / "a.parquet", data)
-            assert found.texts == [str(num_rows), str(num_rows * MILLION)], found
+            assert (found.num_documents, found.num_bytes) == (num_rows, num_rows * MILLION), found
         else:
             refused(children, tmp_path / "a.parquet", data, "row group 0", "bytes of memory", "max_bytes")
 

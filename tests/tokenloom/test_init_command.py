@@ -16,7 +16,6 @@ import pytest
 import yaml
 from datasets import Dataset
 
-from tests.builders.good_files import DATA
 from tokenloom.cli.main import main
 from tokenloom.spec.loading import load_spec
 from tokenloom.tasks.planning.plan import cut_file, plan_build
@@ -166,7 +165,5 @@ def test_a_file_without_documents_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     "name", ["ag_news", "webtext", "tinystories", "longdocs", "multilingual", "hf_arrow", "chat/v1*"]
 )
-def test_init_reads_real_data(name: str, tmp_path: Path) -> None:
-    if not DATA.exists():
-        pytest.skip("TOKENLOOM_TEST_DATA names no folder")
-    assert _written(tmp_path, str(DATA / name))
+def test_init_reads_real_data(name: str, tmp_path: Path, data_dir: Path) -> None:
+    assert _written(tmp_path, str(data_dir / name))
