@@ -1,28 +1,34 @@
-"""The Prefect flow `build-dataset`, which turns raw text into a published version of token shards.
+"""The Prefect flows `build-dataset` and `build-a-spec-file`, which publish versions of token shards.
 
-Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once.
+Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once. A run of
+build-a-spec-file reads a file again that a team reviews, and its form needs one line of text: Prefect's form can't save
+a schedule whose parameters are a whole spec.
+
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import PurePath
+from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
 from prefect.runtime import deployment as this_deployment
+from prefect.runtime import flow_run
 from prefect.states import Completed
+from pydantic import Field
 
 from tokenloom.errors import GateFailed, SpecError, WorkerLost, WorkError, message_of
+from tokenloom.flows import artifacts
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
+from tokenloom.flows.events import FAILURE_HOOKS, emit_published, label_run
 from tokenloom.flows.runners import open_runner
-from tokenloom.flows.runs import report
-from tokenloom.flows.runs.events import FAILURE_HOOKS, emit_published, label_run
-from tokenloom.flows.runs.step_log import logging_steps
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.tags import move_by_hand
+from tokenloom.storage.versions.tags import check_tag, move_by_hand
 from tokenloom.tasks.publishing.outcome import outcome
 from tokenloom.tasks.publishing.publish import BuildResult
 
@@ -57,11 +63,11 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
         try:
             result = _build(spec)
         except GateFailed as error:
-            report.show_gates(spec.dataset, error)
+            artifacts.show_gates(spec.dataset, error)
             raise
         if result.published:
             emit_published(spec.dataset, result.to_json())
-            report.show_result(result)
+            artifacts.show_result(result)
         if tag:
             facts = result.facts
             move_by_hand(facts.store, tag, facts.manifest, tags.newest(facts.store, tag), "form of a build")
@@ -82,7 +88,7 @@ def _build(spec: BuildSpec) -> BuildResult:
 
 def _build_once(spec: BuildSpec) -> BuildResult:
     workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
-    with workers as runner, logging_steps():
+    with workers as runner:
         return run_build(spec, runner)
 
 
@@ -125,3 +131,36 @@ def absolute_path(key: str, path: str) -> str:
             "set TOKENLOOM_HOME where the worker runs"
         )
     return join_path(home or "/", path)
+
+
+def _run_name() -> str:
+    return f"build-{PurePath(flow_run.parameters.get('spec_file', '')).stem}"
+
+
+@flow(name="build-a-spec-file", flow_run_name=_run_name, **FAILURE_HOOKS)
+def build_a_spec_file(
+    spec_file: Annotated[str, Field(min_length=1)],
+    limit: Annotated[int, Field(ge=0)] = 0,
+    tag: str = "",
+    overrides: str = "",
+) -> dict[str, Any]:
+    """Build a version of the dataset in a spec file, and publish it if anything changed.
+
+    Args:
+        spec_file: YAML file on the worker's machine, or a URL such as s3://bucket/news.yaml. A relative path
+            starts from TOKENLOOM_HOME, which `tokenloom up` prints, paths in the file from its folder. A schedule must
+            give it, although Prefect's dialog of a schedule calls every field "(Optional)".
+        limit: A try-out: use only so many documents of each source, the first ones. Its tag is tryout, never latest.
+            0 builds all.
+        tag: A further tag that names the version afterwards, such as prod; empty for none.
+        overrides: One KEY=VALUE per line, as with --set on the command line, such as seed=7.
+
+    Returns:
+        The JSON object of `tokenloom build --json`: reference, version, published, splits and more.
+    """
+    place, tag = absolute_path("spec_file", spec_file.strip()), tag.strip()
+    if tag:
+        check_tag(tag)
+    lines = [line.strip() for line in overrides.splitlines() if line.strip()]
+    lines += [f"limit={limit}"] if limit else []
+    return build_and_report(load_spec(place, lines, os.environ.get("TOKENLOOM_HOME", ".")), tag)

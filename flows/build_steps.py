@@ -1,18 +1,25 @@
-"""The order of a build's steps, written once: run by Prefect (build_dataset.py) or directly (direct.py)."""
+"""The order of a build's steps, written once: run by Prefect (build_dataset.py) or directly (direct.py).
+
+The report of a version and the store's catalogue are written last: the version stays published whatever happens then.
+
+"""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import BadRow, EncoderMismatch
-from tokenloom.flows.source_lines import add_source_line
-from tokenloom.flows.version_report import import_for_reports, with_report
+from tokenloom.errors import BadRow, EncoderMismatch, InputError, TokenloomError, message_of, named_message_of
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
 from tokenloom.tasks.encoding.encoders import rejected
 from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
@@ -26,9 +33,9 @@ from tokenloom.tasks.planning.plan import (
     with_tryout_partitions,
 )
 from tokenloom.tasks.publishing.check import check_jobs, refuse_differences
-from tokenloom.tasks.publishing.finish import finish_build
-from tokenloom.tasks.publishing.publish import BuildResult, publish_version
+from tokenloom.tasks.publishing.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.publishing.validate import validate_build
+from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.shuffling.assign import assign_shards
@@ -38,6 +45,9 @@ from tokenloom.tasks.verification.sample import NUM_SAMPLED, RUN_DOCUMENTS, comp
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.planning.plan import BuildPlan
+    from tokenloom.tasks.publishing.publish import BuildResult
+    from tokenloom.tasks.report.figures import VersionFigures
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
@@ -172,3 +182,86 @@ def _step(name: str, seconds: dict[str, float], total: int = 0, parts: str = "",
     start = time.monotonic()
     yield
     seconds[name] = round(time.monotonic() - start, 3)
+
+
+STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build
+
+
+def import_for_reports() -> None:
+    """Begin to import what draws a report in a thread, while this process waits for its workers; return at once."""
+    threading.Thread(target=_import, name="imports for the report").start()
+
+
+def _import() -> None:
+    with contextlib.suppress(ImportError):  # whoever writes the report says so
+        from tokenloom.tasks.report import page  # noqa: F401
+        from tokenloom.tasks.report.parts import templates
+
+        templates().get_template("report.html")
+
+
+def with_report(plan: BuildPlan, result: BuildResult, runner: Runner | None = None) -> BuildResult:
+    """Return the result with the place of the version's report, which is written if the version is new or has none.
+
+    A version that was found published has none if the build that published it was killed before it wrote the report.
+    With a runner, a worker collects the figures: it has the tokenizer.
+    """
+    if not plan.spec.report:
+        return result
+    collect = partial(_collect_in_worker, plan, runner) if runner is not None else None
+    result = replace(result, report=_report(result.facts, result.published, collect))
+    if result.published or result.tag_moved:
+        _write_catalogue(plan.store)
+    return result
+
+
+def _report(facts: VersionFacts, is_new: bool, collect: Callable[[], VersionFigures] | None = None) -> str | None:
+    """Return the place of the report, which is written unless it is there.
+
+    Returns None, and reports a message that says why, if it can't be written.
+    """
+    store, path = facts.store, report_path(facts.version)
+    if not is_new and store.exists(path):
+        return store.place(path)
+    try:
+        from tokenloom.tasks.report.collect import collect_figures
+        from tokenloom.tasks.report.page import render_page, write_report  # late: only this needs what draws
+
+        figures = collect() if collect else collect_figures(store, facts.manifest)
+        return write_report(store, facts.version, render_page(figures).encode())
+    except (TokenloomError, OSError) as error:
+        why = message_of(error)
+    except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)
+        why = named_message_of(error)
+    next_step = f"run `tokenloom report {facts.reference}` later, or set `report: false` in the spec"
+    progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
+    return None
+
+
+def _collect_in_worker(plan: BuildPlan, runner: Runner) -> VersionFigures:
+    from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
+
+    job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
+    return runner.each(STEP, collect_for_build, [Job(plan.version, job)])[0]  # type: ignore[no-any-return]
+
+
+def _write_catalogue(store: Store) -> None:
+    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+
+    if problem := try_to_write_catalogue(store):
+        progress.report(progress.Message(f"the version is published, but {problem}"))
+
+
+@contextmanager
+def add_source_line(spec: BuildSpec) -> Iterator[None]:
+    """Prefix the message of an InputError with the file, line and name of its source, if the spec came from a file.
+
+    Example: "news.yaml:7: source wiki: /data/wiki.parquet: no column 'body'; ..."
+    """
+    try:
+        yield
+    except InputError as error:
+        if error.source and (place := spec.source_place(error.source)):
+            message, name = str(error.args[0]), f"source {error.source}: "
+            error.args = (f"{place}: {name}{message.removeprefix(name)}", *error.args[1:])
+        raise

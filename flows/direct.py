@@ -80,8 +80,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
     Raises:
         TokenloomError: as run_build: a column is missing, and so on; not because the store can't be written.
     """
-    from tokenloom.flows.build_steps import cut_inputs, sample_build
-    from tokenloom.flows.source_lines import add_source_line
+    from tokenloom.flows.build_steps import add_source_line, cut_inputs, sample_build
     from tokenloom.tasks.planning.plan import plan_build, with_partitions
 
     with add_source_line(spec), _open_workers(num_workers) as runner:

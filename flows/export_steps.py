@@ -1,4 +1,4 @@
-"""The order of an export, written once: run by Prefect (export_dataset.py) or directly (direct.py)."""
+"""The order of an export, written once: run by Prefect (version_flows.py) or directly (direct.py)."""
 
 from __future__ import annotations
 

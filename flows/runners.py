@@ -7,13 +7,16 @@ store and Prefect's server. tasks/running/retries.py says which errors are retri
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from prefect import task
+from prefect import get_run_logger, task
+from prefect._internal.concurrency import services  # registers Prefect's own reset, which must run before ours
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
@@ -21,16 +24,31 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, message_of
-from tokenloom.flows import forks  # noqa: F401  (forks of a process that ran a flow)
 from tokenloom.flows.blocks import environment_of, using_credentials
-from tokenloom.flows.version_report import STEP as REPORT_STEP
+from tokenloom.flows.build_steps import STEP as REPORT_STEP
 from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.progress import step_label
+from tokenloom.tasks.running.progress import Meter, Step, step_label
 from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
 from tokenloom.tasks.running.steps import Call, Runner
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
+from tokenloom.wording import clock
+
+
+def _mark_services_as_ended() -> None:
+    """Let forks of a process that ran a flow exit cleanly, such as the workers of torch's DataLoader.
+
+    When the interpreter exits, Prefect stops its services for logs and events. In a fork, which has none of their
+    threads, it resets them without marking them as ended; stopping them then raises AssertionError.
+    """
+    for service in list(services._active_services):
+        service._done_event = asyncio.Event()
+        service._done_event.set()
+
+
+os.register_at_fork(after_in_child=_mark_services_as_ended)
+
 
 _DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # what Dask and Ray raise
 
@@ -63,7 +81,7 @@ def open_runner(
     credentials: Sequence[Credentials],
     tokenizer: Mapping[str, Any] | None = None,
 ) -> Iterator[Runner]:
-    """Yield a Runner that makes task runs, and ends with the block.
+    """Yield a Runner that makes task runs, and ends with the block; the log of the run has a line for each step.
 
     Args:
         spec: where the tasks run.
@@ -77,7 +95,7 @@ def open_runner(
         opened = _open_processes(spec, credentials, tokenizer)
     else:
         opened = _open_cluster(spec, credentials)
-    with opened as runner:
+    with opened as runner, _logging_steps():
         yield runner
 
 
@@ -190,3 +208,23 @@ def _result_of(label: str, future: PrefectFuture[Any]) -> Any:
                 f"{label}: it killed the cluster's workers repeatedly; give them more memory, or leave it out"
             ) from error
         raise
+
+
+@contextmanager
+def _logging_steps() -> Iterator[None]:
+    """Log the steps of a run while the block runs; those of a failed one only if they ended before it."""
+    logger, meter = get_run_logger(), Meter()
+
+    def log(step: Step | None) -> None:
+        if step:
+            details = f": {step.details()}" if step.details() else ""
+            logger.info("%s", f"{step_label(step.name)} done in {clock(step.seconds)}{details}")
+
+    def listen(event: progress.Event) -> None:
+        log(meter.take(event))
+        if isinstance(event, progress.Message):
+            logger.warning("%s", event.text)
+
+    with progress.listening(listen):
+        yield
+    log(meter.finish())

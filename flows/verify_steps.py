@@ -1,4 +1,4 @@
-"""The order of a verification, written once: run by Prefect (verify_dataset.py) or directly (direct.py)."""
+"""The order of a verification, written once: run by Prefect (version_flows.py) or directly (direct.py)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
-from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.verification.sample import SampleJob
+from tokenloom.tasks.verification.sources import checked_spec, recorded_spec
 from tokenloom.tasks.verification.verify import (
     DamagedFile,
     FileReport,

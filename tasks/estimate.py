@@ -13,7 +13,7 @@ from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.documents import SCHEMA
 from tokenloom.storage.formats.statistics import DocumentCounts
-from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
+from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
@@ -21,8 +21,7 @@ from tokenloom.tasks.encoding.tokenization import read_documents
 from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.forms import IDS
 from tokenloom.tasks.rows.tally import PartitionTally
-from tokenloom.tasks.shuffling.assign import cut_split
-from tokenloom.tasks.shuffling.documents_found import check_documents_found
+from tokenloom.tasks.shuffling.assign import check_documents_found, cut_split
 from tokenloom.tasks.sources.files.opening import following_position
 from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tokenizers.base import text_bytes

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+NO_TURN_HINT = "if the template has {% generation %}, check that it gets there for messages of the assistant"
+
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "1 file", "1,234 files", "2 batches"."""

@@ -12,7 +12,7 @@ from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, published_versions
-from tokenloom.storage.work.partition_records import remove_spills_of
+from tokenloom.storage.work.records import remove_spills_of
 from tokenloom.tasks.planning.plan import Build, EncodingRules
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job, Runner

@@ -17,7 +17,7 @@ from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_record, partition_record_path
+from tokenloom.storage.work.records import PartitionRecord, find_partition_record, partition_record_path
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.storage.work.work_files import write_work_record
 from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder

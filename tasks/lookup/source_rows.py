@@ -14,11 +14,10 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.tasks.planning.inputs import InputFile, find_input
-from tokenloom.tasks.planning.recorded_spec import checked_spec, recorded_spec
 from tokenloom.tasks.rows.forms import TEXT, DocumentForm, form_of
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.verification.source_rows import located, read_rows
+from tokenloom.tasks.verification.sources import checked_spec, located, read_rows, recorded_spec
 
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec

@@ -19,10 +19,9 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.storage.work.partition_records import PartitionRecord, find_partition_records
+from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
-from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs
-from tokenloom.tasks.planning.layouts import with_layouts
+from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs, with_layouts
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import ROW_RULES, RowRules, load_transform
 from tokenloom.tasks.running import progress

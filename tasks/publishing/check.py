@@ -8,8 +8,7 @@ from functools import partial
 
 from tokenloom.errors import CheckError, EncoderMismatch
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.storage.work.assignment import Assignment
-from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.records import Assignment, ShardRecord
 from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.plan import ONLY_REFERENCE, SAMPLE_BYTES, BuildPlan
 from tokenloom.tasks.running.steps import Job

@@ -14,15 +14,17 @@ from itertools import zip_longest
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tokenloom.errors import GateFailed, message_of
+from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.statistics import add_counts, add_encoded
-from tokenloom.storage.formats.version_files import GateResult
+from tokenloom.storage.formats.statistics import ChatCounts, add_chats, add_counts, add_encoded
+from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.tags import version_before
-from tokenloom.tasks.publishing.chat_gates import CHAT_GATES
-from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
+from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of, sum_by_class
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
@@ -63,7 +65,7 @@ def gate_results(limits: Mapping[str, float], found: VersionFacts, reference: Ve
     results = [_minimum(name, limits[name], measure(held)) for name, measure in _MINIMA.items() if name in limits]
     results += [_share(name, limits[name], count(held), held) for name, count in _SHARES.items() if name in limits]
     results += [_drift(name, limits[name], found, reference) for name in _DRIFTS if name in limits]
-    results += [_of_chats(name, limits[name], found) for name in CHAT_GATES if name in limits]
+    results += [_of_chats(name, limits[name], found) for name in _CHAT_GATES if name in limits]
     return results
 
 
@@ -74,7 +76,7 @@ def _of_chats(name: str, limit: float, found: VersionFacts) -> GateResult:
         return _not_compared(name, "the version has no conversations")
     if found.build is None:
         return _not_compared(name, f"what was rendered for {found.version} is not known")
-    return CHAT_GATES[name](name, limit, found.build)
+    return _CHAT_GATES[name](name, limit, found.build)
 
 
 def _not_compared(name: str, why: str) -> GateResult:
@@ -241,4 +243,45 @@ _DRIFTS: dict[str, Callable[[VersionFacts, VersionFacts], tuple[Fraction, str]]]
     "max_document_drift": _document_drift,
     "max_bytes_per_token_drift": _bytes_per_token_drift,
     "max_length_drift": _length_drift,
+}
+
+
+def _without_target(name: str, limit: float, build: BuildRecord) -> GateResult:
+    chat = _chat(build)
+    found = chat.without_target + chat.dropped
+    shown = f"{found:,} of {counted(chat.conversations + chat.dropped, 'conversation')}"
+    return GateResult(name, f"<= {limit:,}", shown, found <= limit)
+
+
+def _learned_share(name: str, limit: float, build: BuildRecord) -> GateResult:
+    by_class = sum_by_class(split.classes for split in build.statistics.values())
+    of_chats = by_class * (np.arange(256) & ROLE_BITS != PLAIN_TEXT)
+    learned, total = int(of_chats[learned_classes("assistant")].sum()), int(of_chats.sum())
+    share = Fraction(learned, max(1, total))
+    shown = f"{float(share):.4g} ({learned:,} of {counted(total, 'token')} of conversations)"
+    return GateResult(name, f">= {limit!r}", shown, share >= Fraction(repr(limit)))
+
+
+def _stop_token(name: str, limit: float, build: BuildRecord) -> GateResult:
+    chat = _chat(build)
+    missing = chat.turns - chat.ended_turns
+    shown = f"{missing:,} of {counted(chat.turns, 'turn')} of the assistant end without one"
+    return GateResult(name, "a stop token ends every turn", shown, missing == 0)
+
+
+def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
+    chat = _chat(build)
+    shown = f"{chat.doubled_bos:,} of {counted(chat.conversations, 'conversation')} begin with two"
+    return GateResult(name, "one beginning-of-text token at most", shown, chat.doubled_bos == 0)
+
+
+def _chat(build: BuildRecord) -> ChatCounts:
+    return add_chats(source.chat for source in build.encoded.values()) or ChatCounts()
+
+
+_CHAT_GATES: dict[str, Callable[[str, float, BuildRecord], GateResult]] = {
+    "max_documents_without_target": _without_target,
+    "min_learned_share": _learned_share,
+    "stop_token_learned": _stop_token,
+    "no_doubled_bos": _doubled_bos,
 }

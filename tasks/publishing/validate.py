@@ -12,8 +12,7 @@ from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import add_sources
-from tokenloom.storage.work.assignment import Assignment
-from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.records import Assignment, ShardRecord
 from tokenloom.tasks.planning.inputs import check_all_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
 from tokenloom.tasks.publishing.check import NEXT_STEP

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from shlex import quote
 from typing import Any
 
+import numpy as np
+
 from tokenloom.chat.definition import version_chat
+from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
-from tokenloom.storage.formats.statistics import add_sources
+from tokenloom.storage.formats.statistics import ChatCounts, add_sources
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
 from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
-from tokenloom.tasks.publishing.chat_gates import chat_warnings
-from tokenloom.tasks.publishing.class_figures import ClassFigures, class_figures
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.tokenizers.loading import version_decoder
-from tokenloom.wording import counted, tokenizer_name
+from tokenloom.wording import NO_TURN_HINT, counted, tokenizer_name
 
 INFERRED = "documents_inferred"  # in build.json: documents of token files without an index
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """Counts of a version with conversations.
+
+    `turns` are those of the assistant that end with a stop token. `tokens` are by role, without roles that have none.
+    `learned` are the tokens that are targets by default.
+    """
+
+    conversations: int
+    turns: int
+    tokens: dict[str, int]
+    learned: int
+
+    @property
+    def learned_share(self) -> float:
+        """The learned tokens of all tokens; 0 without tokens."""
+        return self.learned / max(1, sum(self.tokens.values()))
+
+
+def sum_by_class(counts: Iterable[Mapping[str, int]]) -> Int64s:
+    """Return the tokens of each class, (256,), from several counts by the number of the class."""
+    parts = list(counts)
+    return np.array([sum(part.get(str(number), 0) for part in parts) for number in range(256)], np.int64)
+
+
+def class_figures(counts: Iterable[Mapping[str, int]]) -> ClassFigures:
+    """Return the figures of tokens, from several counts by the number of the class."""
+    classes, by_class = np.arange(256), sum_by_class(counts)
+    by_role = np.bincount(classes & ROLE_BITS, by_class, minlength=len(ROLES)).astype(np.int64)[: len(ROLES)].tolist()
+    return ClassFigures(
+        conversations=int(by_class[classes & BEGINS > 0].sum()),
+        turns=int(by_class[classes & ENDS_TURN > 0].sum()),
+        tokens={role: count for role, count in zip(ROLES, by_role, strict=True) if count},
+        learned=int(by_class[learned_classes("assistant")].sum()),
+    )
 
 
 @dataclass(frozen=True)
@@ -170,6 +209,42 @@ def _empty_sources(build: BuildRecord | None, rules: DocumentOptions) -> Iterato
                 f"source {name}: nothing is kept: its rows have no text, or its filter or a rule of `documents` leaves "
                 "them out; check these, or remove the source"
             )
+
+
+def chat_warnings(rows: str, chat: ChatCounts, stop_as_text: Callable[[], str]) -> Iterator[str]:
+    """Yield a line for each fault of conversations.
+
+    Args:
+        rows: which they are, such as "source NAME".
+        chat: what was counted of them.
+        stop_as_text: see tokenloom.chat.rendering; called only if turns lack a stop token.
+    """
+    if missing := chat.turns - chat.ended_turns:
+        step = "give chat.stop_tokens, or a template that writes one"
+        if stop := stop_as_text():
+            step = f"{stop}: give a tokenizer that has it, another chat.template, or this text as chat.stop_tokens"
+        yield (
+            f"{rows}: {missing:,} of {counted(chat.turns, 'turn')} of the assistant end without a stop token, so a "
+            f"model does not learn to end them; {step}"
+        )
+    if chat.doubled_bos:
+        yield (
+            f"{rows}: {counted(chat.doubled_bos, 'conversation')} begin with two beginning-of-text tokens; write it in "
+            "the template or in the first message, not in both"
+        )
+    if chat.incomplete:
+        yield (
+            f"{rows}: the template leaves tools, calls or messages out of {chat.incomplete:,} of "
+            f"{counted(chat.conversations, 'conversation')}; give a chat.template that writes them, or drop such rows"
+        )
+    if chat.dropped or chat.without_target:
+        kept = f", and {chat.without_target:,} of them are kept" if chat.without_target else ""
+        total = chat.conversations + chat.dropped
+        hint = "" if chat.turns else f"; {NO_TURN_HINT}"
+        yield (
+            f"{rows}: nothing is learned of {chat.dropped + chat.without_target:,} of "
+            f"{counted(total, 'conversation')}{kept}; see documents.without_target{hint}"
+        )
 
 
 def _inferred(build: BuildRecord | None) -> Iterator[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenloom.chat.conversation import content_hashes
 from tokenloom.errors import BadConversation, FormatError, InputError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.assignment import build_path
+from tokenloom.storage.work.records import build_path
 from tokenloom.storage.work.work_files import reading_work_file
 from tokenloom.tasks.rows.forms import conversation_text
 from tokenloom.tasks.sources.files.compressed import open_decompressed

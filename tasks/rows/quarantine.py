@@ -21,7 +21,7 @@ from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.records import Mismatch, decode_record
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.partition_records import QuarantineSummary, quarantine_path
+from tokenloom.storage.work.records import QuarantineSummary, quarantine_path
 from tokenloom.storage.work.work_files import reading_work_file
 
 

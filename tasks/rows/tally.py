@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tokenloom.storage.formats.statistics import ChatCounts
-from tokenloom.storage.work.partition_records import PartitionRecord, QuarantineSummary
+from tokenloom.storage.work.records import PartitionRecord, QuarantineSummary
 from tokenloom.storage.work.spill import SpillCounts
 from tokenloom.tasks.sources import Rows
 

@@ -9,7 +9,7 @@ The path of an event, from where the work is done to where users see it:
                          |
                          v
     listeners        one per display, with a Meter: bars or lines of a command (cli/display.py), the log of a run
-                     (flows/runs/step_log.py)
+                     (flows/runners.py)
 
 `Working` is only for the parent of a worker process and goes no further. A listener must return at once.
 """

@@ -6,7 +6,7 @@
     task      one call of a step, here             transient                             3 retries, after 1, 5 and 20 s
               (flows/direct.py, runners.py)
     run       a run of a deployment                all but those of the spec, a gate     1 retry
-              (flows/runs, server)                 or an input
+              (flows/build_dataset.py)             or an input
 
 Only tasks repeat what requests gave up, on purpose: a store that is unreachable for more than two minutes does not end
 a build, one that stays unreachable does after about eight. If nothing that looks like the store has answered this

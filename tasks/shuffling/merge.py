@@ -20,7 +20,7 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.assignment import SpillEntry
+from tokenloom.storage.work.records import SpillEntry
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.rows.exclusion import is_excluded

@@ -24,10 +24,12 @@ from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions.published import version_path
-from tokenloom.storage.work.assignment import Assignment, ShardRange, read_assignment
-from tokenloom.storage.work.shard_records import (
+from tokenloom.storage.work.records import (
+    Assignment,
+    ShardRange,
     ShardRecord,
     find_shard_record,
+    read_assignment,
     shard_record_path,
 )
 from tokenloom.storage.work.work_files import write_work_record

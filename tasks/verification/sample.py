@@ -30,7 +30,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tasks.sources.naming import naming_source
-from tokenloom.tasks.verification.source_rows import read_rows
+from tokenloom.tasks.verification.sources import read_rows
 from tokenloom.tokenizers import Tokenizer
 
 NUM_SAMPLED = 1000  # a smaller version is compared whole

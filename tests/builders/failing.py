@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokenloom.errors import CheckError
-from tokenloom.storage.work.shard_records import ShardRecord
+from tokenloom.storage.work.records import ShardRecord
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 

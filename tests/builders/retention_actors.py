@@ -16,8 +16,8 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import published, tags
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, missing_file, version_path
 from tokenloom.storage.work.plans import building
-from tokenloom.storage.work.shard_records import find_shard_record, shard_record_path
-from tokenloom.tasks.retention.collect import Collected, Policy, collect
+from tokenloom.storage.work.records import find_shard_record, shard_record_path
+from tokenloom.tasks.retention import Collected, Policy, collect
 
 #: keeps only what is tagged or young
 RUTHLESS = Policy(keep_last=0)

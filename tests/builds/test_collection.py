@@ -34,7 +34,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.tasks.retention.collect import DAY, Policy, collect
+from tokenloom.tasks.retention import DAY, Policy, collect
 
 _ROOT = Path(__file__).parents[2]
 _now = time.time  # also while a test stops the clock

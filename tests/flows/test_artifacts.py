@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from tokenloom.flows.runs import report
+from tokenloom.flows import artifacts
 from tokenloom.tasks.verification.verify import DamagedFile
 
 
 def test_no_name_of_a_file_counts_as_html_or_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    monkeypatch.setattr(report, "create_markdown_artifact", lambda text, **_: written.append(text))
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda text, **_: written.append(text))
     name = "a|<img src=x onerror=alert(1)>`[b](http://c)\n## d\u202e"
     damage = DamagedFile(file=name, what=name, next_step=name)
-    report.show_verification(
+    artifacts.show_verification(
         "data",
         {
             "reference": f"{name}@latest",

@@ -21,8 +21,8 @@ from tests.servers.s3_server import BUCKET, download, put, s3_server
 from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
-from tokenloom.flows.collect_garbage import collect_garbage
 from tokenloom.flows.direct import build_from_spec
+from tokenloom.flows.version_flows import collect_garbage
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import Credentials
 

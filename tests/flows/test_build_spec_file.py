@@ -12,7 +12,7 @@ from tests.builders.datasets import manifest_json, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import SpecError
-from tokenloom.flows.build_spec_file import build_a_spec_file
+from tokenloom.flows.build_dataset import build_a_spec_file
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.versions.tags import newest
 

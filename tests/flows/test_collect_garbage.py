@@ -11,7 +11,7 @@ from prefect.utilities.callables import parameter_schema
 from tests.builders.retention_actors import built_files
 from tests.servers.running import artifact
 from tokenloom.errors import FormatError, SpecError
-from tokenloom.flows.collect_garbage import collect_garbage
+from tokenloom.flows.version_flows import collect_garbage
 from tokenloom.storage.stores.local import LocalStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]

@@ -23,7 +23,7 @@ from tests.servers.s3_server import BUCKET, proxied_s3, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.work.partition_records import PartitionRecord
+from tokenloom.storage.work.records import PartitionRecord
 from tokenloom.tasks.encoding.tokenization import tokenize_partition
 from tokenloom.tasks.planning.plan import Build, Partition
 from tokenloom.tasks.running import progress

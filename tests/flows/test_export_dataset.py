@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders.exported import READERS, Exportable
 from tokenloom.errors import SpecError
-from tokenloom.flows.export_dataset import export_dataset
+from tokenloom.flows.version_flows import export_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 

@@ -11,7 +11,7 @@ from tests.builders.damaging import Made, make_version
 from tests.servers.running import artifact, newest_run
 from tokenloom.errors import CheckError, SpecError
 from tokenloom.flows.direct import verify_directly
-from tokenloom.flows.verify_dataset import verify_dataset
+from tokenloom.flows.version_flows import verify_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("prefect_server")]
 

@@ -22,14 +22,14 @@ from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.work.assignment import (
+from tokenloom.storage.work.records import (
     Assignment,
     RowsRead,
     ShardRange,
+    ShardRecord,
     SpillEntry,
     write_assignment,
 )
-from tokenloom.storage.work.shard_records import ShardRecord
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.rules import RowRules

@@ -13,27 +13,23 @@ from tokenloom.storage.formats.canonical import canonical_json, sign
 from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.work.assignment import (
+from tokenloom.storage.work.records import (
     Assignment,
-    RowsRead,
-    ShardRange,
-    SpillEntry,
-    build_path,
-    read_assignment,
-    write_assignment,
-)
-from tokenloom.storage.work.partition_records import (
     PartitionRecord,
     QuarantineSummary,
+    RowsRead,
+    ShardRange,
+    ShardRecord,
+    SpillEntry,
+    build_path,
     find_partition_record,
     find_partition_records,
+    find_shard_record,
     partition_record_path,
     quarantine_path,
-)
-from tokenloom.storage.work.shard_records import (
-    ShardRecord,
-    find_shard_record,
+    read_assignment,
     shard_record_path,
+    write_assignment,
 )
 from tokenloom.storage.work.spill import SpillCounts, spill_path
 from tokenloom.storage.work.work_files import write_work_record

@@ -21,7 +21,7 @@ from tokenloom.storage.work.spill import Spill
 from tokenloom.tasks.sources import Rows, parquet
 from tokenloom.tasks.verification import sample
 from tokenloom.tasks.verification.sample import NUM_SAMPLED, SampleJob, compare_documents
-from tokenloom.tasks.verification.source_rows import read_rows
+from tokenloom.tasks.verification.sources import read_rows
 
 
 def num_checked(spec: BuildSpec, version: str) -> int:

@@ -13,8 +13,7 @@ from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.work.plans import building
-from tokenloom.tasks.retention.collect import DAY, Policy, collect
-from tokenloom.tasks.retention.usage import measure
+from tokenloom.tasks.retention import DAY, Policy, collect, measure
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.counts import SUMMARY, count
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import published, tags
 from tokenloom.storage.work import plans
-from tokenloom.tasks.retention import collect
+from tokenloom.tasks import retention
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def test_nothing_that_is_used_is_lost(files: dict[str, bytes]) -> None:
 
 def collect_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
     """The collector reads tags and plans before it deletes a manifest, and not after."""
-    refuse = collect._refuse_used
+    refuse = retention._refuse_used
 
     def once(store: Store, version: str, before: float) -> None:
         if published.is_published(store, version):
             refuse(store, version, before)
 
-    patch.setattr(collect, "_refuse_used", once)
+    patch.setattr(retention, "_refuse_used", once)
 
 
 def tag_without_a_second_look(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.verification import sample
 from tokenloom.tasks.verification.sample import NUM_SAMPLED
-from tokenloom.tasks.verification.source_rows import read_rows
+from tokenloom.tasks.verification.sources import read_rows
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError, message_of
-from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
+from tokenloom.flows.store_links import STORES, STORES_FOLDER
 from tokenloom.storage.stores.local_files import read_regular
 
 if TYPE_CHECKING:

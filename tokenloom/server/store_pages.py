@@ -1,7 +1,7 @@
 """The pages of local stores on the server of `tokenloom up`: catalogues and reports, read-only, and nothing else.
 
 A path is `/stores/KEY/index.html` or `/stores/KEY/DATASET/reports/VERSION.html`, of a store that a run has noted
-(flows/runs/store_links.py). Names are matched against their patterns, so no path leaves the store; a link that does is
+(flows/store_links.py). Names are matched against their patterns, so no path leaves the store; a link that does is
 not followed. The pages come from a store and share their origin with Prefect's API, so a policy forbids them to run
 scripts or request anything.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
-from tokenloom.flows.runs.store_links import PREFIX, STORES, noted_stores
+from tokenloom.flows.store_links import PREFIX, STORES, noted_stores
 from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.local_files import open_regular

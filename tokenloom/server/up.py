@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError, one_line
-from tokenloom.flows.runs.store_links import STORES, STORES_FOLDER
+from tokenloom.flows.store_links import STORES, STORES_FOLDER
 from tokenloom.server.known_server import HEARTBEAT_SECONDS, POOL, PRIVATE, URL_FILE, answers, prepare_environment
 from tokenloom.storage.stores.local_files import read_regular
 

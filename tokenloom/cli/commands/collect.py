@@ -9,7 +9,7 @@ from tokenloom.cli.output import Output
 from tokenloom.cli.results import JsonResult
 from tokenloom.cli.tag_moves import refresh_catalogue
 from tokenloom.storage.versions.references import parse_dataset
-from tokenloom.tasks.retention.collect import Policy, collect
+from tokenloom.tasks.retention import Policy, collect
 from tokenloom.wording import counted
 
 

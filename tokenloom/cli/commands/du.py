@@ -13,8 +13,7 @@ from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_dataset
 from tokenloom.storage.versions.references import dataset_store, nearest_names
-from tokenloom.tasks.retention.collect import Policy
-from tokenloom.tasks.retention.usage import DatasetUsage, measure
+from tokenloom.tasks.retention import DatasetUsage, Policy, measure
 from tokenloom.wording import shown_bytes
 
 

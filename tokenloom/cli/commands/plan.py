@@ -180,8 +180,7 @@ def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRo
     """Return which sources are copies of earlier ones, faults of their conversations, and which splits may be empty."""
     from tokenloom.chat.rendering import stop_as_text
     from tokenloom.tasks.planning.plan import partitions_by_source
-    from tokenloom.tasks.publishing.chat_gates import chat_warnings
-    from tokenloom.tasks.publishing.version_facts import empty_splits
+    from tokenloom.tasks.publishing.version_facts import chat_warnings, empty_splits
 
     warnings, seen = [], set[str]()
     for parts in partitions_by_source(planned):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenloom.cli.argument_types import integer_in, positive
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
-from tokenloom.flows.runs.store_links import PREFIX
+from tokenloom.flows.store_links import PREFIX
 from tokenloom.server.known_server import default_home
 from tokenloom.server.up import Services, run_services
 

@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
-from tokenloom.flows.runs.store_links import page_url
+from tokenloom.flows.store_links import page_url
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores.store import Store
@@ -20,7 +20,7 @@ from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_line
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.report.wording import megabytes
-from tokenloom.tasks.retention.collect import Collected
+from tokenloom.tasks.retention import Collected
 from tokenloom.tasks.running.progress import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
 from tokenloom.wording import counted

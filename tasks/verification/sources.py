@@ -1,18 +1,28 @@
-"""The spec of a published version, as its build.json records it, or as the user gives it again."""
+"""The sources of a published version: the spec that names them, and rows read again as the build read them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tokenloom.errors import SpecError
 from tokenloom.storage.formats.manifest import BUILD, Manifest, given_options
 from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
+from tokenloom.tasks.planning.inputs import InputFile
+from tokenloom.tasks.rows.forms import form_of
+from tokenloom.tasks.rows.rules import PlaceOf, transformed
+from tokenloom.tasks.running.memory import each_bounded
+from tokenloom.tasks.sources import Rows, SourceReader, make_reader
+from tokenloom.tasks.sources.rows.conversations import WANTED
 
-if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
+if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
 
 # of a version's `chat`, but not options of a spec with their values
@@ -58,3 +68,31 @@ def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
     if spec.documents.transform:
         raise SpecError("documents.transform is code, which runs only if --spec names it")
     return spec
+
+
+def read_rows(file: InputFile, wanted: Sequence[int], transform: str | None) -> Iterator[tuple[Rows, PlaceOf]]:
+    """Yield (rows, how a message names one) until all wanted rows are found or the file ends.
+
+    Args:
+        file: the input.
+        wanted: rows, sorted.
+        transform: applied to each text, as the build did.
+    """
+    reader = make_reader({**file.options, WANTED: frozenset(wanted)})
+    place_of = partial(reader.place, file.url)
+    numbers, num_found = np.array(wanted, np.uint64), 0
+    for batch in each_bounded(located(reader, file.url, wanted), file.options["max_bytes"], file.url):
+        here = np.flatnonzero(np.isin(batch.rows, numbers))
+        if len(here):
+            found = batch.take(here)
+            texts = transformed(found.texts, found.rows, transform, place_of, form_of(file.options))
+            yield replace(found, texts=texts), place_of
+        num_found += len(here)
+        if num_found == len(wanted):
+            return  # a file that is one partition need not be read to its end
+
+
+def located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:
+    """Yield the rows of the parts of a file that hold these rows, which are sorted."""
+    for part in reader.locate(url, rows):
+        yield from reader.read(url, part)

@@ -1,26 +1,28 @@
-"""Delete the versions of a dataset that no rule keeps, and the files in work/ and reports/ that no version needs.
+"""Delete the versions of a dataset that no rule keeps, and the files in work/ and reports/ that no version needs; and
+measure what uses the space.
 
 docs/guides/versions.md states the rules, and why nothing is lost that a build or a tag uses meanwhile. The age of a
 file is the time of this machine less the time that the store gives it.
+
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tokenloom.errors import StoreError, WorkError
+from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.stores.store import TMP, Store, StoredFile
 from tokenloom.storage.versions.published import REPORTS, is_dataset, version_path
 from tokenloom.storage.versions.tags import tagged_versions
-from tokenloom.storage.work.assignment import BUILDS, read_assignment
 from tokenloom.storage.work.plans import PLANS, plan_path, planned_spills
+from tokenloom.storage.work.records import BUILDS, read_assignment
 from tokenloom.storage.work.spill import FOLDER as SPILLS
 from tokenloom.wording import counted, shown_age, shown_bytes
 
@@ -245,3 +247,62 @@ def _leftovers(store: Store, before: float, versions: Collection[str]) -> dict[s
 def _remove(store: Store, paths: list[str]) -> None:
     for start in range(0, len(paths), _FILES_AT_ONCE):
         store.remove_files(paths[start : start + _FILES_AT_ONCE])
+
+
+#: the folders of a dataset by the part that they belong to
+PARTS = {
+    "versions": "versions",
+    BUILDS: "versions",
+    PLANS: "versions",
+    "work/spills": "spills",
+    "work/tmp": "temporaries",
+    "reports": "reports",
+}
+
+
+@dataclass(frozen=True)
+class DatasetUsage:
+    """The space that a dataset uses, in bytes.
+
+    `parts` adds up to `bytes`; `other` in it is everything but PARTS: tags, fingerprints. `gc_frees` is what a run of
+    gc would free now; `damage` names the damaged tag that stops gc, if there is one.
+    """
+
+    dataset: str
+    bytes: int
+    versions: list[VersionStatus]
+    parts: dict[str, int]
+    gc_frees: int
+    damage: str | None
+
+
+def measure(store: Store, policy: Policy) -> DatasetUsage:
+    """Return what uses the space of a dataset, and what gc would free; changes nothing.
+
+    Args:
+        store: the dataset's store.
+        policy: that of the run of gc.
+
+    Raises:
+        StoreError: there is no such dataset, or the store can't be read.
+    """
+    tags_of: dict[str, list[str]] = {}
+    damage, gc_frees = None, 0
+    try:
+        tags_of, gc_frees = tagged_versions(store), collect(store, policy).bytes
+    except FormatError as error:
+        damage = str(error)
+    files = store.files_below("")
+    parts: Counter[str] = Counter(dict.fromkeys([*PARTS.values(), "other"], 0))
+    for path, file in files.items():
+        parts[next((part for folder, part in PARTS.items() if path.startswith(f"{folder}/")), "other")] += (
+            file.num_bytes
+        )
+    return DatasetUsage(
+        dataset=str(store.root).rpartition("/")[2],
+        bytes=parts.total(),
+        versions=survey(tags_of, files, policy),
+        parts=dict(parts),
+        gc_frees=gc_frees,
+        damage=damage,
+    )

@@ -1,0 +1,239 @@
+"""The records of a build in work/: of each partition, of the assignment, and of each shard.
+
+A record is written after the files that it lists. A build that finds a record and its files need not make them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tokenloom.storage.formats.canonical import read_signed_record
+from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts, DocumentStatistics, EncodedCounts
+from tokenloom.storage.formats.version_files import EncoderUse
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
+from tokenloom.storage.work.work_files import find_work_record, find_work_records, reading_work_file, write_work_record
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineSummary:
+    """What a partition's list of skipped rows holds.
+
+    `bytes` is the length of the list, `rows` how many rows it skips, `reasons` how many for each reason, `first` the
+    message about the first of them.
+    """
+
+    bytes: int
+    rows: int
+    xxh3_128: str
+    reasons: dict[str, int]
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """What became of the rows of a partition.
+
+    `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
+    is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
+    bytes of their text were encoded by the reference too. `text_bytes` are those that were encoded, in UTF-8, 0 for
+    tokens. `chat` counts what was rendered of conversations, None if there are none.
+    """
+
+    read: int
+    filtered: int
+    not_read: int
+    unseen: list[str]
+    spills: list[SpillCounts]
+    quarantine: QuarantineSummary
+    encoder: str | None
+    compared: int
+    text_bytes: int
+    chat: ChatCounts | None = None
+
+
+def partition_record_path(spill_name: str) -> str:
+    """Return the path of the record of the partition whose spills are called `spill_name`."""
+    return f"{FOLDER}/{spill_name}.json"
+
+
+def quarantine_path(spill_name: str) -> str:
+    """Return the path of the work file that lists a partition's skipped rows."""
+    return f"{FOLDER}/{spill_name}.quarantine"
+
+
+def find_partition_record(store: Store, spill_name: str) -> PartitionRecord | None:
+    """Return a partition's record if it and all that it lists are there, else None."""
+    record = find_work_record(store, partition_record_path(spill_name), PartitionRecord)
+    if record is None:
+        return None
+    lengths = {path: store.num_bytes(path) for path in _files(spill_name, record)}
+    return record if _is_complete(spill_name, record, lengths) else None
+
+
+def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str, PartitionRecord]:
+    """Return the records of the complete partitions, by name; lists the folder once."""
+    lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
+    names = {path: name for name in spill_names if (path := partition_record_path(name)) in lengths}
+    found = find_work_records(store, list(names), PartitionRecord)
+    return {names[path]: record for path, record in found.items() if _is_complete(names[path], record, lengths)}
+
+
+def remove_spills_of(store: Store, encoders: Collection[str]) -> int:
+    """Delete the spills that fast encoders, by name and version, encoded; return how many partitions' they were."""
+    names = [name.removesuffix(".json") for name in store.lengths(FOLDER) if name.endswith(".json")]
+    found = find_work_records(store, list(map(partition_record_path, names)), PartitionRecord)
+    records = {name: found.get(partition_record_path(name)) for name in names}
+    removed = {name: record for name, record in records.items() if record and record.encoder in encoders}
+    for name, record in removed.items():
+        store.remove(partition_record_path(name))  # first: without it no build uses the others
+        store.remove_files(list(_files(name, record)))
+    return len(removed)
+
+
+def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:
+    """Return the paths and lengths of the files that a record lists."""
+    files = {spill_path(spill_name, index): counts.bytes for index, counts in enumerate(record.spills)}
+    listed = record.quarantine.bytes
+    return files | ({quarantine_path(spill_name): listed} if listed else {})
+
+
+def _is_complete(spill_name: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
+    return all(lengths.get(path) == num_bytes for path, num_bytes in _files(spill_name, record).items())
+
+
+BUILDS = "work/builds"
+_NAME = "assignment.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SpillEntry:
+    """One spill to read: its partition's name, its index there, length and checksum, and the index of its input.
+
+    `source_index` is the position of the input's source in Assignment.sources. Entries are in the order of inputs.
+    """
+
+    name: str
+    index: int
+    num_bytes: int
+    checksum: str
+    input_index: int
+    source_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """The part of a split's key range, [start_key, end_key), that one shard takes.
+
+    `num_tokens` and `num_documents` estimate what it holds before duplicates are dropped; they bound the memory.
+    """
+
+    split: str
+    split_index: int
+    shard_index: int
+    start_key: int
+    end_key: int
+    num_tokens: int
+    num_documents: int
+
+    @property
+    def name(self) -> str:
+        """The path of the shard in its version, without suffix."""
+        return f"{self.split}/{self.shard_index:06d}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """What became of the rows of all inputs before they were shuffled; `not_read` rows are among the filtered ones."""
+
+    read: int
+    filtered: int
+    not_read: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the shuffle reads and writes; `totals` are by split, with duplicates, `encoders` what fast encoders did.
+
+    `sources` are the names of the sources, `encoded` what was encoded of each.
+    """
+
+    spills: list[SpillEntry]
+    shards: list[ShardRange]
+    totals: dict[str, DocumentCounts]
+    rows: RowsRead
+    encoders: dict[str, EncoderUse]
+    sources: list[str]
+    encoded: dict[str, EncodedCounts]
+
+
+def build_path(version: str, name: str) -> str:
+    """Return the path of the work file `name` of a version's build."""
+    return f"{BUILDS}/{version}/{name}"
+
+
+def write_assignment(store: Store, version: str, assignment: Assignment) -> None:
+    """Write the assignment of a version that is being built."""
+    write_work_record(store, build_path(version, _NAME), assignment)
+
+
+def read_assignment(store: Store, version: str) -> Assignment:
+    """Return the assignment of a version that is being built; raises WorkError if it is missing or damaged."""
+    path = build_path(version, _NAME)
+    with reading_work_file(store, path):
+        return _parse(store.read(path), store.place(path))
+
+
+@lru_cache(maxsize=1)
+def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard that a worker makes
+    return read_signed_record(data, place, Assignment)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard as it was written; `name` is its path in the version without suffix, `entry` its row of the manifest.
+
+    `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
+    largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
+    the fast encoders that encoded spills of the build. `statistics` describe its documents, `class_counts` the tokens
+    by class, of a shard with a mask.
+    """
+
+    name: str
+    split: str
+    entry: ShardEntry
+    duplicates: int
+    excluded: int
+    left_tokens: int
+    max_id: int
+    bad_ends: int
+    encoders: tuple[str, ...]
+    statistics: DocumentStatistics
+    class_counts: dict[str, int]
+
+
+def shard_record_path(version: str, name: str) -> str:
+    """Return the path of the record of shard `name` ("train/000000") of a version that is being built."""
+    return build_path(version, name.replace("/", "-") + ".json")
+
+
+def find_shard_record(store: Store, version: str, name: str, encoders: Collection[str]) -> ShardRecord | None:
+    """Return the record of a shard if its files are there, with their lengths, else None.
+
+    Args:
+        store: the dataset's store.
+        version: of the shard.
+        name: of the shard: "train/000000".
+        encoders: the fast encoders whose ids the build may use; a shard that may hold others does not count.
+    """
+    record = find_work_record(store, shard_record_path(version, name), ShardRecord)
+    if record is None or not set(record.encoders).issubset(encoders):
+        return None
+    listed = record.entry.listed
+    is_complete = all(store.num_bytes(version_path(version, name)) == file.bytes for name, file in listed.items())
+    return record if is_complete else None

@@ -1,1 +1,0 @@
-"""Retention: the deletion of versions that nothing keeps and of leftovers, and what uses the space."""
