@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from importlib import import_module
 
 from scripts.reference_pages.markdown import contents, escaped, guide_link, link, sentence
 from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
-from tokenloom.cli.parser import make_parser
+from tokenloom.cli.parser import command_parsers, make_parser
 from tokenloom.cli.results import EXIT_CODES
 
 _HEAD = """\
@@ -69,19 +68,6 @@ _GUIDES = {  # the page that shows a command at work
 }
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command, with its arguments."""
-    named = dict(_choices(make_parser()))
-    for parser in named.values():
-        import_module(parser.get_default("module")).add_arguments(parser)
-    return named
-
-
-def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(found)
-
-
 def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Return the arguments and options of a command without those of every command."""
     return [action for action in parser._actions if action.dest not in _SHARED]
@@ -96,7 +82,7 @@ def name_of(action: argparse.Action) -> str:
 def page() -> str:
     """Return the page as Markdown."""
     groups = {title: dict(commands) for title, commands in GROUPS.items()}
-    found = parsers()
+    found = command_parsers(make_parser())
     lines = [_HEAD, *_contents(groups)]
     for title, commands in groups.items():
         lines += [f"## {title}", ""]

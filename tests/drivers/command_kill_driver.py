@@ -23,10 +23,10 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import s3fs  # noqa: F401  (a fork would import it each time)
-
 import tokenloom.cli.commands.collect
-import tokenloom.cli.commands.export
 import tokenloom.cli.commands.tag
+
+import tokenloom.cli.commands.export
 import tokenloom.flows.export_steps
 import tokenloom.tasks.exporting.formats.datatrove
 import tokenloom.tasks.sources.jsonl

@@ -107,10 +107,10 @@ def read_all(reference: str, store: str) -> Counter[str]:
     steps: list[Callable[[], object]] = [
         opened,
         lambda: opened(packing="best_fit"),
-        lambda: inspect_version.run(reference, Output()),
-        lambda: peek.run(reference, "train", 2, 40, Output()),
-        lambda: ls.run(store, Output()),
-        lambda: ls.run(f"{store}/data", Output()),
+        lambda: inspect_version.run(reference, out=Output()),
+        lambda: peek.run(reference, count=2, chars=40, out=Output()),
+        lambda: ls.run(store, out=Output()),
+        lambda: ls.run(f"{store}/data", out=Output()),
     ]
     for step in steps:
         try:

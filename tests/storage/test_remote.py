@@ -124,15 +124,17 @@ def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Publis
 def test_commands_print_the_same_for_remote_and_local_stores(published: Published, s3_proxy: FaultyProxy) -> None:
     local = str(published.folder)
     out = Output(quiet=True)
-    assert inspect_version.run(published.reference, out).value["splits"] == published.manifest.json()["splits"]
+    assert inspect_version.run(published.reference, out=out).value["splits"] == published.manifest.json()["splits"]
     for path in ("", "/data"):
-        remote, here = (ls.run(store + path, out).to_json() for store in (published.url, local))
+        remote, here = (ls.run(store + path, out=out).value for store in (published.url, local))
         assert remote | {"store": ""} == here | {"store": ""}
-    found, expected = (peek.run(f"{store}/data", "train", 3, 10, out).documents for store in (published.url, local))
+    found, expected = (
+        peek.run(f"{store}/data", chars=10, out=out).value["documents"] for store in (published.url, local)
+    )
     assert found == expected
     assert len(found) == 3
     with pytest.raises(StoreError, match="no such store"):
-        ls.run(f"{published.url}/none", out)
+        ls.run(f"{published.url}/none", out=out)
 
 
 def test_missing_dataset_tag_and_version_are_named(published: Published, s3_proxy: FaultyProxy) -> None:

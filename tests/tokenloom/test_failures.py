@@ -10,7 +10,6 @@ import socket
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +20,8 @@ from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli.commands import ls
 from tokenloom.cli.failures import Terminated
 from tokenloom.cli.main import main
-from tokenloom.cli.results import Result
 from tokenloom.errors import InputError
+from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.work import fingerprints
 
 _SPEC = """\
@@ -109,10 +108,10 @@ def test_every_message_is_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(**options: Any) -> None:
+    def fail(store: str) -> None:
         raise raised
 
-    monkeypatch.setattr(ls, "run", fail)
+    monkeypatch.setattr(ls, "open_store", fail)
     assert _refused(capsys, "ls", "store", code=code) == message
     main(["ls", "store"])
     assert capsys.readouterr().err.count("\n") == 1
@@ -296,24 +295,26 @@ def test_plan_warns_if_only_the_sample_has_no_documents(
 def test_a_system_error_is_reported_without_its_number(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(**options: Any) -> None:
+    def fail(store: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/file")
 
-    monkeypatch.setattr(ls, "run", fail)
+    monkeypatch.setattr(ls, "open_store", fail)
     assert _refused(capsys, "ls", "store") == "a/file: No space left on device"
     main(["ls", "store"])
     assert capsys.readouterr().err == "tokenloom: a/file: No space left on device\n"
 
 
-def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(**options: Any) -> Result:
+def test_a_warning_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(store: str) -> Store:
         warnings.warn("no\nsamples", stacklevel=1)
-        return Result()
+        return open_store(store)
 
-    monkeypatch.setattr(ls, "run", warn)
+    monkeypatch.setattr(ls, "open_store", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert main(["ls", "store"]) == 0
+        assert main(["ls", str(tmp_path)]) == 0
     assert capsys.readouterr().err == "tokenloom: warning: no samples\n"
 
 

@@ -424,7 +424,7 @@ def test_a_remote_store_gives_the_same_answers(
         (("trace", "--sample", "99999", "--seq-len", "16"), "--sample 99999: the split has "),
         (
             ("trace", "--sample", "1", *_LOADER),
-            "--seed: --sample counts the samples of the split itself; omit it",
+            "--batch-size: --sample counts the samples of the split itself; omit it",
         ),
     ],
 )

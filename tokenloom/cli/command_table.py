@@ -1,11 +1,13 @@
 """The commands of `tokenloom`, by task: what each does, an example, and what its exit code 3 means.
 
-Each command is a module of cli/commands with add_arguments(parser) and run(**arguments, out).
+Each command is a function of a module in cli/commands, whose parameters are its arguments (see cli/arguments.py).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
@@ -106,3 +108,20 @@ GROUPS = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+_ELSEWHERE = {  # the functions that are not NAME.run
+    "inspect": "inspect_version.run",
+    "tag": "tags.tag",
+    "rollback": "tags.rollback",
+    "log": "tags.log",
+    "du": "space.du",
+    "gc": "space.gc",
+    "up": "serve.up",
+    "deploy": "serve.deploy",
+}
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Import the function of a command."""
+    module, function = _ELSEWHERE.get(name, f"{name}.run").split(".")
+    command: Callable[..., Any] = getattr(import_module(f"tokenloom.cli.commands.{module}"), function)
+    return command

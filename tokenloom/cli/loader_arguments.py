@@ -1,18 +1,17 @@
-"""The arguments of a loader on the command line, and the stream of samples that they, or a state in a file, determine.
+"""The arguments of a loader on the command line, and the stream of samples that they or a state in a file determine.
 
 The reader is imported only when a stream is opened.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tokenloom.cli.argument_types import count, positive
+from tokenloom.cli.arguments import Argument, count, positive
 from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.packing.packings import PACKINGS
@@ -34,62 +33,55 @@ class NoSamples(SpecError):
     """The split has no sample for the packing and the length that the arguments name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoaderArguments:
-    """The arguments of a dataset and its loader, as given; None for what is not given."""
+    """The arguments of a dataset and its loader; None for what is not given.
 
-    seq_len: int | None
-    packing: str | None
-    order: str | None
-    seed: int | None
-    lanes: int | None
-    batch_size: int | None
-    world_size: int | None
-    state: str | None
-    store: list[str]
-    split: str | None = None  # only `trace` has this and the next three
-    rank: int | None = None
-    num_epochs: int | None = None
-    pad_last: bool | None = None
+    Args:
+        seq_len: tokens per sample
+        batch_size: samples in a batch on one rank
+        world_size: number of data-parallel ranks (default: 1)
+        seed: seed of the loader's order (default: 0)
+        order: the order of samples: block, full or sequential (default: block)
+        lanes: of the order block: how many runs of shards are read side by side (default: min(64, number of shards))
+        state: a file with the JSON of loader.state_dict(), in place of split, seq-len, packing, order, seed and lanes
+        store: with --state: the store of its dataset, or of a member of its mixture (default: the store of REF)
+    """
+
+    seq_len: Annotated[int | None, Argument("T", positive)] = None
+    packing: Annotated[
+        str | None,
+        Argument("NAME", help=f"how tokens become samples: {', '.join(PACKINGS)} (default: concat)"),
+    ] = None
+    batch_size: Annotated[int | None, Argument("B", positive)] = None
+    world_size: Annotated[int | None, Argument("W", positive)] = None
+    seed: Annotated[int | None, Argument("S", count)] = None
+    order: Annotated[str | None, Argument("NAME")] = None
+    lanes: Annotated[int | None, Argument("N", positive)] = None
+    state: Annotated[str | None, Argument("FILE")] = None
+    store: Annotated[Sequence[str], Argument("[MEMBER=]STORE")] = ()
 
     @property
     def given(self) -> list[str]:
         """The names of those that are given."""
-        return [name for name, value in vars(self).items() if value not in (None, [])]
+        return [name for name, value in vars(self).items() if value is not None and value is not False and value != []]
 
 
-def add_loader_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the arguments of a loader, and return their group; their values are those of LoaderArguments."""
-    group = parser.add_argument_group("the loader")
-    group.add_argument("--seq-len", type=positive, metavar="T", help="tokens per sample")
-    group.add_argument(
-        "--packing", metavar="NAME", help=f"how tokens become samples: {', '.join(PACKINGS)} (default: concat)"
-    )
-    group.add_argument("--batch-size", type=positive, metavar="B", help="samples in a batch on one rank")
-    group.add_argument("--world-size", type=positive, metavar="W", help="number of data-parallel ranks (default: 1)")
-    group.add_argument("--seed", type=count, metavar="S", help="seed of the loader's order (default: 0)")
-    group.add_argument(
-        "--order", metavar="NAME", help="the order of samples: block, full or sequential (default: block)"
-    )
-    group.add_argument(
-        "--lanes",
-        type=positive,
-        metavar="N",
-        help="of the order block: how many runs of shards are read side by side (default: min(64, number of shards))",
-    )
-    group.add_argument(
-        "--state",
-        metavar="FILE",
-        help="a file with the JSON of loader.state_dict(), in place of split, seq-len, packing, order, seed and lanes",
-    )
-    group.add_argument(
-        "--store",
-        action="append",
-        default=[],
-        metavar="[MEMBER=]STORE",
-        help="with --state: the store of its dataset, or of a member of its mixture (default: the store of REF)",
-    )
-    return group
+@dataclass(frozen=True, kw_only=True)
+class TracedLoader(LoaderArguments):
+    """The arguments of the loader whose batches `trace` shows.
+
+    Args:
+        split: the split that it reads (default: train)
+        rank: show only this rank's batch, in [0, world size) (default: all ranks)
+        num_epochs: where the stream ends (default: endless)
+        pad_last: the loader has drop_last=False: with --num-epochs, its last step may be short
+    """
+
+    split: str | None = None
+    rank: Annotated[int | None, Argument("R", count)] = None
+    num_epochs: Annotated[int | None, Argument("N", positive)] = None
+    pad_last: bool = False
 
 
 def option(name: str) -> str:
@@ -108,7 +100,7 @@ def as_usage_errors() -> Iterator[None]:
         raise SpecError(str(error)) from error
 
 
-def open_stream(reference: str | None, arguments: LoaderArguments) -> tuple[Stream, int]:
+def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream, int]:
     """Open the stream that the arguments or the state determine.
 
     Args:
@@ -139,7 +131,7 @@ def open_stream(reference: str | None, arguments: LoaderArguments) -> tuple[Stre
         return stream, check_state(state, stream.fingerprint())
 
 
-def make_steps(arguments: LoaderArguments, num_samples: int | None = None) -> Steps:
+def make_steps(arguments: TracedLoader, num_samples: int | None = None) -> Steps:
     """Return the steps of a rank; raise SpecError if an argument is missing or out of range.
 
     Args:
@@ -155,7 +147,7 @@ def make_steps(arguments: LoaderArguments, num_samples: int | None = None) -> St
         return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=not arguments.pad_last)
 
 
-def open_dataset(reference: str | None, arguments: LoaderArguments) -> TokenDataset:
+def open_dataset(reference: str | None, arguments: TracedLoader) -> TokenDataset:
     """Open the split that the arguments name; raise SpecError if one of them is missing or out of range."""
     from tokenloom.reader.dataset import TokenDataset
 
@@ -185,7 +177,7 @@ def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -
         )
 
 
-def _of_arguments(reference: str | None, arguments: LoaderArguments) -> tuple[TokenDataset, OrderOptions]:
+def _of_arguments(reference: str | None, arguments: TracedLoader) -> tuple[TokenDataset, OrderOptions]:
     """Return the source and its order."""
     if arguments.store:
         raise SpecError("--store: only --state needs it; omit it")
@@ -196,7 +188,7 @@ def _of_arguments(reference: str | None, arguments: LoaderArguments) -> tuple[To
 
 
 def _of_state(
-    reference: str | None, arguments: LoaderArguments, state: LoaderState
+    reference: str | None, arguments: TracedLoader, state: LoaderState
 ) -> tuple[TokenDataset | Mixture, OrderOptions]:
     """Return the source and its order; raise SpecError if REF or another argument contradicts the state."""
     from tokenloom.reader.mixture import open_source

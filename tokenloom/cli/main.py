@@ -11,22 +11,18 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tokenloom.cli.arguments import call
+from tokenloom.cli.command_table import function_of
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
 from tokenloom.cli.output import Output, drop_output, json_text, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
 from tokenloom.cli.results import READER_ENDED
 
-if TYPE_CHECKING:
-    from tokenloom.cli.results import Result
-
 #: Run again after an interruption, these continue where they stopped.
 _RESUMABLE = ("build", "demo", "export", "gc")
 _WITHOUT_PANDAS = ("build", "demo", "plan", "report", "verify", "trace", "where")
-_SHARED_ARGUMENTS = {"command", "benchmark", "module", "json", "debug"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,13 +91,12 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run the command, print its result with --json, and return the exit code."""
-    options = {name: value for name, value in vars(arguments).items() if name not in _SHARED_ARGUMENTS}
     # What a user's transform prints must not mix with the JSON.
     stdout = contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext()
     with stdout, showing_plain_warnings():
-        result: Result = import_module(arguments.module).run(**options, out=Output(quiet=arguments.json))
-    write_output(json_text(result.to_json()) + "\n" if arguments.json else "", flush=True)
-    return result.exit_code
+        result = call(function_of(arguments.command), arguments, out=Output(quiet=arguments.json))
+    write_output(json_text(result.value) + "\n" if arguments.json else "", flush=True)
+    return int(result.exit_code)
 
 
 if __name__ == "__main__":

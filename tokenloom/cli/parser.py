@@ -1,6 +1,6 @@
 """The parser of the command line: the list of commands, and the options that they all share.
 
-A command's module adds its own arguments and runs it. The module is imported only if the command is given, so
+The function of a command determines its own arguments. It is imported only if the command is given, so
 `tokenloom --help` imports none.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from importlib import import_module
 from typing import Any, NoReturn
 
 import tokenloom
-from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
+from tokenloom.cli.arguments import add_arguments
+from tokenloom.cli.command_table import COMMANDS, GROUPS, Command, function_of
 from tokenloom.cli.output import write_output
 from tokenloom.cli.results import NO
 from tokenloom.wording import near_miss
@@ -23,7 +23,6 @@ _SHELLS = ("bash", "zsh", "fish")
 _FILES = ("FILE", "FILES", "SPEC")  # metavars
 _FOLDERS = ("DESTINATION", "DIR", "REF", "REF|STORE", "REF_A", "REF_B", "STORE/DATASET", "STORE[/DATASET]")
 _TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()}
-_MODULES = {"inspect": "inspect_version", "gc": "collect"}  # inspect and gc are modules of Python
 
 
 class UsageError(Exception):
@@ -117,9 +116,8 @@ def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """
     import shtab
 
-    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for command in commands.values():
-        import_module(command.get_default("module")).add_arguments(command)
+    for command in command_parsers(parser).values():
+        action: Any
         for action in command._actions:
             if action.metavar in _FILES:
                 action.complete = shtab.FILE  # which shtab reads
@@ -129,18 +127,29 @@ def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 class _CommandParser(_Parser):
-    """The parser of one command. It imports the command's module when it is used."""
+    """The parser of one command. It gets the command's arguments when it is used."""
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        if module := self.get_default("module"):
-            import_module(module).add_arguments(self)
+        add_arguments(self, function_of(self.prog.rpartition(" ")[2]))
         return super().parse_known_args(*args, **kwargs)
+
+
+def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command, with its arguments.
+
+    Args:
+        parser: that of `tokenloom`, which has not parsed anything.
+    """
+    (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name, command in found.items():
+        add_arguments(command, function_of(name))
+    return dict(found)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of `tokenloom`.
 
-    The parsed arguments are `command`, the `module` that runs it, `json`, `debug`, and those of the command.
+    The parsed arguments are `command`, `json`, `debug`, and those of the command.
     """
     parser = _Parser(
         prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
@@ -160,20 +169,19 @@ def make_parser() -> argparse.ArgumentParser:
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
     for name, command in COMMANDS.items():
-        _add_parser(commands, name, command, f"tokenloom.cli.commands.{_MODULES.get(name, name)}", shared)
+        _add_parser(commands, name, command, shared)
     return parser
 
 
-def _add_parser(parsers: Any, name: str, command: Command, module: str, shared: argparse.ArgumentParser) -> None:
+def _add_parser(parsers: Any, name: str, command: Command, shared: argparse.ArgumentParser) -> None:
     text = command.text
     epilog = f"{_EXAMPLE}tokenloom {command.example}"
     if command.no:
         epilog += f"\n\nexit code {NO}: {command.no[0].lower()}{command.no[1:]}"
-    parser = parsers.add_parser(
+    parsers.add_parser(
         name,
         parents=[shared],
         help=text,
         description=f"{text[0].upper()}{text[1:]}. {command.more}".strip(),
         epilog=epilog,
     )
-    parser.set_defaults(module=module)

@@ -1,8 +1,8 @@
-"""What commands return: dataclasses whose fields `--json` prints; and the exit codes, which `COMMAND --help` states."""
+"""What commands return, and the exit codes, which `COMMAND --help` states."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
@@ -27,24 +27,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a command returns; `--json` prints its fields."""
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a command that raised no error."""
-        return 0
-
-    def to_json(self) -> Json:
-        """Return the object that `--json` prints."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class JsonResult(Result):
-    """A result that is JSON already, such as a manifest."""
+    """What a command returns: the object that `--json` prints, and the exit code."""
 
     value: Json
-
-    def to_json(self) -> Json:
-        """Return the object that `--json` prints."""
-        return self.value
+    exit_code: int = 0

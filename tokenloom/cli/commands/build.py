@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokenloom.cli.argument_types import add_build_options, add_spec
+from tokenloom.cli.arguments import Direct, Limit, Overrides, Prefect, Spec, Workers
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, JsonResult
+from tokenloom.cli.results import Json, Result
 from tokenloom.console import print_status
 from tokenloom.wording import counted, counted_rows
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    add_spec(parser)
-    add_build_options(parser)
-
-
 def run(
-    spec: str, overrides: list[str], limit: int | None, workers: int | None, direct: bool, prefect: bool, out: Output
-) -> JsonResult:
+    spec: Spec,
+    *,
+    overrides: Overrides = (),
+    limit: Limit = None,
+    workers: Workers = None,
+    direct: Direct = False,
+    prefect: Prefect = False,
+    out: Output,
+) -> Result:
     """Build and publish a version."""
     result = build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
     _print(out, result)
-    return JsonResult(result)
+    return Result(result)
 
 
-def load_limited_spec(path: str, overrides: list[str], limit: int | None) -> BuildSpec:
+def load_limited_spec(path: str, overrides: Sequence[str], limit: int | None = None) -> BuildSpec:
     """Read a spec, with the overrides of --set and the limit of --limit."""
     from tokenloom.spec.loading import load_spec
 

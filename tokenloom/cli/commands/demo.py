@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
-from tokenloom.cli.argument_types import add_build_options, positive
+from tokenloom.cli.arguments import Argument, Direct, Prefect, Workers, positive
 from tokenloom.cli.commands.build import build
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, JsonResult
+from tokenloom.cli.results import Json, Result
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running import progress
@@ -32,31 +32,20 @@ splits: {{train: 0.8, validation: 0.1, test: 0.1}}
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "--dir",
-        dest="folder",
-        metavar="DIR",
-        default="tokenloom-demo",
-        help="folder for the spec, the text and the store (default: tokenloom-demo)",
-    )
-    parser.add_argument("--updates", type=positive, default=3000, metavar="N", help="training steps (default: 3000)")
-    add_build_options(parser)
-
-
-def run(folder: str, updates: int, workers: int | None, direct: bool, prefect: bool, out: Output) -> JsonResult:
+def run(
+    *,
+    folder: Annotated[str, Argument("DIR", option="--dir")] = "tokenloom-demo",
+    updates: Annotated[int, Argument("N", positive)] = 3000,
+    workers: Workers = None,
+    direct: Direct = False,
+    prefect: Prefect = False,
+    out: Output,
+) -> Result:
     """Build a dataset from the standard library's sources, read it back, and train a small model on it.
 
     Args:
-        folder: where the spec, the text and the store go.
-        updates: training steps.
-        workers: worker processes; None for what the spec says.
-        direct: run the steps in this process, not as a Prefect flow.
-        prefect: run them as a flow also if no server is known.
-        out: prints the result.
-
-    Raises TokenloomError if torch is not installed, or the build failed.
+        folder: folder for the spec, the text and the store
+        updates: training steps
     """
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")
@@ -83,7 +72,7 @@ def run(folder: str, updates: int, workers: int | None, direct: bool, prefect: b
     out.lines(f"\nspec       {place}/demo.yaml\ndataset    {reference}\ninspect    tokenloom inspect {reference}")
     out.line(f"           tokenloom peek {reference}")
     out.line(f"rebuild    tokenloom build {place}/demo.yaml    (the same bytes: nothing to do)")
-    return JsonResult(result | {"sample": sample, "losses": losses, "spec": str(place / "demo.yaml")})
+    return Result(result | {"sample": sample, "losses": losses, "spec": str(place / "demo.yaml")})
 
 
 def _train(reference: str, updates: int, out: Output) -> Json:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+from tokenloom.cli.arguments import Argument
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output, write_output
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import Json, Result
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.comparison.changes import Change, changes
-from tokenloom.storage.comparison.compare import FATES, REMASKED, Fates, Tally, compare
+from tokenloom.storage.comparison.compare import FATES, REMASKED, Tally, compare
 from tokenloom.storage.comparison.rows import Rows, VersionDocuments
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.stores.local_files import writing_atomically
@@ -24,166 +25,105 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.running import progress
 from tokenloom.wording import counted, first_of
 
-_STEP = "compare"
 _BLOCK_ROWS = 8192
 
 
-@dataclass(frozen=True)
-class ComparedVersion:
-    """One of the two versions."""
-
-    reference: str
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Moves:
-    """Documents that moved from a split to another one, and their tokens."""
-
-    split_before: str
-    split: str
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class DiffResult(Result):
-    """How B differs from A; counts are by fate: added, removed, kept, moved. `listed` counts the rows written out.
-
-    `remasked` counts the documents kept or moved whose tokens have other classes, so that they are learned differently.
-    """
-
-    a: ComparedVersion
-    b: ComparedVersion
-    documents: dict[str, int]
-    tokens: dict[str, int]
-    sources: dict[str, dict[str, dict[str, int]]]
-    moves: list[Moves]
-    remasked: int
-    changes: list[Change]
-    listed: int
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument("old", metavar="REF_A", help="the old version: STORE/DATASET@TAG_OR_VERSION")
-    parser.add_argument("new", metavar="REF_B", help="the new version; may be in another dataset or store")
-    parser.add_argument(
-        "--list", dest="fate", choices=[*FATES, REMASKED], help="write out these documents as JSON lines"
-    )
-    parser.add_argument("--output", metavar="FILE", help="where --list writes (default: stdout, without the summary)")
-
-
-def run(old: str, new: str, fate: str | None, output: str | None, out: Output) -> DiffResult:
+def run(
+    old: Annotated[str, Argument("REF_A")],
+    new: Annotated[str, Argument("REF_B")],
+    *,
+    fate: Annotated[str | None, Argument(option="--list", choices=[*FATES, REMASKED])] = None,
+    output: Annotated[str | None, Argument("FILE")] = None,
+    out: Output,
+) -> Result:
     """Compare two versions document by document.
 
     Args:
-        old: the reference of version A.
-        new: the reference of version B.
-        fate: write out the documents that were added, removed, kept, moved or remasked; None for none.
-        output: the file for these; None for stdout.
-        out: prints the result.
-
-    Raises:
-        StoreError: the version does not exist, or a store can't be read.
-        FormatError: a file of a version is damaged.
-        SpecError: the options do not go together.
+        old: the old version: STORE/DATASET@TAG_OR_VERSION
+        new: the new version; may be in another dataset or store
+        fate: write out these documents as JSON lines
+        output: where --list writes (default: stdout, without the summary)
     """
-    _check_options(fate, output, out)
-    tables_a, tables_b = (VersionTables(*resolve(parse_reference(text))) for text in (old, new))
-    a, b = VersionDocuments(tables_a), VersionDocuments(tables_b)
-    tally = Tally(a, b)
-    is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
-    with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
-        listed = _compare(a, b, tally, fate, write)
-    documents, tokens = tally.by_source.sum(axis=1).T
-    result = DiffResult(
-        a=_version(tables_a),
-        b=_version(tables_b),
-        documents=_by_fate(documents),
-        tokens=_by_fate(tokens),
-        sources={
-            name: {"documents": _by_fate(tally.by_source[:, i, 0]), "tokens": _by_fate(tally.by_source[:, i, 1])}
-            for i, name in enumerate(tally.sources)
-        },
-        moves=_moves(tally),
-        remasked=tally.num_remasked,
-        changes=changes(tables_a.manifest, tables_b.manifest, tables_a.inputs, tables_b.inputs),
-        listed=listed,
-    )
-    if fate is None or output is not None:
-        _print(out, result, output)
-    return result
-
-
-def _check_options(fate: str | None, output: str | None, out: Output) -> None:
     if output is not None and fate is None:
         raise SpecError("--output: only --list writes documents; give both")
     if fate is not None and output is None and out.is_quiet:
         raise SpecError("--list: with --json, stdout has one JSON object and nothing else; give --output FILE")
+    a, b = (VersionDocuments(VersionTables(*resolve(parse_reference(text)))) for text in (old, new))
+    tally = Tally(a, b)
+    is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
+    with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
+        listed = _compare(a, b, tally, fate, write)
+    found = changes(a.tables.manifest, b.tables.manifest, a.tables.inputs, b.tables.inputs)
+    value = {
+        "a": _version(a.tables),
+        "b": _version(b.tables),
+        **_by_fate(tally.by_source.sum(axis=1)),
+        "sources": {name: _by_fate(tally.by_source[:, i]) for i, name in enumerate(tally.sources)},
+        "moves": _moves(tally),
+        "remasked": tally.num_remasked,
+        "changes": [asdict(change) for change in found],
+        "listed": listed,
+    }
+    if fate is None or output is not None:
+        _print(out, value, found, output)
+    return Result(value)
 
 
 def _compare(
     a: VersionDocuments, b: VersionDocuments, tally: Tally, fate: str | None, write: Callable[[str], object]
 ) -> int:
     """Compare the documents, count them and write out those of one fate; return how many were written."""
-    total = a.num_documents + b.num_documents
-    progress.report(progress.StepStarted(_STEP, 2 * total))  # each row is read, then matched
+    progress.report(
+        progress.StepStarted("compare", 2 * (a.num_documents + b.num_documents))
+    )  # each is read and matched
 
     def advance(num_rows: int) -> None:
         progress.report(progress.Advanced(done=num_rows))
 
-    lines = _DocumentLines(a, b, fate) if fate else None
+    lines, num_written = _DocumentLines(a, b, fate) if fate else None, 0
     for fates in compare(a, b, advance):
         tally.add(fates)
         num_rows = sum(len(getattr(fates, name)) for name in ("added", "removed", *("kept", "moved") * 2))  # of A and B
         progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
         if lines:
-            for block in lines.blocks(fates):
-                write(block)
-    return lines.num_lines if lines else 0
+            rows: Rows = getattr(fates, fate or "")
+            num_written += len(rows)
+            for start in range(0, len(rows), _BLOCK_ROWS):
+                block = slice(start, start + _BLOCK_ROWS)
+                write("".join(lines.of(rows[block], fates.moved_from[block])))
+    return num_written
 
 
 class _DocumentLines:
-    """Makes JSON lines of documents; `num_lines` is how many so far.
+    """Makes a JSON line of each document.
 
     Args:
         a: the documents of the old version.
         b: those of the new one.
-        fate: "added", "removed", "kept", "moved" or "remasked".
+        fate: what became of the documents.
     """
 
     def __init__(self, a: VersionDocuments, b: VersionDocuments, fate: str) -> None:
-        self._fate, self.num_lines = fate, 0
+        self._is_moved = fate == "moved"
         side = a if fate == "removed" else b
-        self._splits_a, self._splits = (list(map(json.dumps, one.splits)) for one in (a, side))
-        self._places = [
+        self._splits_a, self._splits = ([json.dumps(name) for name in one.splits] for one in (a, side))
+        self._inputs = [
             f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.tables.inputs
         ]
-        self._shards = [
-            [json.dumps(row["name"]) for row in split.shards.rows] for split in side.tables.manifest.splits.values()
-        ]
+        splits = side.tables.manifest.splits.values()
+        self._shards = [[json.dumps(row["name"]) for row in split.shards.rows] for split in splits]
 
-    def blocks(self, fates: Fates) -> Iterator[str]:
-        """Yield the lines of those of these documents that had the fate, some thousand at a time."""
-        rows: Rows = getattr(fates, self._fate)
-        for start in range(0, len(rows), _BLOCK_ROWS):
-            block = slice(start, start + _BLOCK_ROWS)
-            yield "".join(self._lines(rows[block], fates.moved_from[block]))
-        self.num_lines += len(rows)
-
-    def _lines(self, rows: Rows, before: Rows) -> Iterator[str]:
+    def of(self, rows: Rows, before: Rows) -> Iterator[str]:
         """Yield the lines of documents; `before` are the same ones in A if they moved, else anything."""
         content = rows["content"].astype(">u8").tobytes().hex()
         columns = [rows[name].tolist() for name in ("split", "shard", "input", "row", "num_tokens")]
         old = [""] * len(rows)
-        if self._fate == "moved":
+        if self._is_moved:
             old = [f'"split_before": {self._splits_a[split]}, ' for split in before["split"].tolist()]
         for i, (split, shard, number, row, num_tokens) in enumerate(zip(*columns, strict=True)):
             yield (
                 f'{{"split": {self._splits[split]}, {old[i]}"shard": {self._shards[split][shard]}, '
-                f'{self._places[number]}, "row": {row}, "content": "{content[32 * i : 32 * i + 32]}", '
+                f'{self._inputs[number]}, "row": {row}, "content": "{content[32 * i : 32 * i + 32]}", '
                 f'"num_tokens": {num_tokens}}}\n'
             )
 
@@ -203,38 +143,48 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
         raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
 
 
-def _version(tables: VersionTables) -> ComparedVersion:
-    return ComparedVersion(tables.reference, tables.manifest.num_documents, tables.manifest.num_tokens)
+def _version(tables: VersionTables) -> Json:
+    manifest = tables.manifest
+    return {"reference": tables.reference, "documents": manifest.num_documents, "tokens": manifest.num_tokens}
 
 
-def _by_fate(counts: Int64s) -> dict[str, int]:
-    return dict(zip(FATES, counts.tolist(), strict=True))
+def _by_fate(counts: Int64s) -> Json:
+    """Return documents and tokens by fate of (num_fates, 2) counts."""
+    documents, tokens = counts.T.tolist()
+    return {"documents": dict(zip(FATES, documents, strict=True)), "tokens": dict(zip(FATES, tokens, strict=True))}
 
 
-def _moves(tally: Tally) -> list[Moves]:
-    return [
-        Moves(old, new, *tally.moves[i, j].tolist())
-        for i, old in enumerate(tally.splits)
-        for j, new in enumerate(tally.splits)
-        if tally.moves[i, j, 0]
-    ]
+def _moves(tally: Tally) -> list[Json]:
+    """Return how many documents and tokens moved from each split to each other one."""
+    moves = []
+    for i, old in enumerate(tally.splits):
+        for j, new in enumerate(tally.splits):
+            documents, tokens = tally.moves[i, j].tolist()
+            if documents:
+                moves.append({"split_before": old, "split": new, "documents": documents, "tokens": tokens})
+    return moves
 
 
-def _print(out: Output, result: DiffResult, output: str | None) -> None:
-    for mark, version in (("A", result.a), ("B", result.b)):
-        out.line(f"{mark}  {version.reference}  {counted(version.documents, 'document')}, {version.tokens:,} tokens")
-    out.table(["", "documents", "tokens"], [[fate, result.documents[fate], result.tokens[fate]] for fate in FATES])
-    if len(result.sources) > 1:
-        rows = [[name, *(counts["documents"][fate] for fate in FATES)] for name, counts in result.sources.items()]
+def _print(out: Output, value: Json, found: list[Change], output: str | None) -> None:
+    for mark in ("a", "b"):
+        version = value[mark]
+        documents = counted(version["documents"], "document")
+        out.line(f"{mark.upper()}  {version['reference']}  {documents}, {version['tokens']:,} tokens")
+    out.table(["", "documents", "tokens"], [[fate, value["documents"][fate], value["tokens"][fate]] for fate in FATES])
+    if len(value["sources"]) > 1:
+        rows = [[name, *counts["documents"].values()] for name, counts in value["sources"].items()]
         out.table(["documents by source", *FATES], rows)
-    if result.moves:
-        rows = [[f"{move.split_before} -> {move.split}", move.documents, move.tokens] for move in result.moves]
+    if value["moves"]:
+        rows = [
+            [f"{move['split_before']} -> {move['split']}", move["documents"], move["tokens"]] for move in value["moves"]
+        ]
         out.table(["moved", "documents", "tokens"], rows)
-    if result.remasked:
-        out.line(f"of those in both, {counted(result.remasked, 'document')} with other classes: learned differently")
-    _print_changes(out, result.changes)
+    if value["remasked"]:
+        remasked = counted(value["remasked"], "document")
+        out.line(f"of those in both, {remasked} with other classes: learned differently")
+    _print_changes(out, found)
     if output is not None:
-        out.line(f"{counted(result.listed, 'document')} written to {output}")
+        out.line(f"{counted(value['listed'], 'document')} written to {output}")
 
 
 def _print_changes(out: Output, found: list[Change]) -> None:

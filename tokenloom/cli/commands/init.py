@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Annotated, Any
 
+from tokenloom.cli.arguments import Argument
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.console import printable_line
@@ -70,27 +70,13 @@ _COMMENT_COLUMN = 36
 _CHAT = "chat: {template: chatml}                                  # or llama3, ...; tokenizer: the one of a model"
 
 
-@dataclass(frozen=True)
-class InitResult(Result):
-    """Where the spec was written, and the sources in it; none in a starter spec."""
+def run(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> Result:
+    """Write a spec that reads some files; without any, a starter spec. An existing spec is not changed.
 
-    path: str
-    sources: list[dict[str, Any]]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILES",
-        help="files, folders and patterns to read; a name that ends in .yaml is the spec to write, which must not "
-        "exist (default: tokenloom.yaml)",
-    )
-
-
-def run(files: list[str], out: Output) -> InitResult:
-    """Write a spec that reads some files; without any, a starter spec. An existing spec is not changed."""
+    Args:
+        files: files, folders and patterns to read; a name that ends in .yaml is the spec to write, which must not exist
+            (default: tokenloom.yaml)
+    """
     *others, path = [name for name in files if name.endswith(_SPEC_ENDS)] or ["tokenloom.yaml"]
     if others:
         raise SpecError(f"{others[0]} and {path}: two specs to write; name one")
@@ -107,7 +93,7 @@ def run(files: list[str], out: Output) -> InitResult:
         raise TokenloomError(f"{path}: can't be written: {error.strerror}") from error
     first = "" if inputs else "set its sources, then "
     out.line(f"wrote {path}: {first}run `tokenloom plan {quote(path)}` and `tokenloom build {quote(path)}`")
-    return InitResult(path, sources)
+    return Result({"path": path, "sources": sources})
 
 
 def _spec_of(inputs: list[str], path: str, out: Output) -> tuple[str, list[dict[str, Any]]]:

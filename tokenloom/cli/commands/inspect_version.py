@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 
-from tokenloom.cli.argument_types import add_reference
+from tokenloom.cli.arguments import Ref
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import JsonResult
+from tokenloom.cli.results import Result
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.wording import counted, counted_rows, described_tokenizer, percent
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    add_reference(parser)
-
-
-def run(reference: str, out: Output) -> JsonResult:
+def run(reference: Ref, *, out: Output) -> Result:
     """Show a version's manifest and inputs, and what build.json says of its checks and empty parts."""
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
@@ -53,4 +47,4 @@ def run(reference: str, out: Output) -> JsonResult:
     shown = {"inputs": [asdict(entry) for entry in inputs], "gates": gates, "warnings": facts.warnings}
     if found:
         shown["conversations"] = asdict(found)
-    return JsonResult(manifest.json() | shown)
+    return Result(manifest.json() | shown)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated
 
-from tokenloom.cli.argument_types import add_learn, add_reference, positive
+from tokenloom.cli.arguments import LEARN, Argument, Ref, positive
 from tokenloom.cli.output import Output, shown_origin
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import Json, Result
 from tokenloom.console import printable
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes, parse_policy
-from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
+from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
@@ -25,49 +23,25 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokenloom.cli.classes_shown import ClassRun
     from tokenloom.reader.decoding import Decoder
 
 
-class ShownDocument(FoundDocument):
-    """A document, and the beginning of its text; of a conversation also the runs of its tokens.
+def run(
+    reference: Ref,
+    *,
+    split: str = "train",
+    count: Annotated[int, Argument("N", positive)] = 3,
+    chars: Annotated[int, Argument("N", positive)] = 300,
+    learn: Annotated[str, LEARN] = "assistant",
+    out: Output,
+) -> Result:
+    """Show the first documents of a split, decoded, with the source row of each; of conversations, what is learned.
 
-    `conversation` is its normalized form, read from its source again; None if that can't be read, or was not asked for.
+    Args:
+        split: the split
+        count: how many documents to show
+        chars: how many characters of each document, or of each turn
     """
-
-    text: str
-    runs: NotRequired[list[ClassRun]]
-    conversation: NotRequired[dict[str, Any] | None]
-
-
-@dataclass(frozen=True)
-class PeekResult(Result):
-    """Documents of one split of a version."""
-
-    reference: str
-    split: str
-    documents: list[ShownDocument]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    add_reference(parser)
-    parser.add_argument("--split", default="train", help="the split (default: train)")
-    parser.add_argument(
-        "--count", type=positive, default=3, metavar="N", help="how many documents to show (default: 3)"
-    )
-    parser.add_argument(
-        "--chars",
-        type=positive,
-        default=300,
-        metavar="N",
-        help="how many characters of each document, or of each turn (default: 300)",
-    )
-    add_learn(parser, "what is marked")
-
-
-def run(reference: str, split: str, count: int, chars: int, out: Output, learn: str = "assistant") -> PeekResult:
-    """Show the first documents of a split, decoded, with the source row of each; of conversations, what is learned."""
     tables = VersionTables(*resolve(parse_reference(reference)))
     check_split(reference, tables.manifest, split)
     documents = list(islice(_documents(tables, split, count, chars, learned_classes(parse_policy(learn))), count))
@@ -75,10 +49,10 @@ def run(reference: str, split: str, count: int, chars: int, out: Output, learn: 
         _print(out, document, chars)
     if out.is_quiet and tables.manifest.tokenizer.kind != "ids":
         _add_conversations(tables, documents)
-    return PeekResult(tables.reference, split, documents)
+    return Result({"reference": tables.reference, "split": split, "documents": documents})
 
 
-def _print(out: Output, document: ShownDocument, chars: int) -> None:
+def _print(out: Output, document: Json, chars: int) -> None:
     tokens, runs = counted(document["num_tokens"], "token"), document.get("runs")
     if runs is not None:
         tokens += f", {sum(run['end'] - run['start'] for run in runs if run['learned']):,} learned"
@@ -91,10 +65,11 @@ def _print(out: Output, document: ShownDocument, chars: int) -> None:
         print_runs(out, runs, chars)
 
 
-def _documents(
-    tables: VersionTables, split: str, count: int, chars: int, learned: NDArray[np.bool_]
-) -> Iterator[ShownDocument]:
-    """Yield at most `count` documents of each shard of a split, their texts cut to `chars` characters."""
+def _documents(tables: VersionTables, split: str, count: int, chars: int, learned: NDArray[np.bool_]) -> Iterator[Json]:
+    """Yield at most `count` documents of each shard of a split, their texts cut to `chars` characters.
+
+    A conversation has the `runs` of its tokens too.
+    """
     from tokenloom.reader.decoding import decode, version_tokenizer
 
     tokenizer = version_tokenizer(tables.store, tables.manifest)
@@ -107,12 +82,10 @@ def _documents(
             start, num_tokens = found["start"], found["num_tokens"]
             ids = shard.tokens(start, start + min(num_tokens - 1, 4 * chars))
             text = printable(decode(tokenizer, ids)[:chars])
-            yield {**found, "text": text, **_runs(tokenizer, shard, start, start + num_tokens, learned)}  # type: ignore[typeddict-item]
+            yield {**found, "text": text, **_runs(tokenizer, shard, start, start + num_tokens, learned)}
 
 
-def _runs(
-    tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]
-) -> dict[str, list[ClassRun]]:
+def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]) -> Json:
     """Return the runs of a conversation in tokens [start, end) of a shard; nothing for plain text."""
     from tokenloom.cli.classes_shown import class_runs
 
@@ -121,7 +94,7 @@ def _runs(
     return {"runs": class_runs(tokenizer, shard.tokens(start, end), shard.classes(start, end), learned)}
 
 
-def _add_conversations(tables: VersionTables, documents: list[ShownDocument]) -> None:
+def _add_conversations(tables: VersionTables, documents: list[Json]) -> None:
     """Add the normalized form of each conversation, from its source."""
     from tokenloom.tasks.lookup.source_rows import SpecOfVersion, read_source_row
 

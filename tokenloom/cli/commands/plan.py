@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from tokenloom.cli.argument_types import add_learn, add_spec
+from tokenloom.cli.arguments import LEARN, Limit, Overrides, Spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import Json, Result
 from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
-    from tokenloom.cli.classes_shown import ClassRun
     from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.estimate import Estimate
@@ -27,71 +25,14 @@ _CONVERSATION_CHARS = 60  # shown of each part of the first conversation
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
 
 
-@dataclass(frozen=True)
-class PlannedSource:
-    """What a build reads of one source; `cached` counts the partitions that are encoded already."""
-
-    source: str
-    files: int
-    bytes: int
-    partitions: int
-    cached: int
-
-
-@dataclass(frozen=True)
-class PlannedChat:
-    """How a build renders conversations: the layout of each source of them, where the template is from, its SHA-256.
-
-    `first` are the runs of tokens of the first conversation, which `place` names; empty if the first rows have none.
-    """
-
-    layouts: dict[str, str]
-    template: str
-    sha256: str
-    place: str | None
-    first: list[ClassRun]
-
-
-@dataclass(frozen=True)
-class PlanResult(Result):
-    """The version that a build would make, and its inputs in total and by source.
-
-    `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
-    that is not the fastest library, None if it is. `chat` is None without conversations. `checks` are the limits that
-    the version must keep. Of a version that is published, `gates` are their results and `file_check` is what was
-    checked of its files. `warnings` name what of the version is empty, or may be. `not_writable` says why this user
-    can't write the store, as a build does; None if that is possible or, on a remote store, unknown.
-    """
-
-    dataset: str
-    version: str
-    published: bool
-    tokenizer: dict[str, Any]
-    encoder: str | None
-    encoder_reason: str | None
-    reference_library: str
-    files: int
-    bytes: int
-    partitions: int
-    cached: int
-    estimate: Estimate | None
-    sources: list[PlannedSource]
-    left_out: dict[str, Any]
-    chat: PlannedChat | None
-    checks: dict[str, float]
-    gates: list[GateResult]
-    warnings: list[str]
-    file_check: str | None
-    not_writable: str | None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    add_spec(parser)
-    add_learn(parser, "what of the first conversation is marked")
-
-
-def run(spec: str, overrides: list[str], limit: int | None, out: Output, learn: str = "assistant") -> PlanResult:
+def run(
+    spec: Spec,
+    *,
+    overrides: Overrides = (),
+    limit: Limit = None,
+    learn: Annotated[str, LEARN] = "assistant",
+    out: Output,
+) -> Result:
     """Show what a build would read and make, and what of it is cached.
 
     Raises:
@@ -104,52 +45,74 @@ def run(spec: str, overrides: list[str], limit: int | None, out: Output, learn: 
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
     planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
-    result = _result(planned, estimate, learn)
-    _print_sources(out, result)
-    _print_plan(out, planned, result)
-    if result.not_writable:
-        out.line(f"warning: a build by this user fails: {result.not_writable}")
+    value = _value(planned, estimate, learn)
+    header = ["source", "files", "bytes", "partitions", "cached"]
+    total = {"source": "all"} | value
+    out.table(header, [[each[name] for name in header] for each in [*value["sources"], total]])
+    _print_plan(out, planned, estimate, value)
+    if value["not_writable"]:
+        out.line(f"warning: a build by this user fails: {value['not_writable']}")
     if estimate and not planned.published:
         check_disk(planned, estimate)
-    return result
+    return Result(value)
 
 
-def _result(planned: BuildPlan, estimate: Estimate | None, learn: str) -> PlanResult:
+def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
+    """Return the version that a build would make, and its inputs in total and by source.
+
+    `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
+    that is not the fastest library, None if it is. `checks` are the limits that the version must keep; `gates` are
+    their results for a version that is published, and `file_check` is what was checked of its files. `warnings` name
+    what of the version is empty, or may be. `not_writable` says why this user can't write the store, as a build does;
+    None if that is possible or, on a remote store, unknown.
+    """
     from tokenloom.tasks.first_conversations import first_rows
     from tokenloom.tasks.publishing.version_facts import tokenizer_label
 
     chats = list(first_rows(planned))
-    sources = [_planned_source(planned, name) for name in planned.spec.source_names()]
-    gates, warnings, found = (
-        _of_published(planned) if planned.published else ([], _warnings(planned, estimate, chats), None)
-    )
-    return PlanResult(
-        dataset=planned.spec.dataset,
-        version=planned.version,
-        published=planned.published,
-        tokenizer=asdict(planned.tokenizer)
+    sources = [_source(planned, name) for name in planned.spec.source_names()]
+    if planned.published:
+        gates, warnings, file_check = _of_published(planned)
+    else:
+        gates, warnings, file_check = [], _warnings(planned, estimate, chats), None
+    return {
+        "dataset": planned.spec.dataset,
+        "version": planned.version,
+        "published": planned.published,
+        "tokenizer": asdict(planned.tokenizer)
         | tokenizer_label(planned.tokenizer, planned.definition)
         | {"eot": planned.reference.eot, "eot_of_config": planned.eot_of_config},
-        encoder=planned.choice.proof.library if planned.choice.proof else None,
-        encoder_reason=planned.choice.reason or None,
-        reference_library=planned.reference.backend,
-        files=sum(source.files for source in sources),
-        bytes=sum(source.bytes for source in sources),
-        partitions=sum(source.partitions for source in sources),
-        cached=sum(source.cached for source in sources),
-        estimate=estimate,
-        sources=sources,
-        left_out=planned.left_out,
-        chat=_chat(planned, chats, learn),
-        checks=planned.limits,
-        gates=gates,
-        warnings=warnings,
-        file_check=found,
-        not_writable=None if planned.published else _why_not_writable(planned.store),
-    )
+        "encoder": planned.choice.proof.library if planned.choice.proof else None,
+        "encoder_reason": planned.choice.reason or None,
+        "reference_library": planned.reference.backend,
+        **{name: sum(source[name] for source in sources) for name in ("files", "bytes", "partitions", "cached")},
+        "estimate": asdict(estimate) if estimate else None,
+        "sources": sources,
+        "left_out": planned.left_out,
+        "chat": _chat(planned, chats, learn),
+        "checks": planned.limits,
+        "gates": [asdict(gate) for gate in gates],
+        "warnings": warnings,
+        "file_check": file_check,
+        "not_writable": None if planned.published else _why_not_writable(planned.store),
+    }
 
 
-def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> PlannedChat | None:
+def _source(planned: BuildPlan, name: str) -> Json:
+    """Return what a build reads of a source; `cached` counts the partitions that are encoded already."""
+    files = [file for file in planned.inputs if file.source == name]
+    partitions = [part for part in planned.partitions if planned.inputs[part.input_index].source == name]
+    return {
+        "source": name,
+        "files": len(files),
+        "bytes": sum(file.num_bytes for file in files),
+        "partitions": len(partitions),
+        "cached": sum(part.spill_name in planned.cached for part in partitions),
+    }
+
+
+def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None:
+    """Return how conversations are rendered, and the runs of tokens of the first one, of which `place` says where."""
     if planned.chat is None:
         return None
     from tokenloom.cli.classes_shown import class_runs
@@ -157,14 +120,13 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> PlannedChat
 
     found, given = next((rows.shown for rows in chats if rows.shown), None), planned.spec.chat.template
     learned = learned_classes(parse_policy(learn))
-    runs = class_runs(found.tokenizer, found.tokens, found.classes, learned) if found else []
-    return PlannedChat(
-        layouts={file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
-        template="of the tokenizer" if given == "tokenizer" else given,
-        sha256=hashlib.sha256(planned.chat.template.encode()).hexdigest(),
-        place=found.place if found else None,
-        first=runs,
-    )
+    return {
+        "layouts": {file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
+        "template": "of the tokenizer" if given == "tokenizer" else given,
+        "sha256": hashlib.sha256(planned.chat.template.encode()).hexdigest(),
+        "place": found.place if found else None,
+        "first": class_runs(found.tokenizer, found.tokens, found.classes, learned) if found else [],
+    }
 
 
 def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
@@ -206,70 +168,50 @@ def _why_not_writable(store: Store) -> str | None:
     return None
 
 
-def _planned_source(planned: BuildPlan, name: str) -> PlannedSource:
-    files = [file for file in planned.inputs if file.source == name]
-    partitions = [part for part in planned.partitions if planned.inputs[part.input_index].source == name]
-    return PlannedSource(
-        source=name,
-        files=len(files),
-        bytes=sum(file.num_bytes for file in files),
-        partitions=len(partitions),
-        cached=sum(part.spill_name in planned.cached for part in partitions),
-    )
-
-
-def _print_sources(out: Output, result: PlanResult) -> None:
-    header = ["source", "files", "bytes", "partitions", "cached"]
-    rows = [[getattr(source, name) for name in header] for source in result.sources]
-    out.table(header, [*rows, ["all", *(getattr(result, name) for name in header[1:])]])
-
-
-def _print_plan(out: Output, planned: BuildPlan, result: PlanResult) -> None:
+def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, value: Json) -> None:
     from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
 
-    for message in (
-        *left_out_messages(planned.left_out),
-        *input_messages(planned.inputs),
-    ):
+    for message in (*left_out_messages(planned.left_out), *input_messages(planned.inputs)):
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line()
     out.line(f"version {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     end = described_end(planned.tokenizer.eot_id, planned.reference.eot, is_of_config=planned.eot_of_config)
-    out.line(f"tokenizer {described_tokenizer(result.tokenizer)}, end of text {end}")
+    out.line(f"tokenizer {described_tokenizer(value['tokenizer'])}, end of text {end}")
     out.line(planned.choice.line(planned.reference.backend))
-    if result.chat:
-        _print_chat(out, result.chat)
+    if value["chat"]:
+        _print_chat(out, value["chat"])
     if planned.published:
-        out.line(result.file_check or "")
-        _print_gates(out, result.gates)
+        out.line(value["file_check"])
+        _print_gates(out, value["gates"])
     elif planned.limits:
         limits = ", ".join(f"{name} {limit:,}" for name, limit in planned.limits.items())
         out.line(f"checks before it is published: {limits}")
-    for warning in result.warnings:
+    for warning in value["warnings"]:
         out.line(f"warning: {warning}")
-    if result.estimate and not planned.published:
-        _print_estimate(out, result.estimate, is_encoded=not planned.missing)
+    if estimate and not planned.published:
+        _print_estimate(out, estimate, is_encoded=not planned.missing)
     out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
     out.line("about as much space again. Changing the split shares can move documents between splits.")
 
 
-def _print_chat(out: Output, chat: PlannedChat) -> None:
+def _print_chat(out: Output, chat: Json) -> None:
     from tokenloom.cli.classes_shown import print_runs
 
-    layouts = ", ".join(f"{source} has the layout {layout}" for source, layout in chat.layouts.items())
-    out.line(f"conversations: {layouts}; template {chat.template}, SHA-256 {chat.sha256[:12]}")
-    if chat.place:
-        out.line(f"the first, {chat.place}; what is learned is marked:")
-        print_runs(out, chat.first, _CONVERSATION_CHARS)
+    layouts = ", ".join(f"{source} has the layout {layout}" for source, layout in chat["layouts"].items())
+    out.line(f"conversations: {layouts}; template {chat['template']}, SHA-256 {chat['sha256'][:12]}")
+    if chat["place"]:
+        out.line(f"the first, {chat['place']}; what is learned is marked:")
+        print_runs(out, chat["first"], _CONVERSATION_CHARS)
 
 
-def _print_gates(out: Output, gates: list[GateResult]) -> None:
+def _print_gates(out: Output, gates: list[Json]) -> None:
+    from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.tasks.publishing.gates import gate_line
 
     for gate in gates:
-        then = "" if gate.passed else "; a build ends with exit code 3 and moves no tag"
-        out.line(f"{gate_line(gate)}{then}")
+        then = "" if gate["passed"] else "; a build ends with exit code 3 and moves no tag"
+        out.line(f"{gate_line(GateResult(**gate))}{then}")
 
 
 def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:

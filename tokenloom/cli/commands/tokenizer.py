@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tokenloom.cli.argument_types import add_whole_spec, utf8
+from tokenloom.cli.arguments import Argument, Overrides, Spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.results import Json, Result
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.wording import described_end, described_tokenizer, tokenizer_name
 
@@ -24,66 +23,53 @@ if TYPE_CHECKING:
 _FAST_BYTES, _REFERENCE_BYTES = 400_000, 100_000  # to measure with
 
 
-@dataclass(frozen=True)
-class TokenizerResult(Result):
-    """A tokenizer, what encodes with it on this machine and why, and the ids of a text.
-
-    `eot` is the text of the end-of-text token, None if it has none; `eot_of_config` says whether only a
-    tokenizer_config.json names it. `encoder` is the name and version of the fast encoder that is used, None if the
-    library `reference` encodes, as `reason` says. Speeds are in MB of text a second of processor time, None for an
-    encoder that is not used. `ids` have no ids around them.
-    """
-
-    name: str
-    kind: str
-    vocab_size: int
-    eot_id: int
-    eot: str | None
-    eot_of_config: bool
-    fingerprint: str
-    reference: str
-    encoder: str | None
-    reason: str | None
-    reference_speed: float | None
-    encoder_speed: float | None
-    ids: list[int] | None
+def _utf8(text: str) -> str:
+    """Return a text whose bytes on the command line were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # Python makes a lone surrogate of any other byte (PEP 383)
+        raise ValueError(f"{text!r} is not valid UTF-8; convert the text to UTF-8") from error
+    return text
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    add_whole_spec(parser)
-    parser.add_argument("--text", type=utf8, metavar="TEXT", help="also show the ids of this text")
-
-
-def run(spec: str, overrides: list[str], text: str | None, out: Output) -> TokenizerResult:
+def run(
+    spec: Spec,
+    *,
+    overrides: Overrides = (),
+    text: Annotated[str | None, Argument("TEXT", _utf8)] = None,
+    out: Output,
+) -> Result:
     """Show the tokenizer of a spec; prove its fast encoder first, if that is still to be done.
 
-    Raises TokenizerError if the tokenizer can't be loaded, or can't encode the text.
+    Speeds in the result are in MB of text a second of processor time, None for an encoder that is not used.
+
+    Args:
+        text: also show the ids of this text
     """
     from tokenloom.tokenizers import load_tokenizer, pinned_fields
 
-    definition = load_limited_spec(spec, overrides, None).tokenizer.model_dump()
+    definition = load_limited_spec(spec, overrides).tokenizer.model_dump()
     pinned = pinned_fields(definition)
     definition |= pinned
     reference = load_tokenizer(definition)
     choice = _choose(reference, definition, out)
-    result = TokenizerResult(
-        name=tokenizer_name(reference.name, reference.kind, definition),
-        kind=reference.kind,
-        vocab_size=reference.vocab_size,
-        eot_id=reference.eot_id,
-        eot=reference.eot,
-        eot_of_config="eot" in pinned,
-        fingerprint=reference.fingerprint,
-        reference=reference.backend,
-        encoder=choice.proof.library if choice.proof else None,
-        reason=choice.reason or None,
-        reference_speed=None if reference.kind == "ids" else _speed(reference, _REFERENCE_BYTES),
-        encoder_speed=_speed(_fast_encoder(reference), _FAST_BYTES) if choice.proof else None,
-        ids=None if text is None else _ids(_encoder(reference), text),
-    )
-    _print(out, result)
-    return result
+    value = {
+        "name": tokenizer_name(reference.name, reference.kind, definition),
+        "kind": reference.kind,
+        "vocab_size": reference.vocab_size,
+        "eot_id": reference.eot_id,
+        "eot": reference.eot,
+        "eot_of_config": "eot" in pinned,
+        "fingerprint": reference.fingerprint,
+        "reference": reference.backend,
+        "encoder": choice.proof.library if choice.proof else None,
+        "reason": choice.reason or None,
+        "reference_speed": None if reference.kind == "ids" else _speed(reference, _REFERENCE_BYTES),
+        "encoder_speed": _speed(_fast_encoder(reference), _FAST_BYTES) if choice.proof else None,
+        "ids": None if text is None else _ids(_encoder(reference), text),
+    }
+    _print(out, value)
+    return Result(value)
 
 
 def _choose(reference: ReferenceTokenizer, definition: dict[str, Any], out: Output) -> Choice:
@@ -145,17 +131,17 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return encode(text)[num_before:-1]
 
 
-def _print(out: Output, result: TokenizerResult) -> None:
-    described = described_tokenizer({"name": result.name, "kind": result.kind, "vocab_size": result.vocab_size})
-    end = described_end(result.eot_id, result.eot, is_of_config=result.eot_of_config)
-    out.line(f"tokenizer  {described}, end of text {end}")
-    if result.encoder:
-        out.line(f"encoder    {result.encoder}: gives the same ids as {result.reference}")
+def _print(out: Output, value: Json) -> None:
+    end = described_end(value["eot_id"], value["eot"], is_of_config=value["eot_of_config"])
+    out.line(f"tokenizer  {described_tokenizer(value)}, end of text {end}")
+    encoder, reference = value["encoder"], value["reference"]
+    if encoder:
+        out.line(f"encoder    {encoder}: gives the same ids as {reference}")
     else:
-        out.line(f"encoder    {result.reference}: {result.reason}")
-    speeds = [(result.encoder, result.encoder_speed), (result.reference, result.reference_speed)]
+        out.line(f"encoder    {reference}: {value['reason']}")
+    speeds = [(encoder, value["encoder_speed"]), (reference, value["reference_speed"])]
     shown = "; ".join(f"{library}: {speed:,} MB/s" for library, speed in speeds if speed is not None)
     if shown:
         out.line(f"speed      {shown} (on one core, Python's own sources)")
-    if result.ids is not None:
-        out.line(f"ids        {' '.join(map(str, result.ids))}")
+    if value["ids"] is not None:
+        out.line(f"ids        {' '.join(map(str, value['ids']))}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from tokenloom.cli.argument_types import count, positive
+from tokenloom.cli.arguments import Argument, OneOf, count
 from tokenloom.cli.loader_arguments import (
-    LoaderArguments,
-    add_loader_arguments,
+    TracedLoader,
     as_usage_errors,
     make_steps,
     open_dataset,
@@ -23,144 +20,92 @@ from tokenloom.errors import SpecError, one_line
 from tokenloom.reader.tracing.records import DEFAULT_CHARS, TracedDocument, TracedSample
 from tokenloom.wording import counted
 
-_STEP = re.compile(r"\+?[0-9]{1,18}")
+_Traced = tuple[str | None, list[TracedSample], str]  # the version, None for a mixture; its samples; a title
+_WHAT = OneOf(required=True)
 
 
-@dataclass(frozen=True)
-class TraceResult(Result):
-    """Samples with their documents; `reference` is None for a mixture, whose samples name their datasets."""
-
-    reference: str | None
-    samples: list[TracedSample]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "reference",
-        metavar="REF",
-        nargs="?",
-        help="the version: STORE/DATASET@TAG_OR_VERSION (default: @latest); may be omitted with --state and --store",
-    )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--step",
-        type=_step,
-        metavar="N",
-        help="a training step, from 0, counted from the start of the stream; +N, with --state: counted from the state, "
-        "so +0 is the step that comes next",
-    )
-    what.add_argument(
-        "--sample",
-        type=count,
-        metavar="G",
-        help="a sample of the split by its index: dataset[G], whatever the order of a loader",
-    )
-    parser.add_argument(
-        "--chars",
-        type=count,
-        default=DEFAULT_CHARS,
-        metavar="N",
-        help=f"characters of each document's text, 0 for none (default: {DEFAULT_CHARS})",
-    )
-    group = add_loader_arguments(parser)
-    group.add_argument("--split", help="the split that it reads (default: train)")
-    group.add_argument(
-        "--rank", type=count, metavar="R", help="show only this rank's batch, in [0, world size) (default: all ranks)"
-    )
-    group.add_argument("--num-epochs", type=positive, metavar="N", help="where the stream ends (default: endless)")
-    group.add_argument(
-        "--pad-last",
-        action="store_const",
-        const=True,
-        help="the loader has drop_last=False: with --num-epochs, its last step may be short",
-    )
+def _step(text: str) -> str:
+    """Return a step as it is given: an integer of at least 0, or one after a plus sign."""
+    if not re.fullmatch(r"\+?[0-9]{1,18}", text):
+        raise ValueError(f"{text!r} is not an integer in [0, 10**18), alone or after a +")
+    return text
 
 
 def run(
-    reference: str | None, step: str | None, sample: int | None, chars: int, out: Output, **loader: Any
-) -> TraceResult:
+    reference: Annotated[str | None, Argument("REF")] = None,
+    *,
+    step: Annotated[str | None, Argument("N", _step, one_of=_WHAT)] = None,
+    sample: Annotated[int | None, Argument("G", count, one_of=_WHAT)] = None,
+    chars: Annotated[int, Argument("N", count)] = DEFAULT_CHARS,
+    loader: TracedLoader,
+    out: Output,
+) -> Result:
     """Show the documents in a batch or a sample.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION; None if a state and a store are given.
-        step: a step counted from the start of the stream or, after a "+", from the state.
-        sample: a sample of the split, if no step is given.
-        chars: characters of each document's text; 0 for none.
-        out: prints the result.
-        loader: the fields of LoaderArguments; without a rank, the batches of all ranks.
-
-    Raises:
-        SpecError: an argument is missing or out of range.
-        StoreError: the version or split does not exist, or a shard is missing.
-        FormatError: a shard or its document table is damaged.
+        reference: the version: STORE/DATASET@TAG_OR_VERSION (default: @latest); may be omitted with --state and --store
+        step: a training step, from 0, counted from the start of the stream; +N, with --state: counted from the state,
+            so +0 is the step that comes next
+        sample: a sample of the split by its index: dataset[G], whatever the order of a loader
+        chars: characters of each document's text, 0 for none
     """
-    arguments = LoaderArguments(**loader)
     if sample is not None:
-        return _trace_sample(reference, arguments, sample, chars, out)
-    assert step is not None  # the parser requires one of them
-    return _trace_step(reference, arguments, step, chars, out)
+        traced = _trace_sample(reference, loader, sample, chars)
+    else:
+        assert step is not None  # the parser requires one of them
+        traced = _trace_step(reference, loader, step, chars)
+    shown, samples, title = traced
+    out.line(title)
+    _print(out, samples)
+    return Result({"reference": shown, "samples": samples})
 
 
-def _trace_sample(
-    reference: str | None, arguments: LoaderArguments, sample: int, chars: int, out: Output
-) -> TraceResult:
-    """Trace a sample of a split in natural order; raise SpecError for an argument that does not say which it is."""
-    for name in arguments.given:
+def _trace_sample(reference: str | None, loader: TracedLoader, sample: int, chars: int) -> _Traced:
+    """Trace a sample of a split in natural order."""
+    for name in loader.given:
         if name not in ("split", "seq_len", "packing"):
             raise SpecError(f"{option(name)}: --sample counts the samples of the split itself; omit it")
-    data = open_dataset(reference, arguments)
+    data = open_dataset(reference, loader)
     if sample >= len(data):
         raise SpecError(f"--sample {sample}: the split has {counted(len(data), 'sample')}, from 0")
-    samples = data.trace(sample, chars)["samples"]
-    out.line(f"{data.reference}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})")
-    _print(out, samples)
-    return TraceResult(data.reference, samples)
+    title = f"{data.reference}, split {data.split}, samples of {counted(data.seq_len, 'token')} ({data.packing})"
+    return data.reference, data.trace(sample, chars)["samples"], title
 
 
-def _trace_step(reference: str | None, arguments: LoaderArguments, step: str, chars: int, out: Output) -> TraceResult:
+def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: int) -> _Traced:
     """Trace the batch of a rank, or those of all ranks, in a step."""
     from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_batch
     from tokenloom.reader.tracing.sightings import datasets_of
 
-    stream, taken = open_stream(reference, arguments)
-    if step.startswith("+") and arguments.state is None:
+    stream, taken = open_stream(reference, loader)
+    if step.startswith("+") and loader.state is None:
         raise SpecError(f"--step {step}: a step after a state needs --state")
-    steps = make_steps(arguments, stream.num_samples)
+    steps = make_steps(loader, stream.num_samples)
     with as_usage_errors():
         position = step_position(steps, int(step), taken if step.startswith("+") else 0)
-    trace = trace_all_ranks if arguments.rank is None else trace_batch
+    trace = trace_all_ranks if loader.rank is None else trace_batch
     samples = trace(stream, steps, position, chars)
     datasets = {member: own.dataset for member, own in datasets_of(stream)}
     alone = datasets.get(None)
-    place = f"{alone.reference}, split {alone.split}" if alone else f"mixture of {', '.join(map(str, datasets))}"
-    when = f"{'+' * step.startswith('+')}{int(step):,}"
-    out.line(f"{place}: step {when} of {_whose(arguments)}, {counted(len(samples), 'sample')}")
-    _print(out, samples)
-    return TraceResult(alone.reference if alone else None, samples)
+    source = f"{alone.reference}, split {alone.split}" if alone else f"mixture of {', '.join(map(str, datasets))}"
+    number = f"{'+' * step.startswith('+')}{int(step):,}"
+    title = f"{source}: step {number} of {_whose(loader)}, {counted(len(samples), 'sample')}"
+    return alone.reference if alone else None, samples, title
 
 
-def _whose(arguments: LoaderArguments) -> str:
+def _whose(loader: TracedLoader) -> str:
     """Return "rank 1 of 4", "all 4 ranks" or "the only rank"."""
-    rank, world_size = arguments.rank, arguments.world_size or 1
+    rank, world_size = loader.rank, loader.world_size or 1
     if world_size == 1:
         return "the only rank"
     return f"all {world_size:,} ranks" if rank is None else f"rank {rank:,} of {world_size:,}"
 
 
-def _step(text: str) -> str:
-    """Return a step: an integer of at least 0, or one after a plus sign."""
-    if not _STEP.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer in [0, 10**18), alone or after a +")
-    return text
-
-
 def _print(out: Output, samples: list[TracedSample]) -> None:
     for sample in samples:
-        origin = [f"rank {sample['rank']}"] if "rank" in sample else []
-        origin += [f"of {sample['member']}"] if "member" in sample else []
-        place = f"sample {sample['sample']:,}, number {sample['index']:,} of {sample['shard']}"
-        out.line(", ".join(["--- " + place, *origin]))
+        rank = f", rank {sample['rank']}" if "rank" in sample else ""
+        member = f", of {sample['member']}" if "member" in sample else ""
+        out.line(f"--- sample {sample['sample']:,}, number {sample['index']:,} of {sample['shard']}{rank}{member}")
         for document in sample["documents"]:
             out.line(_described(document))
             if document["text"]:

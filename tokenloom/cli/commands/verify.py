@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
-
-from tokenloom.cli.argument_types import add_reference, add_source_spec, add_workers
+from tokenloom.cli.arguments import Ref, SourceSpec, Workers
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
-from tokenloom.cli.results import FAILED, NO, Json, JsonResult
+from tokenloom.cli.results import FAILED, NO, Json, Result
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
 
 
-@dataclass(frozen=True)
-class VerifyResult(JsonResult):
-    """What a verification found; `deep` says that documents had to be encoded again."""
-
-    deep: bool
-
-    @property
-    def exit_code(self) -> int:
-        """3 if files are damaged; 1 if no document could be encoded again although `deep` was set."""
-        if self.value["damages"]:
-            return NO
-        return FAILED if self.deep and not self.value["documents_encoded_again"] else 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    add_reference(parser)
-    parser.add_argument("--deep", action="store_true", help="encode about 1,000 documents again from their sources")
-    add_source_spec(parser)
-    add_workers(parser)
-
-
-def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: Output) -> VerifyResult:
+def run(reference: Ref, *, deep: bool = False, spec: SourceSpec = None, workers: Workers = None, out: Output) -> Result:
     """Verify a version; `damages` of the result lists the damaged files.
 
     Args:
-        reference: STORE/DATASET@TAG_OR_VERSION.
-        deep: encode about 1,000 documents again from their sources.
-        spec: a YAML file that says where the sources are; None for those in build.json.
-        workers: processes; None for one per core.
-        out: prints the result.
-
-    Raises:
-        StoreError: the version does not exist, or the store can't be read.
-        SpecError: the spec is wrong, or the version was not built from it.
+        deep: encode about 1,000 documents again from their sources
     """
     from tokenloom.flows.direct import verify_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
@@ -62,7 +29,8 @@ def run(reference: str, deep: bool, spec: str | None, workers: int | None, out: 
     with showing_progress():
         found = verify_directly(reference, deep, given, chosen_num_workers(workers))
     _print(out, found, deep)
-    return VerifyResult(found, deep)
+    is_unchecked = deep and not found["documents_encoded_again"]
+    return Result(found, NO if found["damages"] else FAILED if is_unchecked else 0)
 
 
 def _print(out: Output, found: Json, deep: bool) -> None:

@@ -1,0 +1,70 @@
+"""`tokenloom up` and `deploy`: a Prefect server on this machine, and the deployments on a running one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from tokenloom.cli.arguments import Argument, integer_in, positive
+from tokenloom.cli.output import Output
+from tokenloom.cli.results import Result
+from tokenloom.errors import TokenloomError
+from tokenloom.flows.store_links import PREFIX
+from tokenloom.server.known_server import POOL, default_home, explaining_server_errors, heartbeat_seconds, known_url
+
+_PAGES = {
+    "build": "build-a-spec-file",
+    "without a file": "build-dataset",
+    "verify": "verify-dataset",
+    "collect": "collect-garbage",
+    "export": "export-dataset",
+}
+
+
+def up(
+    *,
+    folder: Annotated[str | None, Argument("DIR")] = None,
+    port: Annotated[int, Argument("PORT", integer_in(0, 65_535))] = 4200,
+    runs: Annotated[int, Argument("N", positive)] = 2,
+    out: Output,
+) -> Result:
+    """Start the server, the work pool, the deployments and a worker; stop them on Ctrl-C.
+
+    Args:
+        folder: folder of the database, storage and logs (default: ~/.tokenloom)
+        port: port on 127.0.0.1; 0: a free one
+        runs: how many flow runs run at a time
+    """
+    from tokenloom.server.up import Services, run_services
+
+    home = Path(folder).expanduser().absolute() if folder else default_home()
+
+    def show(services: Services) -> None:
+        address = services.url.removesuffix("/api")
+        pages = {name: services.pages[deployment] for name, deployment in _PAGES.items()}
+        shown = {"Prefect UI": address, **pages, "catalogues": f"{address}{PREFIX}", "data and logs": str(home)}
+        shown["relative paths"] = f"from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)"
+        for name, text in shown.items():
+            out.line(f"{name:<15} {text}")
+        out.line("Ctrl-C stops everything")
+        sys.stdout.flush()
+
+    return Result({"url": run_services(home, port, runs, show), "folder": str(home)})
+
+
+def deploy(*, out: Output) -> Result:
+    """Create the work pool and the deployments on the server in PREFECT_API_URL, or on that of a `tokenloom up`."""
+    url = known_url()
+    if url is None:
+        raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which also deploys")
+    from tokenloom.server.deployments import NAMES, deploy_all
+
+    heartbeat = heartbeat_seconds(url)
+    with explaining_server_errors(url):
+        deploy_all(url, heartbeat)
+    out.line(f"deployed {', '.join(name.partition('/')[2] for name in NAMES)} to {url}, work pool {POOL}")
+    out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
+    out.line(f"next: prefect worker start --pool {POOL}")
+    return Result({"url": url, "deployments": list(NAMES)})
