@@ -41,7 +41,7 @@ from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 from tokenloom.tasks.sources import PartitionRange
-from tokenloom.tasks.verification.sample import NUM_SAMPLED, RUN_DOCUMENTS, compare_documents
+from tokenloom.tasks.verification.sample import RUN_DOCUMENTS, compare_documents
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
@@ -137,11 +137,11 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) 
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]
         records = runner.each("shuffle", partial(shuffle_shard, plan.build), shards)
-    with _step("check", seconds, min(NUM_SAMPLED, sum(record.entry.documents for record in records))):
-        checks = check_jobs(plan, assignment, records)
+    checks = check_jobs(plan, assignment, records)
+    num_checked = sum(check.weight for check in checks)
+    with _step("check", seconds, num_checked):
         differences = runner.each("check", compare_documents, checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))
-        num_checked = sum(check.weight for check in checks)
     with _step("validate", seconds):
         measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):

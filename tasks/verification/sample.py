@@ -2,8 +2,8 @@
 and compare them with the shards.
 
 The order of a shard is that of hashes of the contents, so its first documents are a random sample. Of these, the sample
-takes runs of neighbours in the sources: a source is read in row groups, and 1,000 documents that lie apart would need
-most of them.
+takes ten runs of neighbours in the sources: a source is read in row groups, and 1,000 documents that lie apart would
+need most of them. A run ends early where documents are long, so that a check of books costs no more than one of lines.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.storage.formats.classes import TEXT_CLASS
@@ -33,8 +34,9 @@ from tokenloom.tasks.sources.naming import naming_source
 from tokenloom.tasks.verification.sources import read_rows
 from tokenloom.tokenizers import Tokenizer
 
-NUM_SAMPLED = 1000  # a smaller version is compared whole
-RUN_DOCUMENTS = 100  # neighbours in a source
+NUM_SAMPLED, SAMPLED_TOKENS = 1000, 1_000_000  # a smaller version is compared whole
+_NUM_RUNS = 10
+RUN_DOCUMENTS = NUM_SAMPLED // _NUM_RUNS  # neighbours in a source
 _MAX_CANDIDATES = 65_536
 _JOB_BYTES = 64_000_000  # of a file, about as much as a partition
 _READERS = 8  # documents of a remote shard that are read at the same time
@@ -58,7 +60,9 @@ class SampledDocument(NamedTuple):
 
 
 def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[SampledDocument]:
-    """Return about 1,000 documents of a version, sorted by input and row: the same ones each time.
+    """Return up to 1,000 documents or about 1,000,000 tokens of a version, sorted by input and row.
+
+    They are the same ones each time.
 
     Args:
         shards: those of the version.
@@ -76,11 +80,9 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Sam
         count = math.ceil(share * shard.entry.documents)
         heads += [(shard, batch.slice(0, count)) for batch in first_batch]
     order = np.lexsort([np.concatenate([getattr(rows, name) for _, rows in heads]) for name in ("row", "input")])
-    if len(order) > NUM_SAMPLED:
-        num_runs = NUM_SAMPLED // RUN_DOCUMENTS
-        stride = len(order) // num_runs
-        first = int(shards[0].version, 16) % (stride - RUN_DOCUMENTS + 1)
-        order = np.concatenate([order[i : i + RUN_DOCUMENTS] for i in range(first, num_runs * stride, stride)])
+    num_tokens = np.concatenate([rows.num_tokens for _, rows in heads])
+    if len(order) > NUM_SAMPLED or num_tokens.sum() > SAMPLED_TOKENS:
+        order = np.concatenate(list(_runs(order, num_tokens, seed=int(shards[0].version, 16))))
     ends = np.cumsum([rows.num_rows for _, rows in heads])
     chosen = []
     for head, position in zip(np.searchsorted(ends, order, side="right").tolist(), order.tolist(), strict=True):
@@ -89,6 +91,17 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Sam
         place = int(rows.input[i]), int(rows.row[i]), content_digits(rows.content[i])
         chosen.append(SampledDocument(*place, shard, int(rows.start[i]), int(rows.start[i]) + int(rows.num_tokens[i])))
     return chosen
+
+
+def _runs(order: NDArray[np.intp], num_tokens: NDArray[np.uint64], seed: int) -> Iterator[NDArray[np.intp]]:
+    """Yield _NUM_RUNS runs of neighbours in `order`: RUN_DOCUMENTS each, fewer of many tokens, but at least one."""
+    stride = max(1, len(order) // _NUM_RUNS)
+    length = min(RUN_DOCUMENTS, stride)
+    first = seed % (stride - length + 1)
+    for start in range(first, len(order) - length + 1, stride)[:_NUM_RUNS]:
+        run = order[start : start + length]
+        before = np.cumsum(num_tokens[run]) - num_tokens[run]
+        yield run[before < SAMPLED_TOKENS // _NUM_RUNS]
 
 
 @dataclass(frozen=True)

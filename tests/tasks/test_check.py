@@ -20,7 +20,7 @@ from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.work.spill import Spill
 from tokenloom.tasks.sources import Rows, parquet
 from tokenloom.tasks.verification import sample
-from tokenloom.tasks.verification.sample import NUM_SAMPLED, SampleJob, compare_documents
+from tokenloom.tasks.verification.sample import NUM_SAMPLED, SAMPLED_TOKENS, SampleJob, compare_documents
 from tokenloom.tasks.verification.sources import read_rows
 
 
@@ -45,6 +45,12 @@ def test_a_small_build_is_checked_whole(deduplicate: bool, tmp_path: Path) -> No
     sources = [{"kind": "jsonl", "path": f"{tmp_path}/*.jsonl"}]
     spec = make_spec(tmp_path / "store", sources, documents={"deduplicate": deduplicate})
     assert num_checked(spec, build(spec).version) == (700 if deduplicate else NUM_SAMPLED)
+
+
+def test_of_long_documents_fewer_are_checked(tmp_path: Path) -> None:
+    text = "a b c d " * (SAMPLED_TOKENS // 80)  # 100,000 tokens or more, so a run has one
+    spec = lines_spec(tmp_path, [f"{i} {text}" for i in range(25)])
+    assert num_checked(spec, build(spec).version) == 10
 
 
 def test_each_document_is_as_likely_to_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

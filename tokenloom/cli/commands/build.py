@@ -48,14 +48,14 @@ def build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> 
         prefect: run them as a flow also if no server is known.
     """
     from tokenloom.cli.display import showing_progress  # late: the workers' server starts before it is imported
-    from tokenloom.server.known_server import known_url, run_flow
 
     spec = spec.with_workers(workers)
-    url = None if direct else known_url()
     with showing_progress():
-        if url or prefect:
-            return run_flow(spec, url)
         if not direct:
+            from tokenloom.server.known_server import known_url, run_flow
+
+            if (url := known_url()) or prefect:
+                return run_flow(spec, url)
             print_status(
                 "no Prefect server is known: building directly; --prefect and `tokenloom up` show it in Prefect"
             )
