@@ -13,12 +13,12 @@ from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
 from tokenloom.flows.store_links import page_url
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.names import CATALOGUE
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, report_path
 from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.report.catalogue import INDEX
 from tokenloom.tasks.report.wording import megabytes
 from tokenloom.tasks.retention import Collected
 from tokenloom.tasks.running.progress import STEPS, step_label
@@ -57,7 +57,7 @@ def _links(store: Store, manifest: Manifest, report: str | None) -> list[str]:
     """Return lines of Markdown that link a version's report and the catalogue; its place if a browser can't open it."""
     if report is None:
         return []
-    pages = {"All figures and charts": f"{manifest.dataset}/{report_path(manifest.version)}", "All versions": INDEX}
+    pages = {"All figures and charts": f"{manifest.dataset}/{report_path(manifest.version)}", "All versions": CATALOGUE}
     links = {text: page_url(store, path) for text, path in pages.items()}
     if not all(links.values()):
         return [f"All figures and charts: `{_cell(report)}`"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.names import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
 from tokenloom.wording import closest, counted, first_of
@@ -79,7 +79,7 @@ def dataset_store(store: str, dataset: str) -> Store:
     if not NAME_PATTERN.match(dataset):
         raise StoreError(
             f"{dataset!r} is not a valid name for a dataset: a-z, then up to 63 of a-z 0-9 . _ -, "
-            "not 16 hexadecimal digits"
+            f"not 16 hexadecimal digits or {CATALOGUE}"
         )
     folder = store if store.endswith("://") else store.rstrip("/")
     return open_store(f"{folder}/{dataset}")
@@ -158,7 +158,7 @@ def nearest_names(missing: Store) -> str:
     above, _, name = str(missing.root).rpartition("/")
     try:
         while above and not above.endswith(":/"):
-            if names := open_store(above).names(""):
+            if names := [each for each in open_store(above).names("") if each != CATALOGUE]:
                 close = closest(name, names)
                 return f"; did you mean {above}/{close}?" if close else f"; {above} has: {first_of(names)}"
             above, _, name = above.rpartition("/")

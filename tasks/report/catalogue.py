@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, read_manifest
-from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.names import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # only the page itself needs the packages that write pages
 
 T = TypeVar("T")
 
-INDEX = "index.html"
 _MAX_DATASETS, _MAX_VERSIONS, _MIN_VERSIONS = 200, 200, 3  # listed of a store, together, and of each dataset
 _TEXT_CHARS = 100  # a longer name or reason is cut
 _UNKNOWN = "-"
@@ -78,16 +77,16 @@ def write_catalogue(root: str) -> tuple[str, int]:
     """
     folder = open_store(root)
     page = render_catalogue(root, folder).encode()
-    folder.replace(INDEX, page, durable=False)
+    folder.replace(CATALOGUE, page, durable=False)
     folder.remove_empty_folders("work")  # the temporary file was there: the folder would look like a part of a dataset
-    return folder.place(INDEX), len(page)
+    return folder.place(CATALOGUE), len(page)
 
 
 def render_catalogue(root: str, folder: Store) -> str:
     """Return the page; the same store gives the same text, except for the versions that a limit leaves out."""
     from tokenloom.tasks.report.parts import Page
 
-    names = [name for name in folder.names("") if NAME_PATTERN.match(name) and name != INDEX]
+    names = [name for name in folder.names("") if NAME_PATTERN.match(name)]
     limit = max(_MIN_VERSIONS, _MAX_VERSIONS // max(1, min(len(names), _MAX_DATASETS)))
     datasets, num_versions = {}, 0
     for name in names[:_MAX_DATASETS]:

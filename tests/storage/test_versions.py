@@ -25,7 +25,7 @@ from tokenloom.storage.versions.published import (
     read_inputs,
     version_path,
 )
-from tokenloom.storage.versions.references import Reference, parse_reference, resolve
+from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
 
 PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))
 A, B = "a" * 16, "0123456789abcdef"
@@ -151,6 +151,7 @@ def test_a_missing_dataset_tag_or_version_is_named_with_what_lists_the_others(tm
     (tmp_path / "data" / "notes.txt").write_text("a file, not a dataset")
     (tmp_path / "work" / "work").mkdir(parents=True)  # of a build that did not pass a check
     publish(tmp_path / "team", "news", A)
+    (tmp_path / "index.html").write_text("the catalogue, not a dataset")
     wanted = {
         "team": f"{tmp_path}/team is a store, not a dataset; write {tmp_path}/team/NAME; it has: news",
         "newz": f"no dataset 'newz' in {tmp_path}; did you mean {tmp_path}/news?",
@@ -161,6 +162,8 @@ def test_a_missing_dataset_tag_or_version_is_named_with_what_lists_the_others(tm
         "news@test": f"no tag 'test'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions, of 16 hex",
         "news@abc": f"no tag 'abc'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions",
     }
+    with pytest.raises(StoreError, match="'index.html' is not a valid name for a dataset"):
+        dataset_store(str(tmp_path), "index.html")
     with pytest.raises(StoreError, match=f"no version {B}; `tokenloom ls`"):
         resolve(Reference(str(tmp_path), "news", B))
     for name, message in wanted.items():

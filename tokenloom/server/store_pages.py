@@ -16,11 +16,10 @@ from typing import Any
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from tokenloom.flows.store_links import PREFIX, STORES, noted_stores
-from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.names import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.versions.published import report_path
-from tokenloom.tasks.report.catalogue import INDEX
 
 _HEADERS = {
     "content-security-policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
@@ -66,7 +65,7 @@ def page_at(folder: Path, path: str) -> bytes | None:
 
 
 def _read(root: Path, names: list[str]) -> bytes | None:
-    if names != [INDEX] and not _is_report(names):
+    if names != [CATALOGUE] and not _is_report(names):
         return None
     place = root.joinpath(*names)
     try:
@@ -88,7 +87,7 @@ def _list(stores: dict[str, Path]) -> bytes:
     """Return a page that links the catalogues of the stores."""
     from tokenloom.tasks.report.parts import Page, Section, Table  # late: they bring Jinja
 
-    shown = {key: root for key, root in stores.items() if (root / INDEX).is_file()}
+    shown = {key: root for key, root in stores.items() if (root / CATALOGUE).is_file()}
     columns = ["store", "datasets", "names", "last change (UTC)"]
     table = Table("Stores", columns, [_row(key, root) for key, root in shown.items()], columns[2:])
     page = Page(
@@ -108,6 +107,11 @@ def _list(stores: dict[str, Path]) -> bytes:
 def _row(key: str, root: Path) -> list[str]:
     from tokenloom.tasks.report.parts import linked, marked
 
-    names = [name for name in LocalStore(root).names("") if NAME_PATTERN.match(name) and name != INDEX]
-    changed = f"{datetime.fromtimestamp((root / INDEX).stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
-    return [linked(str(root), f"{PREFIX}/{key}/{INDEX}"), f"{len(names):,}", ", ".join(names), marked("date", changed)]
+    names = [name for name in LocalStore(root).names("") if NAME_PATTERN.match(name)]
+    changed = f"{datetime.fromtimestamp((root / CATALOGUE).stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
+    return [
+        linked(str(root), f"{PREFIX}/{key}/{CATALOGUE}"),
+        f"{len(names):,}",
+        ", ".join(names),
+        marked("date", changed),
+    ]
