@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.builders.distributions import Distributions, build_distributions
-from tests.counts import SUMMARY
+from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import proxied_s3, s3_server
@@ -21,7 +21,9 @@ from tokenloom.storage.stores import remote_retries
 pytest_plugins = ["tests.without_torch"]
 
 # A busy machine is slow, which is not a fault of a test: no example has a deadline.
-settings.register_profile("tokenloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "tokenloom", max_examples=count(40, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("tokenloom")
 
 
@@ -80,7 +82,7 @@ def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyPro
 #: Folders whose tests share a server or a site and so run in one process; otherwise each file runs in one process.
 ONE_PROCESS = ("flows", "site", "up")
 #: The longest groups start first, so that no process is left with a long file while the others are idle.
-FIRST = ("up", "own_servers/test_up_faults.py", "flows", "own_servers/test_postgres.py", "tasks/test_memory.py")
+FIRST = ("up", "flows", "own_servers/test_postgres.py", "tasks/test_memory.py")
 
 
 def _group(path: str) -> str:

@@ -137,6 +137,7 @@ def test_a_cluster_learns_what_was_rendered_of_conversations(tmp_path: Path, add
     SUMMARY.append(f"learned text of {len(found)} conversations, Dask: SHA-256 {digest(found)}")
 
 
+@full_only
 @pytest.mark.usefixtures("prefect_server", "tiktoken_cache")
 def test_workers_with_an_empty_home_use_the_fast_encoder(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch

@@ -80,7 +80,7 @@ print(len(data) > 100, data.decode(data[0]["input_ids"]).isprintable())
 
 @full_only
 @pytest.mark.timeout(900)
-def test_the_quick_start_builds_through_prefect_with_a_server_of_its_own(
+def test_the_quick_start_builds_through_prefects_own_temporary_server(
     distributions: Distributions, tmp_path: Path
 ) -> None:
     installed = Installation(tmp_path, f"{distributions.wheel}[build]", *CONSTRAINTS)
@@ -90,7 +90,7 @@ def test_the_quick_start_builds_through_prefect_with_a_server_of_its_own(
     lines = [json.dumps({"text": f"document {i}, which is long enough to be read"}) for i in range(200)]
     (work / "data/a.jsonl").write_text("\n".join(lines))
     assert json.loads(installed.run("tokenloom", "plan", "news.yaml", "--json"))["dataset"] == "news"
-    built = json.loads(installed.run("tokenloom", "build", "news.yaml", "--json"))
+    built = json.loads(installed.run("tokenloom", "build", "news.yaml", "--prefect", "--json"))
     assert built["published"]
     assert (tmp_path / "home/.prefect/prefect.db").exists()  # of the server
     assert installed.run("python", "-c", _READ) == "True True\n"

@@ -58,7 +58,7 @@ class Page:
             InvalidElementStateException,
             StaleElementReferenceException,
         )
-        waiting = WebDriverWait(self.driver, seconds, 0.2, ignored_exceptions=passing)
+        waiting = WebDriverWait(self.driver, seconds, 0.4, ignored_exceptions=passing)
         try:
             found: T = waiting.until(lambda _: condition() or False)
         except TimeoutException as error:

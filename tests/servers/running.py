@@ -10,27 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import make_spec, write_parquet
 from tests.servers.prefect_servers import SOON, use_migrated
-
-
-@dataclass(frozen=True)
-class Up:
-    """A running `tokenloom up`: its folder, the URL of its API, and the mark in the environment of its processes."""
-
-    folder: Path
-    url: str
-    mark: str
 
 
 def processes_with(mark: str) -> list[int]:
@@ -100,6 +91,35 @@ def running_up(folder: Path, mark: str, migrated: Path, *options: str) -> Iterat
     if was_running:
         assert up.returncode == 0, rest
         assert "stopping" in rest
+
+
+class Up:
+    """A `tokenloom up` that a test may stop and start again; this process uses its API while it runs.
+
+    Attributes:
+        folder: where it runs.
+        mark: is in the environment of its processes.
+        url: of its API.
+        process: its own.
+    """
+
+    def __init__(self, folder: Path, migrated: Path) -> None:
+        self.folder = folder
+        self.mark = f"mark-{uuid4()}"
+        self._migrated = migrated
+        self._running = ExitStack()
+
+    def start(self) -> None:
+        """Start it."""
+        self.process, self.url = self._running.enter_context(running_up(self.folder, self.mark, self._migrated))
+        self._running.enter_context(temporary_settings({PREFECT_API_URL: self.url}))
+
+    def stop(self, by: signal.Signals = signal.SIGINT) -> None:
+        """End it by a signal, if it still runs; none of its processes is left."""
+        self.process.send_signal(by)
+        self.process.wait(180)
+        self._running.close()
+        assert wait_until_gone(self.mark) == []
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

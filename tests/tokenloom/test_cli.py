@@ -409,9 +409,14 @@ def test_a_build_without_a_known_server_is_direct_and_says_so_in_one_line(projec
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_two_builds_by_prefects_own_temporary_server_at_once_both_publish(project: Path) -> None:
+@pytest.mark.parametrize("has_database", [True, pytest.param(False, marks=full_only)])
+def test_two_builds_by_prefects_own_temporary_server_at_once_both_publish(
+    has_database: bool, project: Path, migrated: Path
+) -> None:
+    if has_database:  # otherwise both make it
+        use_migrated(migrated, project / "prefect")
     up = project / "up"
-    home = _environment(PREFECT_HOME=str(project / "prefect"), TOKENLOOM_UP_HOME=str(up))  # both make the database
+    home = _environment(PREFECT_HOME=str(project / "prefect"), TOKENLOOM_UP_HOME=str(up))
     command = [*_COMMAND, "build", "spec.yaml", "--prefect", "--json", "--workers", "1", "--set"]
     builds = [
         subprocess.Popen(

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import uuid
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.servers.browser import Page, chromium
-from tests.servers.running import Up, processes_with, running_up, wait_until_gone
+from tests.servers.running import Up
+
+WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
+_TRANSFORM = """
+import time
+from pathlib import Path
+
+def wait(text):
+    dataset = text.rpartition(" ")[2]
+    while text.startswith("second ") and not Path(__file__).with_name(f"go-{dataset}").exists():
+        time.sleep(0.05)
+    return text
+"""
 
 
 @pytest.fixture(scope="package")
 def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """A running `tokenloom up`, to whose API this process speaks; no test may end its processes."""
-    folder, mark = tmp_path_factory.mktemp("up"), f"mark-{uuid.uuid4()}"
-    with running_up(folder, mark, migrated) as (_, url), temporary_settings({PREFECT_API_URL: url}):
-        assert len(processes_with(mark)) >= 3  # itself, the server, the worker
-        yield Up(folder, url, mark)
-    assert wait_until_gone(mark) == []
+    """A running `tokenloom up` whose runs may call the module `tokenloom_test_waiting`."""
+    folder = tmp_path_factory.mktemp("up")
+    (folder / f"{WAITING}.py").write_text(_TRANSFORM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("TOKENLOOM_TRANSFORMS", WAITING)
+        up = Up(folder, migrated)
+        up.start()
+        yield up
+        up.stop(by=signal.SIGTERM)
     logs = {path.name: path.read_text() for path in (folder / "up").glob("*.log")}
     assert "worker.log" in logs
     assert [name for name, log in logs.items() if "Fatal" in log or "database is locked" in log] == []

@@ -7,100 +7,49 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling, Scheduled
 
 from tests.builders.datasets import build, listed_files, local_store, write_parquet
-from tests.counts import count, full_only
+from tests.counts import FULL, full_only
 from tests.servers.running import (
+    Up,
     command_line,
     event,
     flow_run,
     newest_run,
     parameters,
     processes_with,
-    running_up,
     wait_until,
     wait_until_final,
-    wait_until_gone,
 )
+from tests.up.conftest import WAITING
 from tokenloom.automations import install_crash_automation
 from tokenloom.examples.train_on_publish import install
 from tokenloom.server.known_server import HEARTBEAT_SECONDS
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
 
-_WAITING = "tokenloom_test_waiting"  # a module with a transform that waits for a file
-_TRANSFORM = """
-import time
-from pathlib import Path
-
-def wait(text):
-    dataset = text.rpartition(" ")[2]
-    while text.startswith("second ") and not Path(__file__).with_name(f"go-{dataset}").exists():
-        time.sleep(0.05)
-    return text
-"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-
-
-class RestartedUp:
-    """A `tokenloom up` that a test may stop and start again; this process speaks to its API."""
-
-    def __init__(self, folder: Path, migrated: Path) -> None:
-        self.folder = folder
-        self.mark = f"mark-{uuid.uuid4()}"  # in the environment of its processes
-        self.migrated = migrated
-        self.running = ExitStack()
-
-    def start(self) -> None:
-        """Start it."""
-        self.process, url = self.running.enter_context(running_up(self.folder, self.mark, self.migrated))
-        self.running.enter_context(temporary_settings({PREFECT_API_URL: url}))
-
-    def stop(self, by: signal.Signals = signal.SIGINT) -> None:
-        """End it by a signal; none of its processes is left."""
-        self.process.send_signal(by)
-        self.process.wait(180)
-        self.running.close()
-        assert wait_until_gone(self.mark) == []
-
-
-@pytest.fixture(scope="module")
-def up(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedUp]:
-    """A running `tokenloom up` whose runs can import the module _WAITING."""
-    folder = tmp_path_factory.mktemp("up")
-    (folder / f"{_WAITING}.py").write_text(_TRANSFORM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-        patch.setenv("TOKENLOOM_TRANSFORMS", _WAITING)
-        up = RestartedUp(folder, migrated)
-        up.start()
-        yield up
-        up.stop(by=signal.SIGTERM)
 
 
 def waiting_parameters(folder: Path, name: str) -> dict[str, Any]:
     """Return the parameters of a build of two files, the second of which is encoded once let_go is called."""
     asked = parameters(
-        folder, name, workers=1, documents={"transform": {"function": f"{_WAITING}:wait", "version": "1"}}
+        folder, name, workers=1, documents={"transform": {"function": f"{WAITING}:wait", "version": "1"}}
     )
     write_parquet(folder / "input" / name / "a.parquet", [f"first {i} of {name}" for i in range(200)])
     write_parquet(folder / "input" / name / "b.parquet", [f"second {i} of {name}" for i in range(500)])
@@ -155,42 +104,7 @@ def assert_equal_to_an_undisturbed_build(asked: dict[str, Any], folder: Path, mo
     assert listed_files(spec, version) == listed_files(calm, build(calm).version)
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=full_only)])
-def test_up_ends_with_all_that_it_started_and_the_next_one_continues(
-    up: RestartedUp, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"stopped-{by.name.lower()}"
-    asked = waiting_parameters(up.folder, name)
-    run = started(asked)
-    assert len(processes_with(up.mark)) >= 5  # itself, the server, the worker, the run, its own worker
-    up.stop(by)
-    assert published(asked) == []
-    (record,) = local_store(asked["spec"]["store"], name).local("work/spills").glob("*.json")
-    written = record.stat().st_mtime_ns
-    up.start()
-    assert wait_until_final(run.id).state.is_crashed()  # type: ignore[union-attr]
-    with get_client(sync_client=True) as client:
-        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)  # what the button Retry does
-    let_go(up.folder, name)
-    ended = wait_until_final(run.id)
-    assert ended.state is not None and ended.state.is_completed(), ended.state
-    assert "; 1 of 2 partitions reused; " in str(ended.state.message)
-    assert record.stat().st_mtime_ns == written
-    assert_equal_to_an_undisturbed_build(asked, up.folder, monkeypatch)
-
-
-@pytest.mark.parametrize(("words", "log"), [("own_pages:prefect_app", "server.log"), ("worker start", "worker.log")])
-def test_up_ends_and_names_the_log_if_a_process_of_it_dies(words: str, log: str, up: RestartedUp) -> None:
-    os.kill(process_named(up.mark, words), signal.SIGKILL)
-    output, _ = up.process.communicate(timeout=60)
-    assert up.process.returncode == 1
-    assert f"{log} says why; then run `tokenloom up` again" in output
-    up.running.close()
-    assert wait_until_gone(up.mark) == []
-    up.start()
-
-
-def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: RestartedUp) -> None:
+def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: Up) -> None:
     folder, mark = up.folder, up.mark
     asked = waiting_parameters(folder, "cancelled")
     run = started(asked)
@@ -205,7 +119,7 @@ def test_a_cancelled_run_stops_within_seconds_and_publishes_nothing(up: Restarte
     assert (failed["state"], failed["flow_run_id"]) == ("cancelled", str(run.id))
 
 
-def test_a_run_whose_machine_died_is_marked_as_crashed(up: RestartedUp) -> None:
+def test_a_run_whose_machine_died_is_marked_as_crashed(up: Up) -> None:
     install_crash_automation(heartbeat_seconds=8)  # as `up` does with 30: a shorter test
     with started_by_command(waiting_parameters(up.folder, "command"), up.folder, up.mark) as run:
         pass  # its process is killed
@@ -216,36 +130,8 @@ def test_a_run_whose_machine_died_is_marked_as_crashed(up: RestartedUp) -> None:
     install_crash_automation(HEARTBEAT_SECONDS)
 
 
-def test_a_schedule_of_seconds_fires_and_finds_nothing_new(up: RestartedUp) -> None:
-    folder = up.folder
-    asked = parameters(folder, "nightly")
-    (folder / "nightly.yaml").write_text(json.dumps(asked["spec"]))
-    with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("build-a-spec-file/build-a-spec-file")
-        wanted = DeploymentScheduleCreate(
-            schedule=IntervalSchedule(interval=timedelta(seconds=8)),
-            active=True,
-            parameters={"spec_file": "nightly.yaml"},
-        )
-        path = f"/deployments/{deployment.id}/schedules"
-        (schedule,) = client._client.post(path, json=[wanted.model_dump(mode="json")]).json()
-
-        def completed() -> list[State[Any]]:
-            name = DeploymentFilter(name=DeploymentFilterName(any_=["build-a-spec-file"]))
-            runs = client.read_flow_runs(deployment_filter=name)
-            states = [run.state for run in runs if run.state is not None and run.state.type == StateType.COMPLETED]
-            return states if len(states) >= count(1, 2) else []
-
-        try:
-            states = wait_until(completed, interval=1)
-        finally:
-            client._client.delete(f"{path}/{schedule['id']}")
-    assert len(published(asked)) == 1
-    assert sum("up to date" in str(state.message) for state in states) == len(states) - 1
-
-
 @full_only
-def test_a_published_version_starts_training(up: RestartedUp) -> None:
+def test_a_published_version_starts_training(up: Up) -> None:
     folder = up.folder
     asked = parameters(folder, "novels")
     texts = [f"chapter {i} " * 600 for i in range(60)]  # a chunk of the example is 5,121 bytes of one document
@@ -267,3 +153,40 @@ def test_a_published_version_starts_training(up: RestartedUp) -> None:
     assert run.state is not None and run.state.is_completed(), run.state
     assert run.parameters["reference"] == event("tokenloom.dataset.published", "novels")["reference"]
     assert run.parameters["updates"] == 10
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=full_only)])
+def test_up_ends_with_all_that_it_started_and_the_next_one_continues(
+    up: Up, by: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"stopped-{by.name.lower()}"
+    asked = waiting_parameters(up.folder, name)
+    run = started(asked)
+    assert len(processes_with(up.mark)) >= 5  # itself, the server, the worker, the run, its own worker
+    up.stop(by)
+    assert published(asked) == []
+    (record,) = local_store(asked["spec"]["store"], name).local("work/spills").glob("*.json")
+    written = record.stat().st_mtime_ns
+    up.start()
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)  # what the button Retry does
+    let_go(up.folder, name)
+    ended = wait_until_final(run.id)
+    assert ended.state is not None and ended.state.is_completed(), ended.state
+    assert "; 1 of 2 partitions reused; " in str(ended.state.message)
+    assert record.stat().st_mtime_ns == written
+    assert_equal_to_an_undisturbed_build(asked, up.folder, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("words", "log"),
+    [pytest.param("own_pages:prefect_app", "server.log", marks=full_only), ("worker start", "worker.log")],
+)
+def test_up_ends_and_names_the_log_if_a_process_of_it_dies(words: str, log: str, up: Up) -> None:
+    os.kill(process_named(up.mark, words), signal.SIGKILL)
+    output, _ = up.process.communicate(timeout=60)
+    assert up.process.returncode == 1
+    assert f"{log} says why; then run `tokenloom up` again" in output
+    up.stop()
+    if FULL:
+        up.start()
