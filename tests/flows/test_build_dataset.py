@@ -109,7 +109,7 @@ def test_bad_input_fails_the_run_without_retries_and_with_our_message(tmp_path: 
     with pytest.raises(InputError, match=r"b\.jsonl"):
         build_dataset(spec.with_workers(1))
     failure = event("tokenloom.dataset.failed", "bad")
-    assert (failure["state"], failure["error"]) == ("failed", "InputError") and "b.jsonl" in failure["message"]
+    assert (failure["state"], failure["error"]) == ("failed", "BadRow") and "b.jsonl" in failure["message"]
     run, task_runs = _task_runs()
     assert run.state.is_failed()
     assert "b.jsonl" in run.state.message
