@@ -10,8 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats import shard as shard_format
-from tokenloom.storage.formats.canonical import sign
-from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.records import fields_of, sign
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.stores.local import LocalStore

@@ -27,7 +27,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import is_full, translate_cache_errors
 from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
-from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, unpack_header
 from tokenloom.storage.formats.shard_entries import MASK
 from tokenloom.storage.stores.local_files import file_sha256

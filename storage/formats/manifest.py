@@ -6,12 +6,13 @@ counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, cast
+from operator import itemgetter
+from typing import Annotated, Any, cast
 
-from tokenloom.errors import FormatError, message_of
-from tokenloom.storage.formats.canonical import read_signed, sha256_of, sign
+from tokenloom.errors import FormatError
 from tokenloom.storage.formats.names import (
     FILE_PATTERN,
     NAME_PATTERN,
@@ -19,8 +20,20 @@ from tokenloom.storage.formats.names import (
     TOKENIZER_PATTERN,
     VERSION_PATTERN,
 )
-from tokenloom.storage.formats.records import Count, Digest, JsonObject, Mismatch, Rule, decode_record, fields_of
-from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
+from tokenloom.storage.formats.records import (
+    Count,
+    Digest,
+    JsonObject,
+    Rule,
+    canonical_json,
+    column,
+    decode_record,
+    fields_of,
+    read_signed,
+    sha256_of,
+    sign,
+)
+from tokenloom.storage.formats.shard_entries import MASK, ListedShard, ShardEntry
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -28,7 +41,9 @@ INPUTS = "inputs.json"
 QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
-_Name = Annotated[str, Rule(NAME_PATTERN.match, "a name")]
+_Json = dict[str, Any]  # type: ignore[explicit-any]
+Name = Annotated[str, Rule(NAME_PATTERN.match, "a name")]
+VersionName = Annotated[str, Rule(VERSION_PATTERN.match, "16 hexadecimal digits")]
 _TokenId = Annotated[int, Rule(lambda value: 0 <= value < 2**32, "in [0, 2**32)")]
 
 
@@ -36,7 +51,7 @@ _TokenId = Annotated[int, Rule(lambda value: 0 <= value < 2**32, "in [0, 2**32)"
 class TokenizerEntry:
     """The tokenizer that a version was built with."""
 
-    kind: _Name
+    kind: Name
     name: Annotated[str, Rule(TOKENIZER_PATTERN.match, "a name")]
     fingerprint: Digest
     vocab_size: Annotated[int, Rule(lambda value: 1 <= value <= 2**32, "in [1, 2**32]")]
@@ -50,7 +65,12 @@ class SplitEntry:
     tokens: Count
     documents: Count
     duplicates: Count
-    shards: Shards
+    shards: Sequence[ListedShard]
+
+    @property
+    def shard_bytes(self) -> int:
+        """The length of its shards, without the files beside them, in bytes."""
+        return sum(column(self.shards, "bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +85,32 @@ class RowCounts:
     kept: Count
 
 
+def _name_their_shards(splits: dict[str, _Json]) -> bool:
+    return all(shard["name"].startswith(f"{name}/") for name, split in splits.items() for shard in split["shards"])
+
+
+def _are_masked_alike(splits: dict[str, _Json]) -> bool:
+    return len({MASK in shard["files"] for split in splits.values() for shard in split["shards"]}) < 2
+
+
+_Tokenizer = Annotated[
+    TokenizerEntry,
+    Rule(lambda entry: entry["eot_id"] < entry["vocab_size"], "a tokenizer with an eot_id below vocab_size"),
+]
+_Split = Annotated[
+    SplitEntry,
+    Rule(
+        lambda split: split["tokens"] == sum(map(itemgetter("tokens"), split["shards"])),
+        "a split with the tokens of its shards",
+    ),
+]
+_Splits = Annotated[
+    dict[Annotated[str, Rule(SPLIT_PATTERN.match, "the name of a split")], _Split],
+    Rule(_name_their_shards, "splits whose shards are named SPLIT/NNNNNN.tok"),
+    Rule(_are_masked_alike, "splits of which all shards have masks, or none has"),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What a version holds.
@@ -72,13 +118,13 @@ class Manifest:
     `spec` is the identity part of the spec, `files` the SHA-256 of every listed file by name, without those of shards.
     """
 
-    dataset: Annotated[str, Rule(NAME_PATTERN.match, "a dataset's name")]
-    version: Annotated[str, Rule(VERSION_PATTERN.match, "16 hexadecimal digits")]
+    dataset: Name
+    version: VersionName
     spec: JsonObject
-    tokenizer: TokenizerEntry
-    splits: dict[Annotated[str, Rule(SPLIT_PATTERN.match, "names of splits")], SplitEntry]
+    tokenizer: _Tokenizer
+    splits: _Splits
     rows: RowCounts
-    files: dict[Annotated[str, Rule(FILE_PATTERN.match, "names of files in the version")], Digest]
+    files: dict[Annotated[str, Rule(FILE_PATTERN.match, "the name of a file in the version")], Digest]
 
     @property
     def shards(self) -> list[ShardEntry]:
@@ -98,7 +144,7 @@ class Manifest:
     @property
     def shard_bytes(self) -> int:
         """The length of all shards, without their document tables, in bytes."""
-        return sum(split.shards.num_bytes() for split in self.splits.values())
+        return sum(split.shard_bytes for split in self.splits.values())
 
     @property
     def tokenizer_definition(self) -> JsonObject:
@@ -112,9 +158,8 @@ class Manifest:
 
     def json(self) -> JsonObject:
         """Return its JSON, without the checksum."""
-        splits = {name: fields_of(split) | {"shards": split.shards.rows} for name, split in self.splits.items()}
-        parts = {"tokenizer": fields_of(self.tokenizer), "splits": splits, "rows": fields_of(self.rows)}
-        return {"format_version": FORMAT_VERSION} | fields_of(self) | parts
+        parts = {name: json.loads(canonical_json(value)) for name, value in fields_of(self).items()}
+        return {"format_version": FORMAT_VERSION} | parts
 
 
 def given_options(options: Mapping[str, object]) -> JsonObject:
@@ -146,7 +191,7 @@ def version_name(identity: Mapping[str, object], inputs: list[tuple[str, str, st
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of manifest.json."""
-    return sign(manifest.json())
+    return sign({"format_version": FORMAT_VERSION} | fields_of(manifest))
 
 
 def read_manifest(data: bytes, place: str) -> Manifest:
@@ -172,18 +217,8 @@ def check_format(value: JsonObject, place: str) -> None:
 
 def decode_manifest(value: JsonObject, place: str) -> Manifest:
     """Return the JSON of a manifest, checked; raises FormatError if a field is invalid."""
-    try:
-        manifest = decode_record(Manifest, value)
-        if manifest.tokenizer.eot_id >= manifest.tokenizer.vocab_size:
-            raise Mismatch("tokenizer.eot_id", "in [0, vocab_size)")
-        decode_record(_Named, {"spec": manifest.spec})
-        for name, split in manifest.splits.items():
-            if not split.shards.are_of(name):
-                raise Mismatch(f"splits.{name}.shards[].name", f"{name}/NNNNNN.tok")
-            if sum(split.shards.num_tokens()) != split.tokens:
-                raise Mismatch(f"splits.{name}.tokens", "the sum of its shards' tokens")
-    except Mismatch as error:
-        raise FormatError(f"{place}: {message_of(error)}; the program that wrote it has a bug; restore it") from error
+    manifest = decode_record(Manifest, value, place)
+    decode_record(_Spec, manifest.spec, place, "spec")
     return manifest
 
 
@@ -196,7 +231,7 @@ _Absent = Annotated[object, Rule(lambda _: False, "absent: a version names no pa
 class _Definition:
     """What a tokenizer is made from: its files are in the version, never at a path that the manifest names."""
 
-    kind: _Name
+    kind: Name
     name: _Text | None = None
     revision: _Text | None = None
     eot: _Text | None = None
@@ -211,8 +246,3 @@ class _Definition:
 @dataclass(frozen=True, slots=True)
 class _Spec:
     tokenizer: _Definition
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    spec: _Spec

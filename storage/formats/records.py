@@ -1,30 +1,33 @@
-"""Records: JSON of a known shape as frozen dataclasses, and the decoder that checks it.
+"""Records: JSON files whose fields are a dataclass, in canonical JSON, most of them signed with their own checksum.
 
-The fields of a record have the names of its JSON's keys. Other keys are ignored, and a field with a default may be
-missing. A NamedTuple is a JSON array with an item for each field. `Annotated[int, Rule(...)]` restricts the
-values of a field, or the keys of an object. A class with a method `from_json` decodes itself.
+The fields of a record have the names of the JSON's keys. Other keys are ignored, and a field with a default may be
+missing. A NamedTuple is a JSON array with an item for each field. `Annotated[int, Rule(...)]` restricts the values.
 
     @dataclass(frozen=True, slots=True)
     class Point:
         x: int
         name: str | None
 
-    decode_record(Point, {"x": 1, "name": None, "z": 3}) -> Point(1, None)
-    decode_record(Point, {"x": "1", "name": None})       -> Mismatch: x must be an integer
+    decode_record(Point, {"x": 1, "name": None, "z": 3}, "p.json") -> Point(1, None)
+    decode_record(Point, {"x": "1", "name": None}, "p.json")       -> FormatError: p.json: x must be an integer
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import gc
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from itertools import chain
+from operator import itemgetter
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
+    Any,
     Generic,
-    NamedTuple,
+    NoReturn,
     TypeVar,
     Union,
     cast,
@@ -33,6 +36,7 @@ from typing import (
     get_type_hints,
 )
 
+from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.names import SHA256_PATTERN
 
 if TYPE_CHECKING:
@@ -40,82 +44,43 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="DataclassInstance")
 Value = TypeVar("Value")
-
 JsonObject = dict[str, object]
+_Values = Sequence[Any]  # type: ignore[explicit-any]
 
-_NAMES: dict[object, str] = {
-    int: "an integer",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    NoneType: "null",
-    list: "a list",
-    dict: "an object",
-}
-
-_MAX_COUNT = 2**63 - 1
-
-
-class Mismatch(Exception):
-    """A field of a record does not have the type or the value it must have.
-
-    Args:
-        field: its name, with those of the records around it: `splits.train.tokens`.
-        rule: what it must be.
-    """
-
-    def __init__(self, field: str, rule: str) -> None:
-        super().__init__(field, rule)
-        self.field, self.rule = field, rule
-
-    def __str__(self) -> str:
-        return f"{self.field or 'it'} must be {self.rule}"
-
-    def inside(self, parent: str) -> Mismatch:
-        """Return the same mismatch, for a field inside the field `parent`."""
-        separator = "" if not self.field or self.field.startswith("[") else "."
-        return Mismatch(f"{parent}{separator}{self.field}", self.rule)
+_MARK = b',"checksum":"'
+_PLAIN = {int: "an integer of 64 bits", float: "a number", str: "text", bool: "true or false"}
 
 
 @dataclass(frozen=True)
 class Rule(Generic[Value]):
-    """What the values of a type must be: `holds` is falsy for others, and `text` completes "it must be".
+    """Restricts the values of a type to those for which `holds` is true; `text` completes "it must be".
 
-    `of_all`, where it is faster, says whether all values of a column hold.
+    A rule for records sees their JSON.
 
     Give an annotation a name at the level of its module if `holds` uses names of the module.
     """
 
     holds: Callable[[Value], object]
     text: str
-    of_all: Callable[[list[Value]], object] | None = None
 
 
-def _are_digests(column: list[str]) -> bool:
-    is_long = set(map(len, column)) <= {64}
-    return is_long and not "".join(column).encode("ascii", "replace").translate(None, b"0123456789abcdef")
+Count = Annotated[int, Rule(lambda value: 0 <= value < 2**63, "a count in [0, 2**63)")]
+Digest = Annotated[str, Rule(SHA256_PATTERN.match, "a SHA-256 in hexadecimal")]
 
 
-Count = Annotated[
-    int,
-    Rule(
-        lambda value: 0 <= value <= _MAX_COUNT,
-        "a count in [0, 2**63)",
-        lambda column: min(column, default=0) >= 0 and max(column, default=0) <= _MAX_COUNT,
-    ),
-]
-Digest = Annotated[str, Rule(SHA256_PATTERN.match, "a SHA-256 in hexadecimal", _are_digests)]
+# ---- writing
 
 
-def decode_record(kind: type[Record], value: object) -> Record:
-    """Return JSON as a record; raises Mismatch if a field is missing or has another type.
+def canonical_json(value: object) -> bytes:
+    """Return JSON or a record as canonical JSON: sorted keys, no spaces, UTF-8, no NaN."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_of
+    )
+    return text.encode()
 
-    Args:
-        kind: a dataclass whose fields are integers, floats, strings, booleans, records, NamedTuples, lists and tuples
-            of one type, dictionaries by string, or `object` for any JSON.
-        value: as `json.loads` returns it.
-    """
-    return cast(Record, _decode("", _shape(kind), value))
+
+def _json_of(value: DataclassInstance) -> object:
+    return value.rows if isinstance(value, LazyRecords) else fields_of(value)
 
 
 def fields_of(record: DataclassInstance) -> JsonObject:
@@ -123,118 +88,207 @@ def fields_of(record: DataclassInstance) -> JsonObject:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
-class _Shape(NamedTuple):
-    """What a type says of JSON: the types of its parts, and the rule that its values follow."""
-
-    kind: object  # object, Union, int, float, str, bool, list, tuple, dict, or a class
-    parts: tuple[_Shape, ...]  # of a union: the types; of a list: that of an item; of an object: those of name and item
-    fields: dict[str, tuple[_Shape, bool]]  # of a record: the types of its fields, and whether they must be given
-    rule: Rule[object] | None
+def sha256_of(value: object) -> str:
+    """Return the SHA-256 of the canonical JSON of `value`, in hexadecimal."""
+    return sha256_of_bytes(canonical_json(value))
 
 
-@cache
-def _shape(hint: object, rule: Rule[object] | None = None) -> _Shape:
-    """Return what a type of a field says of JSON."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _shape(*arguments)
-    if origin in (UnionType, Union):
-        return _Shape(Union, tuple(_shape(each) for each in arguments if each is not NoneType), {}, rule)
-    if origin in (list, tuple):
-        return _Shape(origin, (_shape(arguments[0]),), {}, rule)
-    if origin is dict:
-        return _Shape(dict, tuple(map(_shape, arguments)), {}, rule)
-    if not isinstance(hint, type):
-        raise TypeError(f"a record has no fields of type {hint}")
-    found: dict[str, tuple[_Shape, bool]] = {}
-    if not hasattr(hint, "from_json") and (is_dataclass(hint) or issubclass(hint, tuple)):
-        hints = get_type_hints(hint, include_extras=True)
-        own = fields(hint) if is_dataclass(hint) else ()
-        optional = {each.name for each in own if (each.default, each.default_factory) != (MISSING, MISSING)}
-        found = {name: (_shape(hints[name]), name not in optional) for name in hints}
-    return _Shape(hint, (), found, rule)
+def sha256_of_bytes(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of `data`, in hexadecimal."""
+    import hashlib  # OpenSSL takes 3 ms to load, and `import tokenloom` hashes nothing
+
+    return hashlib.sha256(data).hexdigest()
 
 
-def _decode(name: str, shape: _Shape, value: object) -> object:
-    """Return the JSON value of the field `name`, decoded; "" for the whole of a record."""
-    rule = shape.rule
-    try:
-        decoded = _decoded(shape, value)
-        if rule and not rule.holds(decoded):
-            raise Mismatch("", rule.text)
-    except Mismatch as error:
-        found = Mismatch("", rule.text) if rule and not error.field else error
-        raise (found.inside(name) if name else found) from None
-    return decoded
+def sign(value: Mapping[str, object] | DataclassInstance) -> bytes:
+    """Return an object or record as canonical JSON with `checksum` as its last field: the SHA-256 of all bytes before.
+
+    Example: {"a": 1} -> {"a":1,"checksum":"..."} where the SHA-256 is that of the bytes `{"a":1`
+    """
+    body = canonical_json(value)[:-1]
+    return body + _MARK + sha256_of_bytes(body).encode() + b'"}'
 
 
-def _decoded(shape: _Shape, value: object) -> object:
-    kind, parts = shape.kind, shape.parts
-    if kind is object:
-        return value
-    if kind in (int, float, str, bool):
-        return _plain(kind, value)
-    if kind is Union:
-        if value is None:
-            return None
-        for part in parts[:-1]:
-            with suppress(Mismatch):
-                return _decode("", part, value)
-        return _decode("", parts[-1], value)
-    if kind in (list, tuple):
-        if not isinstance(value, list | tuple):
-            raise Mismatch("", "a list")
-        items = (_decode("[]", parts[0], item) for item in value)
-        return list(items) if kind is list else tuple(items)
-    if decode := getattr(kind, "from_json", None):
-        return decode(value)
-    return _decoded_object(shape, value)
+# ---- reading
 
 
-def _plain(kind: object, value: object) -> object:
-    is_number = kind is float and type(value) in (int, float) and abs(cast(float, value)) < 2**64  # NaN is none
-    if not is_number and (kind is float or type(value) is not kind):
-        raise Mismatch("", _NAMES[kind])
-    if kind is int and not -(2**63) <= cast(int, value) <= 2**64:  # what NumPy and a terminal can take
-        raise Mismatch("", "an integer of 64 bits")
+def read_record(data: bytes, place: str, kind: type[Record]) -> Record:
+    """Return the record in the bytes of a signed file; raises FormatError if the file is damaged.
+
+    Args:
+        data: the bytes of the file.
+        place: the path of the file, for the message.
+        kind: the record's class.
+    """
+    return decode_record(kind, read_signed(data, place), place)
+
+
+def read_signed(data: bytes, place: str) -> JsonObject:
+    """Return a signed JSON object without its checksum; raises FormatError if the file is damaged."""
+    end = data.rfind(_MARK)  # `data` is not sliced below: a manifest may have 34 MB
+    with memoryview(data) as view:
+        digest = sha256_of_bytes(view[: max(0, end)])
+    if end < 0 or data[end + len(_MARK) :] != digest.encode() + b'"}':
+        raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or incomplete")
+    value = cast(JsonObject, parse_json(data, place))  # an object: it ends with "}"
+    del value["checksum"]
     return value
 
 
-def _decoded_object(shape: _Shape, value: object) -> object:
-    """Return a dictionary, a dataclass, or a NamedTuple, which is a list in JSON."""
-    kind, found = cast("type[object]", shape.kind), shape.fields
-    if issubclass(kind, tuple):
-        if not isinstance(value, list | tuple) or len(value) != len(found):
-            raise Mismatch("", f"a list of {len(found)} values")
-        value = dict(zip(found, value, strict=True))
-    if not isinstance(value, dict):
-        raise Mismatch("", "an object")
-    if kind is dict:
-        name_shape, item_shape = shape.parts
-        for name in value:
-            try:
-                _decode("", name_shape, name)
-            except Mismatch as error:
-                raise Mismatch("", f"{error.rule}, not {name[:64]!r}") from None
-        return {name: _decode(name, item_shape, item) for name, item in value.items()}
-    decoded: JsonObject = {}
-    for name, (field, is_required) in found.items():
-        if name in value:
-            decoded[name] = _decode(name, field, value[name])
-        elif is_required:
-            raise Mismatch(name, "given")
-    return kind(**decoded)
+def parse_json(data: bytes, place: str) -> object:
+    """Return the JSON in the bytes of a file; raises FormatError if it is not valid JSON."""
+    collects = gc.isenabled()
+    gc.disable()  # JSON has no cycles, and one collection in a program with torch takes 150 ms
+    try:
+        return json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{place}: it does not hold valid JSON; restore it") from error
+    finally:
+        if collects:
+            gc.enable()
 
 
-def check_column(hint: object, column: list[object], place: str) -> None:
-    """Raise Mismatch for `place` unless all values of a column have a type; of objects and lists, not their parts.
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
-    A loop in Python over the rows of 100,000 shards would take as long as parsing them.
+
+def decode_record(kind: type[Record], value: object, place: str, field: str = "") -> Record:
+    """Return JSON as a record; raises FormatError, which names the field, if one is missing or has another type.
+
+    Args:
+        kind: a dataclass whose fields are integers, floats, strings, booleans, records, NamedTuples, lists and tuples
+            of one type, dictionaries by string, or `object` for any JSON; a union of several types is any JSON too.
+            A Sequence of records builds each when it is asked for.
+        value: as `json.loads` returns it.
+        place: the path of the file, for the message.
+        field: the name of the field that holds `value`, for the message; "" if it is the whole file.
     """
-    shape = _shape(hint)
-    rule, kinds = shape.rule, [*(part.kind for part in shape.parts), NoneType] if shape.kind is Union else [shape.kind]
-    holds = not set(map(type, column)).difference(kinds)
-    if holds and rule:
-        holds = bool(rule.of_all(column)) if rule.of_all else all(map(rule.holds, column))
+    try:
+        _check(kind, [value], field)
+    except _Mismatch as error:
+        raise FormatError(f"{place}: {message_of(error)}; restore it") from None
+    return cast(Record, _build(kind, value))
+
+
+class _Mismatch(Exception):
+    """A field does not have the type or the value it must have."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field or 'it'} must be {rule}")
+
+
+def _check(hint: Any, values: _Values, field: str) -> None:  # type: ignore[explicit-any]
+    """Check the values of a field of many records: a loop over 100,000 shards takes as long as parsing them."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        _check(arguments[0], values, field)
+        for rule in arguments[1:]:
+            _require(all(map(rule.holds, values)), field, rule.text)
+    elif origin in (UnionType, Union):
+        kinds = [kind for kind in arguments if kind is not NoneType]
+        _check(kinds[0] if len(kinds) == 1 else object, [each for each in values if each is not None], field)
+    elif origin in (list, tuple, Sequence):
+        _require(set(map(type, values)) <= {list, tuple}, field, "a list")
+        indices = (f"[{i}]" for value in values for i in range(len(value)))
+        _check_items(arguments[0], list(chain.from_iterable(values)), field, indices)
+    elif origin is dict:
+        _require(set(map(type, values)) <= {dict}, field, "an object")
+        names = list(dict.fromkeys(chain.from_iterable(values)))
+        _check_items(arguments[0], names, field, (f"[{name[:64]!r}]" for name in names))
+        items = list(chain.from_iterable(value.values() for value in values))
+        _check_items(arguments[1], items, field, (f".{name[:64]}" for name in chain.from_iterable(values)))
+    elif hint in _PLAIN:
+        _require(_are_plain(hint, values), field, _PLAIN[hint])
+    elif hint is not object:
+        _check_records(hint, values, field)
+
+
+def _require(holds: bool, field: str, rule: str) -> None:
     if not holds:
-        raise Mismatch(place, rule.text if rule else " or ".join(_NAMES[kind] for kind in kinds))
+        raise _Mismatch(field, rule)
+
+
+def _are_plain(kind: type, values: _Values) -> bool:
+    types = set(map(type, values))
+    if kind is float:
+        return types <= {int, float} and all(abs(value) < 2**64 for value in values)
+    return types <= {kind} and (kind is not int or not values or (min(values) >= -(2**63) and max(values) <= 2**64))
+
+
+def _check_items(hint: object, items: _Values, field: str, names: Iterable[str]) -> None:
+    """Check the items of lists or objects at once, and one by one to say which is wrong; `names` complete its field."""
+    try:
+        _check(hint, items, field)
+    except _Mismatch:
+        for name, item in zip(names, items, strict=True):
+            _check(hint, [item], field + name)
+        raise
+
+
+def _check_records(kind: type, values: _Values, field: str) -> None:
+    """Check dataclasses, or NamedTuples, which are lists in JSON."""
+    hints, optional = _hints(kind)
+    if not is_dataclass(kind):
+        is_list = set(map(type, values)) <= {list, tuple} and set(map(len, values)) <= {len(hints)}
+        _require(is_list, field, f"a list of {len(hints)} values")
+        values = [dict(zip(hints, value, strict=True)) for value in values]
+    _require(set(map(type, values)) <= {dict}, field, "an object")
+    for name, hint in hints.items():
+        path = f"{field}.{name}" if field else name
+        try:
+            column = list(map(itemgetter(name), values))
+        except KeyError:
+            _require(name in optional, path, "given")
+            column = [value[name] for value in values if name in value]
+        _check(hint, column, path)
+
+
+@cache
+def _hints(kind: type) -> tuple[dict[str, object], set[str]]:
+    """Return the types of the fields of a record, and which of them may be missing."""
+    own = fields(kind) if is_dataclass(kind) else ()
+    optional = {each.name for each in own if (each.default, each.default_factory) != (MISSING, MISSING)}
+    return get_type_hints(kind, include_extras=True), optional
+
+
+def _build(hint: Any, value: Any) -> object:  # type: ignore[explicit-any]
+    """Return a checked value of a field as its type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _build(arguments[0], value)
+    if value is None or hint is object or hint in _PLAIN:
+        return value
+    if origin in (UnionType, Union):
+        kinds = [kind for kind in arguments if kind is not NoneType]
+        return _build(kinds[0], value) if len(kinds) == 1 else value
+    if origin is Sequence:
+        return LazyRecords(arguments[0], value)
+    if origin in (list, tuple):
+        return origin(_build(arguments[0], item) for item in value)
+    if origin is dict:
+        return {name: _build(arguments[1], item) for name, item in value.items()}
+    hints, _ = _hints(hint)
+    if not is_dataclass(hint):
+        return hint(*map(_build, hints.values(), value))
+    return hint(**{name: _build(each, value[name]) for name, each in hints.items() if name in value})  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class LazyRecords(Sequence[Record]):
+    """The records of a field with the type Sequence: checked, and each built when it is asked for."""
+
+    kind: object
+    rows: list[JsonObject]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Record:  # type: ignore[override]  # no slices
+        return cast(Record, _build(self.kind, self.rows[index]))
+
+
+def column(records: Sequence[DataclassInstance], name: str) -> list[Any]:  # type: ignore[explicit-any]
+    """Return a field with a plain type of each record; of records that are not built yet, without building them."""
+    if isinstance(records, LazyRecords):
+        return [row[name] for row in records.rows]
+    return [getattr(record, name) for record in records]

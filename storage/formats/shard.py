@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
-from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.records import JsonObject
+from tokenloom.storage.formats.records import JsonObject, canonical_json
 from tokenloom.storage.stores.local_files import open_regular
 
 FORMAT_VERSION = 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.errors import FormatError, message_of
-from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.records import Count, JsonObject, Mismatch, Record, decode_record
+from tokenloom.storage.formats.records import Count, JsonObject, canonical_json, decode_record, parse_json
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 
 
@@ -81,18 +78,9 @@ def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:
 
 def decode_inputs(data: bytes, place: str) -> list[InputEntry]:
     """Return the inputs in the bytes of inputs.json; raises FormatError if they are damaged."""
-    return _decode(_Inputs, data, place).inputs
+    return decode_record(_Inputs, parse_json(data, place), place).inputs
 
 
 def decode_build(data: bytes, place: str) -> BuildRecord:
     """Return the record in the bytes of build.json; raises FormatError if they are damaged."""
-    return _decode(BuildRecord, data, place)
-
-
-def _decode(kind: type[Record], data: bytes, place: str) -> Record:
-    try:
-        return decode_record(kind, json.loads(data))
-    except Mismatch as error:
-        raise FormatError(f"{place}: {message_of(error)}; restore it") from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{place}: it does not hold valid JSON; restore it") from error
+    return decode_record(BuildRecord, parse_json(data, place), place)

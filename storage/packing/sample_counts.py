@@ -15,8 +15,8 @@ import numpy as np
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.canonical import read_signed_record, sign
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.records import column, read_record, sign
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.packing.packings import check_packing, num_samples, sample_key
 from tokenloom.storage.stores.local_files import read_regular, replace_file
@@ -64,7 +64,7 @@ class CountsFile:
     def read(self) -> Int64s | None:
         """Return the counts, (num_shards,); None if the file is missing, damaged or of other samples."""
         try:
-            record = read_signed_record(read_regular(self.path), str(self.path), CountsRecord)
+            record = read_record(read_regular(self.path), str(self.path), CountsRecord)
         except (OSError, FormatError):
             return None
         is_of_split = replace(record, counts=[]) == self._empty and len(record.counts) == record.num_shards
@@ -106,8 +106,8 @@ def sample_counts(
         StoreError: a shard is missing or can't be read.
     """
     if not check_packing(packing, seq_len).follows_documents:
-        shards = manifest.splits[split].shards
-        return np.array([num_samples(packing, seq_len, num_tokens) for num_tokens in shards.num_tokens()], np.int64)
+        tokens = column(manifest.splits[split].shards, "tokens")
+        return np.array([num_samples(packing, seq_len, num_tokens) for num_tokens in tokens], np.int64)
     file = CountsFile(cache_folder, manifest, split, packing, seq_len)
     kept = file.read()
     return _count(store, manifest, split, packing, seq_len, file) if kept is None else kept

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks
-from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, ShardEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path

@@ -35,8 +35,6 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
     if bool(rows.quarantined) != (QUARANTINE in manifest.files):
         is_listed = "listed" if QUARANTINE in manifest.files else "not listed"
         yield f"{counted(rows.quarantined, 'row')} quarantined, and {QUARANTINE} is {is_listed}"
-    if len({shard.has_mask for shard in manifest.shards}) > 1:
-        yield "the shards of all splits have masks, or none has"
     if INPUTS not in manifest.files:
         yield f"{INPUTS} is not listed"
 

@@ -16,6 +16,7 @@ from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable, Origin
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.records import column
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
@@ -78,7 +79,7 @@ class VersionTables:
         if split is None:
             return []
         digits = f"{key:016x}"
-        first_keys = [(first, i) for i, row in enumerate(split.shards.rows) if (first := row["first_key"])]
+        first_keys = [(first, i) for i, first in enumerate(column(split.shards, "first_key")) if first]
         place = bisect_right(first_keys, digits, key=itemgetter(0)) - 1
         if place < 0:
             return []

@@ -13,11 +13,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.errors import FormatError, SpecError, StoreError, message_of
-from tokenloom.storage.formats.canonical import read_signed, sign
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.names import NAME_PATTERN, VERSION_PATTERN
-from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.errors import FormatError, SpecError, StoreError
+from tokenloom.storage.formats.manifest import Manifest, VersionName
+from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.formats.records import read_record, sign
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_lengths, refuse_deleted
 
@@ -30,8 +29,8 @@ _ENTRY = re.compile(r"(?!0{8})[0-9]{8}\.json\Z")
 class TagEntry:
     """One move of a tag, as its file records it; `at` is ISO 8601 in UTC, and `number` counts from 1."""
 
-    version: str
-    previous: str | None
+    version: VersionName
+    previous: VersionName | None
     at: str
     by: str
     reason: str
@@ -104,13 +103,7 @@ def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -
         if not store.is_damage(error):
             raise
         raise FormatError(str(error)) from error  # a folder or a pipe in its place, for instance
-    try:
-        entry = decode_record(TagEntry, read_signed(data, place))
-        for field, version in (("version", entry.version), ("previous", entry.previous)):
-            if version is not None and not VERSION_PATTERN.match(version):
-                raise Mismatch(field, "16 hexadecimal digits")
-    except Mismatch as error:
-        raise FormatError(f"{place}: {message_of(error)}") from error
+    entry = read_record(data, place, TagEntry)
     if entry.number != number:
         raise FormatError(f"{place}: it is a copy of entry {entry.number} under another name; remove it")
     return entry

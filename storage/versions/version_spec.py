@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from tokenloom.errors import FormatError
 from tokenloom.storage.formats.keys import SEED_SPACE
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
-from tokenloom.storage.formats.records import Mismatch, Rule, decode_record
+from tokenloom.storage.formats.records import Rule, decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
@@ -51,8 +50,4 @@ class VersionSpec:
 
 def version_spec(store: Store, manifest: Manifest) -> VersionSpec:
     """Return the spec in a version's manifest; raises FormatError for values that no build writes."""
-    try:
-        return decode_record(VersionSpec, manifest.spec)
-    except Mismatch as error:
-        place = store.place(version_path(manifest.version, MANIFEST))
-        raise FormatError(f"{place}: {error.inside('spec')}; restore it") from error
+    return decode_record(VersionSpec, manifest.spec, store.place(version_path(manifest.version, MANIFEST)), "spec")

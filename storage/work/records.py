@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tokenloom.storage.formats.canonical import read_signed_record
+from tokenloom.storage.formats.records import read_record
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
@@ -191,7 +191,7 @@ def read_assignment(store: Store, version: str) -> Assignment:
 
 @lru_cache(maxsize=1)
 def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard that a worker makes
-    return read_signed_record(data, place, Assignment)
+    return read_record(data, place, Assignment)
 
 
 @dataclass(frozen=True, slots=True)

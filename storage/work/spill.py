@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray, runs_of, token_dtype
 from tokenloom.storage.formats.blocks import BlockHasher
-from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.records import JsonObject
+from tokenloom.storage.formats.records import JsonObject, canonical_json
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.segments import as_segments, take_segments

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tokenloom.errors import FormatError, StoreError, WorkError
-from tokenloom.storage.formats.canonical import read_signed_record, sign
-from tokenloom.storage.formats.records import Record
+from tokenloom.storage.formats.records import Record, read_record, sign
 from tokenloom.storage.stores.store import Store
 
 
@@ -44,7 +43,7 @@ def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) ->
     for path, data in zip(paths, store.read_all(paths), strict=True):
         if data is not None:
             with suppress(FormatError):
-                records[path] = read_signed_record(data, path, kind)
+                records[path] = read_record(data, path, kind)
     return records
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from tokenloom.chat.definition import ChatDefinition, definition_of
 from tokenloom.errors import BadConversation, InputError
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
+from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
 from tokenloom.tasks.rows.rules import FoundBad, PlaceOf, too_large_to_encode, without_bad, without_filtered

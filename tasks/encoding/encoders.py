@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import EncoderMismatch
-from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, published_versions
 from tokenloom.storage.work.records import remove_spills_of

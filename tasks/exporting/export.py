@@ -18,10 +18,9 @@ import xxhash
 
 from tokenloom.errors import FormatError, SpecError, StoreError, message_of
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.canonical import canonical_json, read_signed_record, sign
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
-from tokenloom.storage.formats.records import JsonObject, fields_of
+from tokenloom.storage.formats.records import JsonObject, canonical_json, fields_of, read_record, sign
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.local_files import sync_folder, syncing
 from tokenloom.storage.stores.store import TMP
@@ -30,7 +29,7 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.exporting.documents import Documents, report_written
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportOptions, ExportUnit, VersionFacts
-from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, read_record
+from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, hashed
 from tokenloom.tasks.running import progress
 
 SUMMARY, BEGUN = "tokenloom-export.json", "tokenloom-export.begun.json"
@@ -215,7 +214,7 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
     except FileNotFoundError:
         return None
     try:
-        found = read_signed_record(data, final.place(SUMMARY), _Summary)
+        found = read_record(data, final.place(SUMMARY), _Summary)
     except FormatError as error:
         raise StoreError(f"{message_of(error)}; delete {final.root} and export again") from error
     if found.export != export.identity:
@@ -251,7 +250,7 @@ def begin(export: Export) -> None:
 def write_unit(job: UnitJob) -> dict[str, FileRecord]:
     """Write the files of a unit unless they are there; return their records."""
     if all(job.store.exists(name) for name in job.unit.files):
-        known = {name: read_record(job.store, name) for name in job.unit.files}
+        known = {name: hashed(job.store, name) for name in job.unit.files}
         report_written(job.unit.documents.num_tokens, job.unit.documents.num_documents)
         return known
     progress.report(progress.Working(f"writing {job.unit.files[0]}"))

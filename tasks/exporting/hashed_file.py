@@ -23,7 +23,7 @@ class FileRecord:
     xxh3_128: str
 
 
-def read_record(store: Store, path: str) -> FileRecord:
+def hashed(store: Store, path: str) -> FileRecord:
     """Return the record of the bytes of a file; of a remote file the whole is downloaded."""
     hasher, num_bytes = xxhash.xxh3_128(), 0
     for block in store.blocks(path):

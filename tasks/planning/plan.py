@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.storage.formats.canonical import sha256_of
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
+from tokenloom.storage.formats.records import sha256_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published

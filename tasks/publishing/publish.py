@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import (
     BUILD,
     INPUTS,
@@ -21,7 +20,7 @@ from tokenloom.storage.formats.manifest import (
     SplitEntry,
     encode_manifest,
 )
-from tokenloom.storage.formats.shard_entries import Shards
+from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.formats.statistics import add_statistics
 from tokenloom.storage.formats.version_files import (
     BuildRecord,
@@ -202,7 +201,7 @@ def _manifest(
             tokens=sum(record.entry.tokens for record in mine),
             documents=sum(record.entry.documents for record in mine),
             duplicates=sum(record.duplicates for record in mine),
-            shards=Shards.of(record.entry for record in mine),
+            shards=[record.entry for record in mine],
         )
     return Manifest(
         dataset=plan.spec.dataset,

@@ -10,15 +10,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, Any
 
 import xxhash
 
 from tokenloom.errors import BadRow, FormatError
-from tokenloom.storage.formats.canonical import canonical_json
-from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.storage.formats.records import canonical_json, decode_record, parse_json
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.records import QuarantineSummary, quarantine_path
@@ -78,18 +77,16 @@ def write_quarantine(store: Store, path: str, parts: Iterable[tuple[str, str, st
 def quarantine_reasons(store: Store, path: str) -> dict[str, dict[str, int]]:
     """Return how many rows the list of a version names, by source and reason; raises FormatError if it is damaged."""
     counts: dict[str, Counter[str]] = {}
-    with _naming_damage(store, path):
-        for row in _listed(store, path):
-            counts.setdefault(row.source, Counter())[row.reason] += row.num_rows
+    for row in _listed(store, path):
+        counts.setdefault(row.source, Counter())[row.reason] += row.num_rows
     return {source: dict(sorted(reasons.items())) for source, reasons in counts.items()}
 
 
 def quarantine_reason(store: Store, path: str, source: str, input_path: str, row: int) -> str | None:
     """Return why the list of a version names a row, None if it does not; raises FormatError if it is damaged."""
-    with _naming_damage(store, path):
-        for line in _listed(store, path):
-            if (line.source, line.path) == (source, input_path) and line.row <= row < line.row + line.num_rows:
-                return line.reason
+    for line in _listed(store, path):
+        if (line.source, line.path) == (source, input_path) and line.row <= row < line.row + line.num_rows:
+            return line.reason
     return None
 
 
@@ -105,16 +102,9 @@ class _ListedRow:
 
 
 def _listed(store: Store, path: str) -> Iterator[_ListedRow]:
-    """Yield the lines of the list of a version; raises ValueError or Mismatch if one is damaged."""
-    return (decode_record(_ListedRow, json.loads(line)) for line in _lines(store, path))
-
-
-@contextmanager
-def _naming_damage(store: Store, path: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, RecursionError, Mismatch) as error:
-        raise FormatError(f"{store.place(path)}: it is damaged; restore it") from error
+    """Yield the lines of the list of a version; raises FormatError if one is damaged."""
+    place = store.place(path)
+    return (decode_record(_ListedRow, parse_json(line, place), place) for line in _lines(store, path))
 
 
 def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator[dict[str, Any]]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.canonical import sha256_of_bytes
 from tokenloom.storage.formats.documents import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry, ShardEntry
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter

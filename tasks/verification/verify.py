@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.canonical import read_signed
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.records import read_signed
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage, bare_message, check_files, raise_unless_damage

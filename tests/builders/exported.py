@@ -22,8 +22,7 @@ from tests.builders.manifests import NO_FILES
 from tests.builders.synthetic_store import EOT, _write_mask, header_info, publish, random_classes, random_documents
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.canonical import sha256_of_bytes
-from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.records import fields_of, sha256_of_bytes
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.tasks.exporting.formats import FORMATS, llmc, row_files
 

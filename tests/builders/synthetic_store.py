@@ -17,10 +17,9 @@ from tests.builders.manifests import NO_FILES, NO_ROWS
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import ShardBlocks, encode_blocks
-from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes, sign
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, LAST_TURN, MAY_LEARN, TEXT_CLASS
 from tokenloom.storage.formats.mask_writer import MaskWriter
-from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.records import canonical_json, fields_of, sha256_of_bytes, sign
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
 

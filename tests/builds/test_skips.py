@@ -40,8 +40,8 @@ from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, FormatError, InputError
 from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.canonical import canonical_json
 from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
+from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.sources import FileRange, jsonl, make_reader

@@ -19,7 +19,6 @@ from tests.builders.datasets import build, local_store, make_spec, manifest_json
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import BLOCK_BYTES
-from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.classes import (
     BEGINS,
     ENDS_TURN,
@@ -31,6 +30,7 @@ from tokenloom.storage.formats.classes import (
     TOOL_OUTPUT,
     learned_classes,
 )
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.versions.published import version_path
 

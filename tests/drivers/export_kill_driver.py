@@ -25,13 +25,12 @@ import tokenloom.flows.export_steps  # noqa: F401  (the same)
 from tests.builders.exported import small_parts
 from tests.counts import FULL
 from tokenloom.flows.direct import export_directly
-from tokenloom.storage.formats.canonical import read_signed
-from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.records import fields_of, read_signed
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.tasks.exporting.export import BEGUN, SUMMARY
 from tokenloom.tasks.exporting.formats import FORMATS
 from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.exporting.hashed_file import read_record
+from tokenloom.tasks.exporting.hashed_file import hashed
 
 _FIRST = ("datatrove", "mds", "huggingface")  # of a run with few kills
 
@@ -100,7 +99,7 @@ def _in_fork(function: Callable[[], object]) -> Any:
 
 
 def _record(store: Store, path: str) -> object:
-    return fields_of(read_record(store, path))
+    return fields_of(hashed(store, path))
 
 
 def _records(place: str) -> dict[str, object]:

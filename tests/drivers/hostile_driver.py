@@ -32,7 +32,7 @@ from tokenloom import TokenDataset, TokenLoader
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import TokenloomError
-from tokenloom.storage.formats.canonical import canonical_json, sign
+from tokenloom.storage.formats.records import canonical_json, sign
 
 Case = tuple[str, dict[str, bytes]]  # what was changed; the files that differ from the good version
 DELETED = object()

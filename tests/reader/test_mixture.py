@@ -24,7 +24,7 @@ from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.masks import segments
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order.schedule import MAX_PERIOD, Schedule, turn_table, whole_weights
-from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.records import sign
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
 _WEIGHTS = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any)

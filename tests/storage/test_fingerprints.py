@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work import fingerprints
 from tokenloom.storage.work.fingerprints import PATH, FingerprintMemory, remote_fingerprint

@@ -29,8 +29,8 @@ from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import inspect_version, ls, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import SpecError, StoreError
-from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores import (
     local_files,
     open_store,

@@ -14,7 +14,7 @@ import pytest
 from tests.builders.datasets import build, jsonl_spec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.packing.packings import num_samples
 from tokenloom.storage.packing.sample_counts import CountsFile, sample_counts
 from tokenloom.storage.stores.local import LocalStore

@@ -25,7 +25,7 @@ from tokenloom.storage.cache import cache_files, cache_settings, partial_shard
 from tokenloom.storage.cache.cache_process import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
-from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
 from tokenloom.storage.stores import remote_store
 from tokenloom.storage.stores.remote_retries import TimeLimits

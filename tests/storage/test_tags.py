@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import sign
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 

@@ -10,8 +10,8 @@ from tests.builders.datasets import make_spec
 from tests.builders.manifests import empty_manifest
 from tests.builders.memory_store import MemoryStore
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.manifest import read_manifest
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.versions.version_spec import VersionSpec, version_spec
 
 _SOURCE = {"kind": "jsonl", "path": "/in/a.jsonl"}
@@ -48,12 +48,12 @@ def test_it_has_the_values_of_the_spec_of_the_build(fields: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"seed": "0"}, r"spec.seed must be in \[0, 2\*\*56\)"),
+        ({"seed": "0"}, "spec.seed must be an integer of 64 bits"),
         ({"documents": {"min_chars": 1}}, "spec.documents.deduplicate must be given"),
         ({"documents": {"min_chars": 1, "deduplicate": 1}}, "spec.documents.deduplicate must be true or false"),
         ({"splits": [["test", 1]]}, "spec.splits must be shares with that of train"),
-        ({"splits": [["train", 2]]}, r"spec.splits\[\].share must be in \[0, 1\]"),
-        ({"limit": -0.5}, "spec.limit must be an integer"),
+        ({"splits": [["train", 2]]}, r"spec.splits\[0\].share must be in \[0, 1\]"),
+        ({"limit": -0.5}, "spec.limit must be an integer of 64 bits"),
     ],
 )
 def test_a_spec_that_no_build_wrote_is_refused(spec: dict[str, Any], message: str) -> None:

@@ -15,8 +15,8 @@ from tests.builders.datasets import local_store
 from tests.builders.manifests import empty_manifest
 from tests.counts import count
 from tokenloom.errors import FormatError, SpecError, StoreError
-from tokenloom.storage.formats.canonical import sign
 from tokenloom.storage.formats.manifest import read_manifest
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import (

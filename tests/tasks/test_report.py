@@ -24,7 +24,7 @@ from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, SplitEntry, TokenizerEntry
-from tokenloom.storage.formats.shard_entries import ShardEntry, Shards
+from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import (
     DocumentCounts,
     DocumentStatistics,
@@ -281,9 +281,7 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
     lengths = [2**30] * len(bin_edges(200))
     statistics = {split: DocumentStatistics(lengths, dict.fromkeys(sources, counts)) for split in splits}
     shard = ShardEntry("train/000000.tok", 2**40, 2**40, 2**30, "", {}, None, None)
-    parts = {
-        name: SplitEntry(2**40 * num_sources, 2**30 * num_sources, 2**30, Shards.of([shard] * 3)) for name in splits
-    }
+    parts = {name: SplitEntry(2**40 * num_sources, 2**30 * num_sources, 2**30, [shard] * 3) for name in splits}
     rows = dict.fromkeys(("read", "filtered", "excluded", "quarantined", "duplicates", "kept"), 2**40)
     manifest = Manifest(
         dataset="d" * 64,

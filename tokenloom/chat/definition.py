@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
-from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.storage.formats.records import decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
@@ -42,9 +41,10 @@ class ChatDefinition:
         return asdict(self) | {"stop_tokens": list(self.stop_tokens)}
 
 
-def definition_of(value: object) -> ChatDefinition:
-    """Return the definition whose JSON is `value`; raises Mismatch if it is not one."""
-    return decode_record(ChatDefinition, {"rules": 1} | value if isinstance(value, dict) else value)
+def definition_of(value: object, place: str = "", field: str = "") -> ChatDefinition:
+    """Return the definition whose JSON is `value`, which the file `place` has as `field`; raises FormatError."""
+    given = {"rules": 1} | value if isinstance(value, dict) else value
+    return decode_record(ChatDefinition, given, place, field)
 
 
 def version_chat(store: Store, manifest: Manifest) -> ChatDefinition | None:
@@ -54,8 +54,5 @@ def version_chat(store: Store, manifest: Manifest) -> ChatDefinition | None:
     """
     if "chat" not in manifest.spec:
         return None
-    try:
-        return definition_of(manifest.spec["chat"])
-    except Mismatch as error:
-        place = store.place(version_path(manifest.version, MANIFEST))
-        raise FormatError(f"{place}: {message_of(error.inside('spec.chat'))}; restore it") from error
+    place = store.place(version_path(manifest.version, MANIFEST))
+    return definition_of(manifest.spec["chat"], place, "spec.chat")

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, cast
 
-from tokenloom.errors import TokenloomError
-from tokenloom.storage.formats.records import Mismatch, decode_record
+from tokenloom.errors import FormatError, TokenloomError
+from tokenloom.storage.formats.records import Rule, decode_record
 
 STATE_VERSION = 1
 _VERSION, _STREAM, _SAMPLES = "tokenloom_state", "stream", "samples"
 #: a fingerprint as JSON; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
+
+
+def _is_policy(learn: object) -> bool:
+    return isinstance(learn, str) or (isinstance(learn, list) and all(isinstance(role, str) for role in learn))
+
+
+_Learn = Annotated[str | list[str], Rule(_is_policy, "a policy or a list of roles")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,7 @@ class DatasetFingerprint:
     order_version: int
     lanes: int | None  # None unless the order is "block"
     seed: int
-    learn: str | list[str] | None = None  # absent from the JSON of a version without conversations
+    learn: _Learn | None = None  # absent from the JSON of a version without conversations
 
 
 class FingerprintStage(NamedTuple):
@@ -101,22 +108,19 @@ def decode_state(state: object) -> LoaderState:
         raise TokenloomError(
             f"not a loader state: {_STREAM!r} must be an object, and {_SAMPLES!r} an integer in [0, 2**62)"
         )
-    try:
-        decode_stream(stream)
-    except Mismatch as error:
-        raise TokenloomError(f"not a loader state: {error.inside(_STREAM)}") from None
+    decode_stream(stream)
     return cast(LoaderState, state)
 
 
 def decode_stream(stream: Json) -> Fingerprint:
-    """Return the fingerprint that the stream of a state is; raise Mismatch, which names the field, if it is none."""
+    """Return the fingerprint in the stream of a state; raise FormatError, which names the field, if it is not one."""
     if not is_mixture(stream):
-        return decode_record(DatasetFingerprint, stream)
-    mixture = decode_record(MixtureFingerprint, stream)
+        return decode_record(DatasetFingerprint, stream, "not a loader state", _STREAM)
+    mixture = decode_record(MixtureFingerprint, stream, "not a loader state", _STREAM)
     if not mixture.names or sorted(mixture.members) != sorted(mixture.names):
-        raise Mismatch("names", "those of its members")
+        raise FormatError("not a loader state: stream.names must be those of its members")
     if not mixture.weights or any(len(stage.weights) != len(mixture.names) for stage in mixture.weights):
-        raise Mismatch("weights", "[from_sample, weights of all members] of each stage")
+        raise FormatError("not a loader state: stream.weights must have a weight for each member in each stage")
     return mixture
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from tokenloom.spec.base import Location, SpecModel, as_list
 from tokenloom.spec.values import LAYOUTS
-from tokenloom.storage.formats.canonical import canonical_json
+from tokenloom.storage.formats.records import canonical_json
 
 OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
 TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "zephyr")  # files of tokenloom/chat/templates

@@ -22,7 +22,7 @@ from tokenizers import models
 
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
-from tokenloom.storage.formats.canonical import sha256_of_bytes
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,

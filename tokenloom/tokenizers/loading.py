@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from tokenloom.errors import TokenizerError
-from tokenloom.storage.formats.canonical import canonical_json, sha256_of_bytes
 from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.records import canonical_json, sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files

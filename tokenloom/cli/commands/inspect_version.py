@@ -35,7 +35,7 @@ def run(reference: Ref, *, out: Output) -> Result:
         roles = (f"{role} {count:,}" for role, count in found.tokens.items())
         out.line(f"  roles      {', '.join(roles)}")
     splits = [
-        [name, split.tokens, split.documents, split.duplicates, len(split.shards), split.shards.num_bytes()]
+        [name, split.tokens, split.documents, split.duplicates, len(split.shards), split.shard_bytes]
         for name, split in manifest.splits.items()
     ]
     out.line()

@@ -14,7 +14,7 @@ from typing import Any
 
 from tiktoken_ext import openai_public
 
-from tokenloom.storage.formats.canonical import sha256_of, sha256_of_bytes
+from tokenloom.storage.formats.records import sha256_of, sha256_of_bytes
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.known_parts import (
     Unproven,

@@ -7,18 +7,16 @@ and keeps them in the cache of the machine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.canonical import read_signed_record, sha256_of, sign
-from tokenloom.storage.formats.records import decode_record
+from tokenloom.storage.formats.records import decode_record, parse_json, read_record, sha256_of, sign
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast.known_parts import Unproven
@@ -107,7 +105,7 @@ def find_proof(key: str, reference: str) -> Proof | None:
             return proof
     try:
         path = _path(key, str(library), reference)
-        return read_signed_record(read_regular(path), str(path), Proof)
+        return read_record(read_regular(path), str(path), Proof)
     except (OSError, FormatError):  # missing or damaged
         return None
 
@@ -115,7 +113,8 @@ def find_proof(key: str, reference: str) -> Proof | None:
 @cache
 def shipped_proofs() -> dict[str, Proof]:
     """Return the proofs that the package contains, by the name of their vocabulary."""
-    return {name: decode_record(Proof, value) for name, value in json.loads(read_regular(SHIPPED)).items()}
+    proofs = cast("dict[str, object]", parse_json(read_regular(SHIPPED), str(SHIPPED)))
+    return {name: decode_record(Proof, value, str(SHIPPED)) for name, value in proofs.items()}
 
 
 def keep_proof(proof: Proof) -> None:
