@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,12 @@ def _modules() -> dict[str, Path]:
 _MODULES = _modules()
 
 
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module."""
+    return {name: ast.parse(path.read_text()) for name, path in _MODULES.items()}
+
+
 def test_every_folder_with_modules_is_packaged() -> None:
     found = {name if path.stem == "__init__" else name.rpartition(".")[0] for name, path in _MODULES.items()}
     assert sorted(found) == sorted(_PACKAGES)
@@ -67,9 +74,9 @@ def test_importing_the_reader_and_opening_a_dataset_need_no_torch() -> None:
 def test_no_classes_in_flows() -> None:
     classes = [
         f"{name}.{node.name}"
-        for name, path in _MODULES.items()
+        for name, tree in _trees().items()
         if name.startswith("tokenloom.flows")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     ]
     assert classes == []
@@ -100,8 +107,8 @@ def _forbidden_calls(tree: ast.AST) -> list[str]:
 
 
 def test_nothing_is_evaluated() -> None:
-    for name, path in _MODULES.items():
-        assert _forbidden_calls(ast.parse(path.read_text())) == [], name
+    for name, tree in _trees().items():
+        assert _forbidden_calls(tree) == [], name
 
 
 @pytest.mark.parametrize(
@@ -131,12 +138,12 @@ def test_public_names_are_sorted_and_importable() -> None:
         tokenloom.__getattr__("Missing")
 
 
-@pytest.mark.parametrize("name", sorted(n for n in _MODULES if not n.startswith("tokenloom.examples.")))
-def test_every_module_imports_and_its_all_is_sorted(name: str) -> None:
-    module = importlib.import_module(name)
-    exported = getattr(module, "__all__", [])
-    assert list(exported) == sorted(exported)
-    assert all(hasattr(module, item) for item in exported)
+def test_every_module_imports_and_its_all_is_sorted() -> None:
+    for name in sorted(name for name in _MODULES if not name.startswith("tokenloom.examples.")):
+        module = importlib.import_module(name)
+        exported = getattr(module, "__all__", [])
+        assert list(exported) == sorted(exported), name
+        assert all(hasattr(module, item) for item in exported), name
 
 
 def _undocumented(node: ast.AST, path: str) -> Iterator[str]:
@@ -151,9 +158,8 @@ def _undocumented(node: ast.AST, path: str) -> Iterator[str]:
 
 def test_every_public_function_and_class_has_a_docstring() -> None:
     missing = []
-    for name, path in _MODULES.items():
-        tree = ast.parse(path.read_text())
-        if path.read_text() and not ast.get_docstring(tree):
+    for name, tree in _trees().items():
+        if tree.body and not ast.get_docstring(tree):
             missing.append(name)
         missing += _undocumented(tree, name)
     assert missing == []
@@ -200,9 +206,9 @@ def _foreign_handlers(tree: ast.AST) -> Iterator[tuple[ast.ExceptHandler, str]]:
 def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None:
     # `{error}` may be empty: then a message ends in a colon.
     quoted = [
-        f"{path}:{node.lineno}: write message_of({name})"
-        for path in _MODULES.values()
-        for handler, name in _foreign_handlers(ast.parse(path.read_text()))
+        f"{module}:{node.lineno}: write message_of({name})"
+        for module, tree in _trees().items()
+        for handler, name in _foreign_handlers(tree)
         for node in ast.walk(handler)
         if isinstance(node, ast.FormattedValue) and ast.unparse(node.value) == name
     ]

@@ -98,7 +98,7 @@ def _megatron_documents(folder: Path, dtype: type[np.generic]) -> Iterator[tuple
     assert sum(lengths) == len(ids)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "gpt2", "o200k_base"])
+@pytest.mark.parametrize("name", ["tokenizer.json", pytest.param("gpt2", marks=full_only), "o200k_base"])
 def test_the_work_of_megatron_makes_the_documents_of_a_build(name: str, tmp_path: Path) -> None:
     from build_tools import write_ranks
 

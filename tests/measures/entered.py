@@ -38,11 +38,14 @@ report: false
 
 def entered_by(work: Callable[[], object]) -> list[tuple[str, str]]:
     """Return the sorted (file, function) pairs of the program that `work` calls, in any thread."""
-    calls = set()
+    calls, seen = set(), set()
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(str(_ROOT)):
+        if event != "call" or code in seen:
+            return
+        seen.add(code)
+        if not code.co_filename.startswith(str(_ROOT)):
             return
         file = os.path.relpath(os.path.realpath(code.co_filename), _ROOT)
         if not file.startswith((".", "tests")) and not any(part in code.co_qualname for part in _WITHIN):
