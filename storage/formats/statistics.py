@@ -6,16 +6,18 @@ edges are integers and two versions have the same ones: `length_bins([7, 8, 15, 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from operator import add
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import zip_longest
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s
 
+Part = TypeVar("Part")
+Empty = TypeVar("Empty")
 _STEPS = 8  # bins for each power of two
 _SHIFT = 3  # log2 of _STEPS
 
@@ -60,7 +62,7 @@ class ChatCounts:
     incomplete: int = 0
 
     def __add__(self, other: ChatCounts) -> ChatCounts:
-        return ChatCounts(*map(add, astuple(self), astuple(other)))
+        return added((self, other), self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class DocumentCounter:
 
     def add(self, num_tokens: NDArray[np.uint32], source_index: NDArray[np.intp]) -> None:
         """Count n documents; both arrays are (n,)."""
-        self._lengths = add_counts([self._lengths, count_lengths(num_tokens)])
+        self._lengths = added([self._lengths, count_lengths(num_tokens)], [])
         num_sources = len(self._sources)
         self._documents += np.bincount(source_index, minlength=num_sources)
         # Sums of floats, which are exact below 2**53.
@@ -105,34 +107,30 @@ class DocumentCounter:
         return DocumentStatistics(self._lengths, {name: DocumentCounts(*found) for name, *found in counts if found[0]})
 
 
-def add_statistics(parts: Sequence[DocumentStatistics]) -> DocumentStatistics:
-    """Return the statistics of the documents of all parts."""
-    classes = sum((Counter(part.classes) for part in parts), Counter[str]())
-    return DocumentStatistics(
-        lengths=add_counts([part.lengths for part in parts]),
-        sources=add_sources([part.sources for part in parts]),
-        classes=dict(sorted(classes.items(), key=lambda item: int(item[0]))),
-    )
+def added(parts: Iterable[Part | None], empty: Empty) -> Part | Empty:
+    """Return the sum of counts: of records by field, of objects by key, of lists by position.
+
+    Example: added([{"a": [1]}, {"a": [2, 5], "b": [3]}], {}) -> {"a": [3, 5], "b": [3]}
+
+    Args:
+        parts: the counts; None counts nothing.
+        empty: returned if there are none.
+    """
+    given = [part for part in parts if part is not None]
+    return cast(Part, _sum(given)) if given else empty
 
 
-def add_encoded(parts: Sequence[EncodedCounts]) -> EncodedCounts | None:
-    """Return what was encoded in all parts, None if `parts` is empty."""
-    if not parts:
-        return None
-    return EncodedCounts(
-        documents=sum(part.documents for part in parts),
-        tokens=sum(part.tokens for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        chat=add_chats(part.chat for part in parts),
-        rows=sum(part.rows for part in parts),
-        filtered=sum(part.filtered for part in parts),
-    )
-
-
-def add_chats(parts: Iterable[ChatCounts | None]) -> ChatCounts | None:
-    """Return the sum of what was rendered, None if nothing was."""
-    found = [part for part in parts if part is not None]
-    return sum(found, ChatCounts()) if found else None
+def _sum(parts: Sequence[Any]) -> object:  # type: ignore[explicit-any]
+    first = parts[0]
+    if is_dataclass(first):
+        columns = ([getattr(part, field.name) for part in parts] for field in fields(first))
+        return type(first)(*(added(column, None) for column in columns))  # type: ignore[misc]
+    if isinstance(first, dict):
+        keys = sorted(set().union(*parts))
+        return {key: _sum([part[key] for part in parts if key in part]) for key in keys}
+    if isinstance(first, list):
+        return list(map(sum, zip_longest(*parts, fillvalue=0)))
+    return sum(parts)
 
 
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:
@@ -159,21 +157,3 @@ def count_lengths(lengths: NDArray[np.uint32]) -> list[int]:
         counts = np.bincount(length_bins(lengths))
     found: list[int] = counts.tolist()
     return found
-
-
-def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:
-    """Return the sum of histograms, which may differ in length."""
-    total = np.zeros(max(map(len, histograms), default=0), dtype=np.int64)
-    for counts in histograms:
-        total[: len(counts)] += np.asarray(counts, dtype=np.int64)
-    return total.tolist()
-
-
-def add_sources(parts: Sequence[Mapping[str, DocumentCounts]]) -> dict[str, DocumentCounts]:
-    """Return the sum of what comes from each source, by name."""
-    documents: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
-    for part in parts:
-        documents.update({name: counts.documents for name, counts in part.items()})
-        tokens.update({name: counts.tokens for name, counts in part.items()})
-    return {name: DocumentCounts(documents[name], tokens[name]) for name in sorted(documents)}

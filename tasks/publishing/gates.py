@@ -19,7 +19,7 @@ import numpy as np
 from tokenloom.errors import GateFailed, message_of
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.statistics import ChatCounts, add_chats, add_counts, add_encoded
+from tokenloom.storage.formats.statistics import ChatCounts, added
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
@@ -199,7 +199,7 @@ def _bytes_per_token_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fracti
 
 def _bytes_per_token(facts: VersionFacts) -> Fraction:
     """Return the bytes per token of all text that was encoded."""
-    encoded = add_encoded(list(facts.build.encoded.values())) if facts.build else None
+    encoded = added(facts.build.encoded.values(), None) if facts.build else None
     if encoded is None or not encoded.bytes or not encoded.tokens:
         raise _NotCompared(f"the bytes of the text of {facts.version} are not known")
     return Fraction(encoded.bytes, encoded.tokens)
@@ -211,7 +211,7 @@ def _length_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
 
 def _lengths(facts: VersionFacts) -> list[int]:
     """Return the histogram of document lengths in all splits."""
-    lengths = add_counts([split.lengths for split in facts.build.statistics.values()]) if facts.build else []
+    lengths = added((split.lengths for split in facts.build.statistics.values()), []) if facts.build else []
     if not any(lengths):
         raise _NotCompared(f"the document lengths of {facts.version} are not known")
     return lengths
@@ -276,7 +276,7 @@ def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
 
 
 def _chat(build: BuildRecord) -> ChatCounts:
-    return add_chats(source.chat for source in build.encoded.values()) or ChatCounts()
+    return added((source.chat for source in build.encoded.values()), ChatCounts())
 
 
 _CHAT_GATES: dict[str, Callable[[str, float, BuildRecord], GateResult]] = {

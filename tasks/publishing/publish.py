@@ -21,7 +21,7 @@ from tokenloom.storage.formats.manifest import (
     encode_manifest,
 )
 from tokenloom.storage.formats.records import canonical_json
-from tokenloom.storage.formats.statistics import add_statistics
+from tokenloom.storage.formats.statistics import DocumentStatistics, added
 from tokenloom.storage.formats.version_files import (
     BuildRecord,
     GateResult,
@@ -229,7 +229,7 @@ def _build_record(
             continue
     counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]
     statistics = {
-        name: add_statistics([found for split, found in counted if split == name])
+        name: added((found for split, found in counted if split == name), DocumentStatistics())
         for name, _ in plan.spec.split_shares()
     }
     return BuildRecord(

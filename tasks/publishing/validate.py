@@ -11,7 +11,7 @@ from dataclasses import astuple
 from tokenloom.errors import CheckError, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
-from tokenloom.storage.formats.statistics import add_sources
+from tokenloom.storage.formats.statistics import added
 from tokenloom.storage.work.records import Assignment, ShardRecord
 from tokenloom.tasks.planning.inputs import check_all_unchanged
 from tokenloom.tasks.planning.plan import BuildPlan
@@ -43,7 +43,7 @@ def validate_build(
         raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
     # Files of tokens without an index of their documents: end-of-text ids have shown where these begin.
     inferred = {file.source for file in plan.inputs if INDEX not in file.options.get("has", (INDEX,))}
-    sources = add_sources([record.statistics.sources for record in records])
+    sources = added((record.statistics.sources for record in records), {})
     num_inferred = sum(found.documents for name, found in sources.items() if name in inferred)
     return {
         "documents_encoded_again": num_checked,

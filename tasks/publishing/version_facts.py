@@ -15,7 +15,7 @@ from tokenloom.chat.definition import version_chat
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
-from tokenloom.storage.formats.statistics import ChatCounts, add_sources
+from tokenloom.storage.formats.statistics import ChatCounts, added
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
@@ -197,7 +197,7 @@ def empty_splits(shares: Mapping[str, float], num_documents: int, *, is_estimate
 def _empty_sources(build: BuildRecord | None, rules: DocumentOptions) -> Iterator[str]:
     if build is None:
         return
-    kept = add_sources([split.sources for split in build.statistics.values()])
+    kept = added((split.sources for split in build.statistics.values()), {})
     causes = {"are in other sources too": rules.deduplicate, "are excluded": rules.exclude is not None}
     why_dropped = " or ".join(cause for cause, is_set in causes.items() if is_set)
     for name, encoded in build.encoded.items():

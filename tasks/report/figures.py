@@ -13,9 +13,7 @@ from tokenloom.storage.formats.statistics import (
     DocumentCounts,
     DocumentStatistics,
     EncodedCounts,
-    add_counts,
-    add_encoded,
-    add_sources,
+    added,
     bin_edges,
 )
 from tokenloom.storage.formats.version_files import InputEntry
@@ -104,7 +102,7 @@ class VersionFigures:
     def sources(self) -> dict[str, DocumentCounts]:
         """Documents and tokens of each source, the one with the most tokens first, also of one without any."""
         empty = {entry.source: DocumentCounts(0, 0) for entry in self.inputs}
-        found = add_sources([empty, *(one.sources for one in self.statistics.values())])
+        found = added([empty, *(one.sources for one in self.statistics.values())], empty)
         return _largest_first(found)
 
     @property
@@ -115,12 +113,12 @@ class VersionFigures:
     @property
     def all_encoded(self) -> EncodedCounts | None:
         """What was encoded of all sources; None if unknown."""
-        return add_encoded(list(self.encoded.values()))
+        return added(self.encoded.values(), None)
 
     @property
     def lengths(self) -> list[int]:
         """How many documents have a length in each bin of statistics.py."""
-        return add_counts([one.lengths for one in self.statistics.values()])
+        return added((one.lengths for one in self.statistics.values()), [])
 
     def tokens_of(self, split: str, source: str) -> int:
         """Return the tokens of a source in a split."""
@@ -151,7 +149,7 @@ def _largest_first(counts: dict[str, DocumentCounts]) -> dict[str, DocumentCount
 def counts_of_sources(facts: VersionFacts) -> dict[str, DocumentCounts] | None:
     """Return documents and tokens of each source of a version; None if its build.json does not say them."""
     statistics = facts.build.statistics if facts.build else None
-    return add_sources([one.sources for one in statistics.values()]) if statistics else None
+    return added((one.sources for one in statistics.values()), None) if statistics else None
 
 
 def counts_of_splits(manifest: Manifest) -> dict[str, DocumentCounts]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tokenloom.errors import InputError
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, add_chats
+from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.work.records import (
     Assignment,
@@ -78,7 +78,7 @@ def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
         documents=sum(sum(spill.documents) for spill in spills),
         tokens=sum(sum(spill.tokens) for spill in spills),
         bytes=sum(record.text_bytes for record in records),
-        chat=add_chats(record.chat for record in records),
+        chat=added((record.chat for record in records), None),
         rows=sum(record.read for record in records),
         filtered=sum(record.filtered for record in records),
     )
@@ -160,7 +160,7 @@ def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
     num_read, num_filtered = sum(record.read for record in records), sum(record.filtered for record in records)
     num_bad = sum(record.quarantine.rows for record in records)
     num_pruned = sum(record.not_read for record in records)
-    chat = add_chats(record.chat for record in records)
+    chat = added((record.chat for record in records), None)
     dropped = f", or without a target ({chat.dropped:,}; {NO_TURN_HINT})" if chat and chat.dropped else ""
     pruned = (
         f" ({num_pruned:,} by their paths or the statistics of their row groups, without being read)"

@@ -14,7 +14,7 @@ from tokenloom.storage.formats.statistics import (
     DocumentCounts,
     DocumentStatistics,
     EncodedCounts,
-    add_sources,
+    added,
     count_lengths,
 )
 from tokenloom.storage.versions.published import load_manifest, read_inputs, version_path
@@ -31,7 +31,7 @@ def statistics_of_tables(spec: BuildSpec, version: str) -> dict[str, DocumentSta
         rows = [row for path in paths for row in ipc.open_file(path).read_all().to_pylist()]
         counts = [{inputs[row["input"]].source: DocumentCounts(1, row["num_tokens"])} for row in rows]
         lengths = count_lengths(np.array([row["num_tokens"] for row in rows], np.uint32))
-        found[name] = DocumentStatistics(lengths, add_sources(counts))
+        found[name] = DocumentStatistics(lengths, added(counts, {}))
     return found
 
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenloom.storage.formats.statistics import (
+    ChatCounts,
     DocumentCounts,
-    add_counts,
-    add_sources,
+    EncodedCounts,
+    added,
     bin_edges,
     count_lengths,
     length_bins,
@@ -32,8 +33,9 @@ def test_small_lengths_have_a_bin_each_and_larger_ones_eighths_of_a_power_of_two
 
 def test_histograms_and_sources_add_up() -> None:
     lengths = np.random.default_rng(0).integers(1, 10**6, 1000).astype(np.uint32)
-    assert add_counts([count_lengths(lengths[:300]), count_lengths(lengths[300:]), []]) == count_lengths(lengths)
-    assert add_sources([{"b": DocumentCounts(1, 5)}, {"a": DocumentCounts(2, 3), "b": DocumentCounts(1, 1)}]) == {
-        "a": DocumentCounts(2, 3),
-        "b": DocumentCounts(2, 6),
-    }
+    assert added([count_lengths(lengths[:300]), count_lengths(lengths[300:]), []], []) == count_lengths(lengths)
+    sources = [{"b": DocumentCounts(1, 5)}, {"a": DocumentCounts(2, 3), "b": DocumentCounts(1, 1)}]
+    assert added(sources, {}) == {"a": DocumentCounts(2, 3), "b": DocumentCounts(2, 6)}
+    encoded = [EncodedCounts(1, 2, 3), EncodedCounts(1, 1, 1, ChatCounts(2), 4), EncodedCounts(0, 0, 0, ChatCounts(1))]
+    assert added(encoded, None) == EncodedCounts(2, 3, 4, ChatCounts(3), 4)
+    assert added([None], 7) == 7
