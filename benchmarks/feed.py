@@ -20,8 +20,8 @@ from typing import Any
 
 from figures import Figure, print_table, write_json
 from tokenloom.reader import TokenDataset
-from tokenloom.reader.feeding.timing import LoaderStats
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.prefetch import LoaderStats
 
 
 def run_rank(options: argparse.Namespace, rank: int) -> LoaderStats:

@@ -220,7 +220,7 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "cli.commands.tokenizer",
     "cores",
     "examples.lesson_tools",
-    "reader.shards.disk_reads",
+    "reader.producer",
     "server.deployments",
     "storage.stores.s3",
     "tasks.report.parts",

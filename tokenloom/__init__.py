@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenloom.errors import TokenloomError
-    from tokenloom.reader.context import context_shard
+    from tokenloom.reader.batch import context_shard, document_mask, segments
     from tokenloom.reader.dataset import TokenDataset
-    from tokenloom.reader.evaluation import EvaluationPass
-    from tokenloom.reader.loader import TokenLoader
-    from tokenloom.reader.masks import document_mask, segments
+    from tokenloom.reader.loader import EvaluationPass, TokenLoader
     from tokenloom.reader.mixture import Mixture
 
 __all__ = [
@@ -29,14 +27,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EvaluationPass": "tokenloom.reader.evaluation",
+    "EvaluationPass": "tokenloom.reader.loader",
     "Mixture": "tokenloom.reader.mixture",
     "TokenDataset": "tokenloom.reader.dataset",
     "TokenLoader": "tokenloom.reader.loader",
     "TokenloomError": "tokenloom.errors",
-    "context_shard": "tokenloom.reader.context",
-    "document_mask": "tokenloom.reader.masks",
-    "segments": "tokenloom.reader.masks",
+    "context_shard": "tokenloom.reader.batch",
+    "document_mask": "tokenloom.reader.batch",
+    "segments": "tokenloom.reader.batch",
 }
 
 

@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from tests.builders.chat_tokenizer import MARKED, write_chat_tokenizer
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents
 from tokenloom.errors import TokenloomError
+from tokenloom.reader import feed
+from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.masks import document_mask
-from tokenloom.reader.shards import targets
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import BEGINS, learned_classes
 from tokenloom.storage.versions.published import version_path
@@ -198,7 +198,7 @@ def test_a_reader_that_lost_the_mask_is_seen(version: Version, monkeypatch: pyte
     num_learned = int(learned_classes("assistant")[classes].sum())
     assert _num_targets(version.open("document_padded")) == num_learned
     with monkeypatch.context() as patch:
-        patch.setattr(targets, "_ignored", lambda classes, learn: np.zeros(classes.shape, np.int8))
+        patch.setattr(feed, "_ignored", lambda classes, learn: np.zeros(classes.shape, np.int8))
         assert _num_targets(version.open("document_padded")) > num_learned
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.counts import count
-from tokenloom.reader.order.schedule import turn_table
+from tokenloom.reader.order import turn_table
 from tokenloom.storage.formats.keys import Purpose, mix64
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "order.md"

@@ -17,10 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from tests.builders.late_cuda import pretend_cuda
 from tests.builders.synthetic_store import random_documents, write_store
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store
-from tokenloom.reader.context import context_shard
+from tokenloom.reader.batch import context_shard, document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.masks import document_mask
 
 _ROOT = Path(__file__).parent.parent.parent
 _MILLISECOND = 2_000_000  # about that long, in cycles of a device

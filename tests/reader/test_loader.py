@@ -31,10 +31,9 @@ from tests.reader.oracle import (
     make_store,
 )
 from tokenloom.errors import TokenloomError
+from tokenloom.reader.batch import document_mask, segments
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.masks import document_mask, segments
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.order import ORDERS, Order
 from tokenloom.reader.ranks import find_ranks

@@ -15,11 +15,10 @@ import torch
 
 from tests.reader.mesh import Mesh
 from tests.reader.oracle import make_store
-from tokenloom.reader.context import context_shard
+from tokenloom.reader.batch import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.meshes import place_in_mesh, ranks_text
-from tokenloom.reader.ranks import find_ranks
+from tokenloom.reader.ranks import find_ranks, place_in_mesh, ranks_text
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +50,21 @@ def test_data_dimensions_are_found_and_flattened_in_mesh_order(sizes: dict[str, 
         assert place_in_mesh(Mesh(sizes, rank), dims[::-1]) == found
 
 
+def _place(mesh: Any, dims: str | list[str] | None) -> tuple[int, int, tuple[int, ...]]:
+    found = place_in_mesh(mesh, dims)
+    return found.rank, found.world_size, found.peers
+
+
 def test_dims_name_other_dimensions() -> None:
-    assert place_in_mesh(Mesh({"workers": 4, "tp": 2}, 5), "workers") == (2, 4, (4, 5))
-    assert place_in_mesh(Mesh({"fsdp": 4, "tp": 2}, 5), ["fsdp"]) == (2, 4, (4, 5))
-    assert place_in_mesh(Mesh({"dp_replicate": 2, "fsdp": 4}, 5), ["dp_replicate", "fsdp"]) == (5, 8, (5,))
-    assert place_in_mesh(Mesh({"dp_outer": 2, "dp_shard": 2, "tp": 2}, 5), ["dp_outer", "dp_shard"]) == (2, 4, (4, 5))
+    assert _place(Mesh({"workers": 4, "tp": 2}, 5), "workers") == (2, 4, (4, 5))
+    assert _place(Mesh({"fsdp": 4, "tp": 2}, 5), ["fsdp"]) == (2, 4, (4, 5))
+    assert _place(Mesh({"dp_replicate": 2, "fsdp": 4}, 5), ["dp_replicate", "fsdp"]) == (5, 8, (5,))
+    assert _place(Mesh({"dp_outer": 2, "dp_shard": 2, "tp": 2}, 5), ["dp_outer", "dp_shard"]) == (2, 4, (4, 5))
 
 
 def test_a_mesh_of_one_dimension_has_the_data_ranks_under_any_name_but_those_of_the_model() -> None:
     for name in ("anything", "fsdp", "dp_shard", "world"):
-        assert place_in_mesh(Mesh({name: 4}, 3), None) == (3, 4, (3,))
+        assert _place(Mesh({name: 4}, 3), None) == (3, 4, (3,))
     for name in ("tp", "cp", "pp", "sp", "ep"):
         with pytest.raises(ValueError, match="name those of data parallelism"):
             place_in_mesh(Mesh({name: 4}, 3), None)
@@ -79,8 +83,8 @@ def test_a_part_of_a_mesh_stands_for_the_whole(names: list[str]) -> None:
 @pytest.mark.parametrize("half", ["dp_shard", "dp_replicate", "replicate", "shard"])
 def test_one_half_of_data_parallelism_stands_alone_beside_dimensions_of_the_model(half: str) -> None:
     mesh = Mesh({"pp": 2, half: 2, "tp": 2}, 3)
-    assert place_in_mesh(mesh, None) == (1, 2, (2, 3, 6, 7))
-    assert place_in_mesh(Mesh({half: 2}, 1, mesh), None) == (1, 2, (2, 3, 6, 7))
+    assert _place(mesh, None) == (1, 2, (2, 3, 6, 7))
+    assert _place(Mesh({half: 2}, 1, mesh), None) == (1, 2, (2, 3, 6, 7))
 
 
 _HSDP = Mesh({"dp_replicate": 2, "dp_shard": 2}, 0)
@@ -182,11 +186,12 @@ import json
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from tokenloom.reader.meshes import place_in_mesh
+from tokenloom.reader.ranks import place_in_mesh
 
 def place(mesh, dims=None):
     try:
-        return place_in_mesh(mesh, dims)
+        found = place_in_mesh(mesh, dims)
+        return found.rank, found.world_size, found.peers
     except ValueError as error:
         return str(error)
 

@@ -18,12 +18,11 @@ from tests.builders.synthetic_store import random_documents, write_store
 from tests.counts import count
 from tests.reader.oracle import assert_same, copied, make_store
 from tokenloom.errors import TokenloomError
+from tokenloom.reader.batch import segments
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.masks import segments
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order.schedule import MAX_PERIOD, Schedule, turn_table, whole_weights
+from tokenloom.reader.order import MAX_PERIOD, Schedule, turn_table, whole_weights
 from tokenloom.storage.formats.records import sign
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tests.counts import count
 from tests.docs.test_order_page import the_page
-from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permutation, permute
+from tokenloom.reader import order as order_module
+from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
 from tokenloom.storage.formats.keys import Purpose
 
 _MASK = 2**64 - 1
@@ -156,7 +157,7 @@ def test_every_permutation_is_as_likely_as_any_other(size: int) -> None:
 def test_this_measure_rejects_a_permutation_of_fewer_rounds(
     rounds: int, at_least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permutation, "_ROUNDS", rounds)
+    monkeypatch.setattr(order_module, "_ROUNDS", rounds)
     keys = keys_of(0, 0, 20_000)
     assert min(excess_of_permutations(size, keys) for size in (3, 4, 5)) > at_least
 

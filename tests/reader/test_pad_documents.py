@@ -18,13 +18,12 @@ from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_stor
 from tests.reader.test_trace import Built, _build
 from tokenloom import context_shard
 from tokenloom.errors import TokenloomError
+from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.masks import document_mask
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order.steps import Steps
-from tokenloom.reader.ranks import DataRank
-from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
+from tokenloom.reader.ranks import DataRank, Steps
+from tokenloom.reader.trace import ShardTokens, find_sightings
 
 _ALL_FIELDS = ("classes", *FIELDS)
 _OVERLONG = ["split", "drop", "keep_start"]

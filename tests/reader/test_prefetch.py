@@ -19,11 +19,11 @@ from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tests.without_torch import needs_torch
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.reader import prefetch
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.feeding import prefetch
-from tokenloom.reader.feeding.host_feed import HostFeed
-from tokenloom.reader.feeding.prefetch import Prefetcher
+from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.prefetch import Prefetcher
 from tokenloom.reader.producer import Producer
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -193,19 +193,19 @@ def test_threads_can_share_a_dataset_with_more_shards_than_its_open_limit(tmp_pa
 
 _FORK_DURING_WINDOW = """
 import os, sys, threading, time
-from tokenloom.reader.shards import rows
+from tokenloom.reader import window
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.producer import Producer
 reference, parent = sys.argv[1], os.getpid()
 inside, proceed = threading.Event(), threading.Event()
-make = rows.Boundaries.__init__
+make = window.Boundaries.__init__
 def slow(*arguments):
     if os.getpid() == parent:
         inside.set()
         proceed.wait(60)
     make(*arguments)
-rows.Boundaries.__init__ = slow
+window.Boundaries.__init__ = slow
 data = TokenDataset(reference, seq_len=8, fields=("document_ids",))
 loader = TokenLoader(data, 2)
 loader.start()

@@ -19,10 +19,10 @@ import torch  # noqa: F401  # before the memory of reading is measured
 from tests.builders.synthetic_store import write_sparse_store
 from tests.counts import count
 from tests.reader.oracle import FIELDS
+from tokenloom.reader import shards
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.shards import shard_files
-from tokenloom.reader.shards.one_shard import OpenShard
+from tokenloom.reader.shard_data import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
 _SHARD_TOKENS = 2 * 10**9  # 4 GB
@@ -136,7 +136,7 @@ def read_billionth(reference: str) -> int:
     loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
     batch = next(loader)
     assert not batch["input_ids"].any()
-    order = loader.stream.order  # type: ignore[attr-defined]
+    order = loader.stream.members[None].order
     first = TokenDataset(reference, seq_len=16, fields=("position_ids",))
     for row, sample in enumerate(order.samples(np.arange(10**9, 10**9 + 4)).tolist()):
         assert first[sample]["position_ids"].tolist() == batch["position_ids"][row].tolist()
@@ -192,7 +192,7 @@ def test_the_first_batch_opens_only_the_shards_that_it_reads(
         opened.append(path)
         return OpenShard(path, *args)
 
-    monkeypatch.setattr(shard_files, "OpenShard", open_counted)
+    monkeypatch.setattr(shards, "OpenShard", open_counted)
     data = TokenDataset(reference, seq_len=_T, packing=packing)
     assert opened == []
     loader = TokenLoader(data, 4, prefetch=0, io_threads=0)

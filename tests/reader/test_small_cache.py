@@ -23,8 +23,7 @@ from tests.reader.test_remote_reading import (
 from tokenloom.errors import StoreError
 from tokenloom.reader import producer
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.cache_process import ShardRequest

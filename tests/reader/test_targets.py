@@ -19,10 +19,9 @@ from tests.builders.synthetic_store import write_store
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same, copied, make_store, shard_paths
 from tests.reader.test_remote_reading import published_in_memory
 from tokenloom.errors import FormatError, StoreError, TokenloomError
+from tokenloom.reader.batch import segments
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.masks import segments
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.storage.cache import partial_shard
 from tokenloom.storage.cache.shard_cache import ShardCache

@@ -25,11 +25,17 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import ORDERS, Order, Steps, permute, unpermute
-from tokenloom.reader.ranks import DataRank
-from tokenloom.reader.tracing.records import Trace, TracedSample
-from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_samples
-from tokenloom.reader.tracing.sightings import ShardTokens, find_sightings
+from tokenloom.reader.order import ORDERS, Order, permute, unpermute
+from tokenloom.reader.ranks import DataRank, Steps
+from tokenloom.reader.trace import (
+    ShardTokens,
+    Trace,
+    TracedSample,
+    find_sightings,
+    step_position,
+    trace_all_ranks,
+    trace_samples,
+)
 from tokenloom.storage.packing.packings import PACKINGS
 
 _RUN = settings(max_examples=count(60, 1000), deadline=None)
@@ -262,7 +268,7 @@ def test_all_ranks_together_are_one_range_of_the_stream(built: Built) -> None:
     steps = Steps(DataRank(0, 3, "test"), 2, None, True)
     found = trace_all_ranks(stream, steps, step_position(steps, 4, start=7), 0)
     assert [sample["rank"] for sample in found] == [0, 0, 1, 1, 2, 2]
-    assert {sample["sample"] for sample in found} == set(stream.order.samples(np.arange(31, 37)).tolist())
+    assert {sample["sample"] for sample in found} == set(stream.members[None].order.samples(np.arange(31, 37)).tolist())
 
 
 def _copied(built: Built, folder: Path) -> tuple[TokenDataset, Path]:

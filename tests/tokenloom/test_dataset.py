@@ -19,7 +19,7 @@ from tests.reader.oracle import PACKINGS, Oracle, make_store
 from tests.without_torch import needs_torch
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 from tokenloom.errors import SpecError, StoreError, TokenizerError
-from tokenloom.reader.shards import one_shard
+from tokenloom.reader import shard_data
 from tokenloom.storage import Shard, open_shard
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -169,7 +169,7 @@ def test_opening_reads_only_the_manifest(built: _Built, monkeypatch: pytest.Monk
         opened.append(path)
         return open_shard(path, verify)
 
-    monkeypatch.setattr(one_shard, "open_shard", counted)
+    monkeypatch.setattr(shard_data, "open_shard", counted)
     data = TokenDataset(built.reference, seq_len=64)
     assert len(data) > 0
     assert opened == []

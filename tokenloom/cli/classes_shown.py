@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokenloom.cli.output import Output
 from tokenloom.console import printable_line
-from tokenloom.reader.decoding import Decoder, decode
+from tokenloom.reader.samples import Decoder, decode
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import ENDS_TURN, ROLE_BITS, ROLES
 

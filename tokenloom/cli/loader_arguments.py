@@ -20,11 +20,10 @@ from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import names_version, parse_reference, resolve
 
 if TYPE_CHECKING:
+    from tokenloom.reader.arguments import OrderOptions
     from tokenloom.reader.dataset import TokenDataset
-    from tokenloom.reader.mixture import Mixture
-    from tokenloom.reader.order.steps import Steps
-    from tokenloom.reader.state import LoaderState
-    from tokenloom.reader.streams import OrderOptions, Stream
+    from tokenloom.reader.mixture import LoaderState, Mixture, Stream
+    from tokenloom.reader.ranks import Steps
 
 _OF_STATE = ("split", "seq_len", "packing", "order", "seed", "lanes")  # a state determines these
 
@@ -115,8 +114,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         NoSamples: the split has none.
         StoreError: the version or split does not exist.
     """
-    from tokenloom.reader.state import check_state, decode_state
-    from tokenloom.reader.streams import make_stream
+    from tokenloom.reader.mixture import check_state, decode_state, make_stream
 
     if arguments.state is None:
         data, order = _of_arguments(reference, arguments)
@@ -138,8 +136,7 @@ def make_steps(arguments: TracedLoader, num_samples: int | None = None) -> Steps
         arguments: of the loader; without a rank, the steps of rank 0.
         num_samples: of an epoch; only a number of epochs needs it.
     """
-    from tokenloom.reader.order.steps import Steps, stream_end
-    from tokenloom.reader.ranks import find_ranks
+    from tokenloom.reader.ranks import Steps, find_ranks, stream_end
 
     with as_usage_errors():
         ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
@@ -191,14 +188,13 @@ def _of_state(
     reference: str | None, arguments: TracedLoader, state: LoaderState
 ) -> tuple[TokenDataset | Mixture, OrderOptions]:
     """Return the source and its order; raise SpecError if REF or another argument contradicts the state."""
-    from tokenloom.reader.mixture import open_source
-    from tokenloom.reader.state import is_mixture
+    from tokenloom.reader.dataset import open_source
 
     for name in _OF_STATE:
         if name in arguments.given:
             raise SpecError(f"{option(name)}: --state determines it; omit it")
     stream: Any = state["stream"]
-    members = stream["members"] if is_mixture(stream) else {}
+    members = stream.get("members", {})
     if reference is not None and not members:
         parsed = parse_reference(reference)
         found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if names_version(reference) else parsed.dataset

@@ -1,15 +1,22 @@
-"""Checks of arguments; a message names the argument, the rule and the value."""
+"""Arguments: their checks, whose messages name the argument, the rule and the value; and options that are passed on."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from inspect import signature
-from typing import Concatenate, ParamSpec, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, SupportsIndex, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tokenloom.storage.cache.shard_cache import ShardCache
 
 _Self = TypeVar("_Self")
 _Parameters = ParamSpec("_Parameters")
+DEFAULT_CHARS = 300  # characters of a document's text that a trace shows
 
 
 def checked_int(name: str, value: SupportsIndex, minimum: int = 0, end: int = 2**63) -> int:
@@ -35,6 +42,29 @@ def checked_choice(name: str, value: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return str(value)
+
+
+def torch_device(device: str | int | torch.device | None) -> torch.device | None:
+    """Return the device of torch that a name means, or None for "numpy": arrays, which need no torch.
+
+    Raises ValueError if torch or the machine has no such device, ModuleNotFoundError if torch is not installed.
+    """
+    if device == "numpy":
+        return None
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        message = 'tensors need torch: pip install torch, or pass device="numpy" for batches of numpy arrays'
+        raise ModuleNotFoundError(message, name="torch") from error
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(
+            f'torch has no device {device!r}: "cuda" or "cuda:1" is a GPU, "mps" that of a Mac; "numpy" gives arrays'
+        ) from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
+    return found
 
 
 _WORKERS = "threads make batches ahead: prefetch is how many, and io_threads read files"
@@ -65,3 +95,64 @@ def refuses_dataloader_arguments(
         init(self, *args, **kwargs)
 
     return checked
+
+
+class DatasetOptions(TypedDict, total=False):
+    """The keyword arguments of TokenDataset."""
+
+    packing: str
+    labels: str
+    fields: Sequence[str]
+    mask_documents: bool | None
+    learn: str | Collection[str]
+    overlong: str | None
+    pad_documents: int | None
+    cu_seqlens_length: int | None
+    max_open_shards: int
+    verify: str
+    access: str
+    cache: ShardCache | None
+
+
+class OrderOptions(TypedDict, total=False):
+    """The arguments of TokenLoader that determine the order."""
+
+    order: str
+    seed: int
+    lanes: int | None
+
+
+class RankOptions(TypedDict, total=False):
+    """The arguments of TokenLoader that say which rank this is."""
+
+    rank: int | None
+    world_size: int | None
+    mesh: DeviceMesh | None
+    dims: Sequence[str] | None
+
+
+class StreamOptions(OrderOptions, RankOptions, total=False):
+    """The keyword arguments of SampleStream."""
+
+    batch_size: int | None
+    start: int
+    drop_last: bool
+    num_epochs: int | None
+
+
+class _FeedOptions(RankOptions, total=False):
+    device: str | int | torch.device | None
+    prefetch: int | None
+    io_threads: int
+    compare_ranks: float | None
+
+
+class EvaluationOptions(_FeedOptions, OrderOptions, total=False):
+    """The keyword arguments of EvaluationPass."""
+
+
+class ResumeOptions(_FeedOptions, total=False):
+    """The keyword arguments of TokenLoader.from_state."""
+
+    drop_last: bool
+    num_epochs: int | None

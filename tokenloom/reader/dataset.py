@@ -5,19 +5,35 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, SupportsIndex, TypedDict, Unpack, overload
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, SupportsIndex, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.reader.arguments import checked_choice, checked_int, refuses_dataloader_arguments
-from tokenloom.reader.shards.batch_format import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
-from tokenloom.reader.shards.shard_files import OpenOptions, ShardFiles
-from tokenloom.reader.shards.split_samples import SplitSamples
-from tokenloom.reader.shards.targets import Targets
-from tokenloom.reader.shards.window import TokenWindow, WindowPart
-from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
+from tokenloom.reader.arguments import (
+    DEFAULT_CHARS,
+    DatasetOptions,
+    OrderOptions,
+    StreamOptions,
+    checked_choice,
+    checked_int,
+    refuses_dataloader_arguments,
+)
+from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
+from tokenloom.reader.feed import HostFeed
+from tokenloom.reader.mixture import (
+    DatasetFingerprint,
+    MemberStream,
+    Mixture,
+    Stream,
+    decode_state,
+    decode_stream,
+)
+from tokenloom.reader.prefetch import PhaseTimes
+from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.shards import OpenOptions, ShardFiles
+from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
@@ -28,27 +44,12 @@ from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from tokenloom.reader.iterable import SampleStream
-    from tokenloom.reader.streams import DatasetStream, StreamOptions
+    from tokenloom.reader.trace import Trace
     from tokenloom.storage.cache.shard_cache import ShardCache
 
+
+_OF_BATCHES = ("cu_seqlens", "member")  # fields that single samples lack
 Sample = dict[str, Int64s | Int32s | NDArray[np.uint8]]
-
-
-class DatasetOptions(TypedDict, total=False):
-    """The keyword arguments of TokenDataset."""
-
-    packing: str
-    labels: str
-    fields: Sequence[str]
-    mask_documents: bool | None
-    learn: str | Collection[str]
-    overlong: str | None
-    pad_documents: int | None
-    cu_seqlens_length: int | None
-    max_open_shards: int
-    verify: str
-    access: str
-    cache: ShardCache | None
 
 
 class TokenDataset(SplitSamples):
@@ -195,8 +196,14 @@ class TokenDataset(SplitSamples):
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
         """Return the samples at `indices`; torch's DataLoader calls this for a batch."""
         found = self._checked(indices)
+        if not len(found):
+            return []
         part = WindowPart(self.open_files, np.arange(len(found)), self.locate(found))
-        batch = _arrays(TokenWindow([part], len(found), self.format))
+        form = self.format._replace(fields=tuple(name for name in self.format.fields if name not in _OF_BATCHES))
+        (batch,) = HostFeed(form, len(found), 1, 0, None, PhaseTimes()).make(
+            TokenWindow([part], len(found), form), 0, 1
+        )
+        del batch["num_targets"]
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
@@ -206,11 +213,11 @@ class TokenDataset(SplitSamples):
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(size, 'sample')}")
         return np.array(requested, np.int64) % max(1, size)
 
-    def stream(self, order: str, seed: int, lanes: int | None) -> DatasetStream:
-        """See SampleSource."""
-        from tokenloom.reader.streams import DatasetStream  # a dataset by itself has no order
+    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
+        """Order the samples; TokenLoader documents the arguments."""
+        from tokenloom.reader.mixture import Stream  # a dataset alone has no order
 
-        return DatasetStream(self, order, seed, lanes)
+        return Stream(MemberStream(self, order, seed, lanes))
 
     def trace(self, index: SupportsIndex, chars: int = DEFAULT_CHARS) -> Trace:
         """Return the documents of a sample, as JSON; docs/guides/trace.md describes the fields.
@@ -224,7 +231,7 @@ class TokenDataset(SplitSamples):
             StoreError: a shard or its document table can't be read.
             FormatError: one of them is damaged.
         """
-        from tokenloom.reader.tracing.samples import trace_samples  # training does not need it
+        from tokenloom.reader.trace import trace_samples  # training does not need it
 
         return {"samples": trace_samples(self, self._checked([index]), checked_int("chars", chars))}
 
@@ -264,19 +271,40 @@ def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str)
     return None
 
 
-def _arrays(window: TokenWindow) -> Sample:
-    """Return a window as one batch."""
-    form, num_rows = window.form, window.num_rows
-    shape = (num_rows, form.seq_len)
-    # Inputs and labels share no memory: a caller who masks the inputs in place must not change the labels.
-    both = np.empty((1, 2, *shape), np.int64)
-    classes = window.classes(0, num_rows)
-    Targets(window, 0, num_rows, max(1, num_rows), classes).write(window.tokens(0, num_rows), both)
-    batch: Sample = {"input_ids": both[0, 0], "labels": both[0, 1]}
-    if classes is not None and "classes" in form.fields:
-        batch["classes"] = form.of_labels(classes).copy()
-    for name in form.row_fields:
-        field = np.empty(shape, np.int32)
-        window.boundaries.write(name, 0, num_rows, field)
-        batch[name] = field
-    return batch
+def open_source(
+    store: str | Mapping[str, str], state: object, options: DatasetOptions
+) -> tuple[TokenDataset | Mixture, OrderOptions]:
+    """Open the dataset or mixture that a state names.
+
+    Args:
+        store: the store of the dataset; for a mixture, one store or {member: store}.
+        state: the state of a loader.
+        options: those of TokenDataset that the state does not name.
+
+    Returns:
+        The dataset or mixture, and the order, seed and lanes for its loader.
+    """
+    stream = decode_stream(decode_state(state)["stream"])
+    if isinstance(stream, DatasetFingerprint):
+        return _open_dataset(str(store), stream, options), _order_options(stream, stream.lanes)
+    stores = {name: store if isinstance(store, str) else store[name] for name in stream.names}
+    members = {name: _open_dataset(stores[name], stream.members[name], options) for name in stream.names}
+    (_, first), *later = ((start, dict(zip(stream.names, weights, strict=True))) for start, weights in stream.weights)
+    mixture = Mixture({name: (members[name], first[name]) for name in members}, later)
+    return mixture, _order_options(stream.members[stream.names[0]], stream.lanes)
+
+
+def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOptions) -> TokenDataset:
+    named: DatasetOptions = {
+        "packing": stream.packing,
+        "labels": stream.labels,
+        "mask_documents": stream.mask_documents,
+    }
+    if stream.learn is not None:
+        named["learn"] = stream.learn
+    reference = f"{store}/{stream.dataset}@{stream.version}"
+    return TokenDataset(reference, stream.split, stream.seq_len, **(named | options))
+
+
+def _order_options(stream: DatasetFingerprint, lanes: int | None) -> OrderOptions:
+    return {"order": stream.order, "seed": stream.seed, "lanes": lanes}

@@ -10,12 +10,11 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.feeding.host_feed import HostFeed
-from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.order.steps import Steps, stream_end
-from tokenloom.reader.ranks import find_ranks
-from tokenloom.reader.shards.batch_format import WHOLE_BATCH, Batch
-from tokenloom.reader.streams import SampleSource, make_stream
+from tokenloom.reader.batch import WHOLE_BATCH, Batch
+from tokenloom.reader.feed import HostFeed
+from tokenloom.reader.mixture import SampleSource, make_stream
+from tokenloom.reader.prefetch import PhaseTimes
+from tokenloom.reader.ranks import Steps, find_ranks, stream_end
 from tokenloom.storage.formats.arrays import Int64s
 
 if TYPE_CHECKING:

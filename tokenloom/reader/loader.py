@@ -1,4 +1,4 @@
-"""TokenLoader: the batches of one rank, of a dataset or a mixture, exact from any step, made ahead by a thread."""
+"""The batches of one rank, of a dataset or a mixture: a loader, exact from any step, and a pass for validation."""
 
 from __future__ import annotations
 
@@ -7,57 +7,46 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from tokenloom.errors import TokenloomError
-from tokenloom.reader.agreement import compare_ranks
-from tokenloom.reader.arguments import checked_int, refuses_dataloader_arguments
-from tokenloom.reader.dataset import DatasetOptions
-from tokenloom.reader.feeding.host_feed import HostFeed, torch_device
-from tokenloom.reader.feeding.prefetch import Prefetcher
-from tokenloom.reader.feeding.timing import LoaderStats, PhaseTimes, Waits, name_bottleneck
-from tokenloom.reader.meshes import ranks_text
-from tokenloom.reader.mixture import open_source
-from tokenloom.reader.notebook import html_table
-from tokenloom.reader.order.steps import Steps, stream_end
-from tokenloom.reader.producer import Feed, Made, Producer
-from tokenloom.reader.ranks import find_ranks
-from tokenloom.reader.shards.batch_format import Batch
-from tokenloom.reader.state import LoaderState, check_state, make_state
-from tokenloom.reader.streams import OrderOptions, RankOptions, SampleSource, make_stream
-from tokenloom.reader.tracing.records import DEFAULT_CHARS, Trace
+from tokenloom.reader.arguments import (
+    DEFAULT_CHARS,
+    DatasetOptions,
+    EvaluationOptions,
+    ResumeOptions,
+    checked_int,
+    refuses_dataloader_arguments,
+    torch_device,
+)
+from tokenloom.reader.batch import Batch
+from tokenloom.reader.dataset import TokenDataset, open_source
+from tokenloom.reader.feed import CudaFeed, HostFeed
+from tokenloom.reader.mixture import (
+    LoaderState,
+    SampleSource,
+    check_state,
+    make_state,
+    make_stream,
+)
+from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table, loader_stats
+from tokenloom.reader.producer import Feed, Made, Producer, block_bytes
+from tokenloom.reader.ranks import Steps, compare_ranks, find_ranks, ranks_text, stream_end
 from tokenloom.wording import shown_bytes
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-_CHUNK_BATCHES = 16
-_CHUNK_BYTES = 2**23
-_AHEAD_BATCHES = 32
-_AHEAD_BYTES = 2**27
+    from tokenloom.reader.trace import Trace
 
 
-class _FeedOptions(RankOptions, total=False):
-    device: str | int | torch.device | None
-    prefetch: int | None
-    io_threads: int
-    compare_ranks: float | None
-
-
-class EvaluationOptions(_FeedOptions, OrderOptions, total=False):
-    """The keyword arguments of EvaluationPass."""
-
-
-class ResumeOptions(_FeedOptions, total=False):
-    """The keyword arguments of TokenLoader.from_state."""
-
-    drop_last: bool
-    num_epochs: int | None
+_CHUNK_BATCHES, _CHUNK_BYTES = 16, 2**23
+_AHEAD_BATCHES, _AHEAD_BYTES = 32, 2**27
 
 
 class TokenLoader:
@@ -141,7 +130,6 @@ class TokenLoader:
         self._compare_ranks = compare_ranks
         self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
         self._finishes = self.device is not None and self.device.type != "cpu"
-        self._checked_ranks = False
         self._times, self._waits = PhaseTimes(), Waits()
         self._producer: Producer | None = None
         self._prefetcher: Prefetcher[Made] | None = None
@@ -181,7 +169,9 @@ class TokenLoader:
             begin = time.perf_counter()
             try:
                 if not self._ready:
-                    self._check_ranks()
+                    if self._compare_ranks is not None:
+                        compare_ranks(self.ranks, self._summary, self._compare_ranks)
+                        self._compare_ranks = None  # once is enough
                     self.start()
                     assert self._producer is not None  # just started
                     take = self._prefetcher.take if self._prefetcher else partial(self._producer.make, _CHUNK_BATCHES)
@@ -207,13 +197,11 @@ class TokenLoader:
     def start(self) -> None:
         """Begin to make batches ahead, before the first is requested."""
         with self._lock:
-            if self._producer is not None and self._producer.is_mine:
+            if self._producer is not None and self._producer.pid == os.getpid():
                 return
             self._ready = []  # a forked child makes them again
             form, batch_size, chunk_batches = self.stream.format, self.steps.batch_size, self._chunk_batches
             if self.device is not None and self.device.type == "cuda":
-                from tokenloom.reader.feeding.cuda_feed import CudaFeed
-
                 self._feed = CudaFeed(form, batch_size, self.device, self._times)
             else:
                 num_chunks = -(-self.prefetch // chunk_batches) + 3  # and one being made, one taken and one in use
@@ -226,12 +214,10 @@ class TokenLoader:
             self._producer = producer
             self._prefetcher = Prefetcher(self._producer.make, self.prefetch) if self.prefetch else None
 
-    def _check_ranks(self) -> None:
-        if not self._checked_ranks and self._compare_ranks is not None:
-            steps = {"batch_size": self.steps.batch_size, "end": self.steps.end, "drop_last": self.steps.drop_last}
-            summary = json.dumps({**self.state_dict(), **steps}, sort_keys=True)
-            compare_ranks(self.ranks, summary, repr(self.source), self._compare_ranks)
-        self._checked_ranks = True
+    def _summary(self) -> tuple[str, str]:
+        """Say what the loader reads, which must be the same on all ranks, and where it reads it."""
+        steps = {"batch_size": self.steps.batch_size, "end": self.steps.end, "drop_last": self.steps.drop_last}
+        return json.dumps({**self.state_dict(), **steps}, sort_keys=True), repr(self.source)
 
     def close(self) -> None:
         """End the thread; the next batch continues from where the loader is, with a new thread."""
@@ -296,12 +282,9 @@ class TokenLoader:
             step: at least 0.
             chars: the text of each document is cut to this many characters; 0 for no text, and then no tokenizer.
 
-        Raises:
-            IndexError: the step is past the last epoch.
-            StoreError: a shard or its document table can't be read.
-            FormatError: one of them is damaged.
+        Raises IndexError if the step is past the last epoch; StoreError, FormatError as TokenDataset.trace.
         """
-        from tokenloom.reader.tracing.samples import step_position, trace_batch  # training does not need it
+        from tokenloom.reader.trace import step_position, trace_batch  # training does not need it
 
         position = step_position(self.steps, checked_int("step", step))
         return {"samples": trace_batch(self.stream, self.steps, position, checked_int("chars", chars))}
@@ -323,7 +306,7 @@ class TokenLoader:
             TypeError: the rows are no range.
             ValueError: there are no rows, or they descend.
         """
-        from tokenloom.reader.tracing.samples import step_position  # training does not need it
+        from tokenloom.reader.trace import step_position  # training does not need it
 
         begin = step_position(self.steps, checked_int("step", step))
         if rows is None:
@@ -342,24 +325,10 @@ class TokenLoader:
         return feed.finish(batch)
 
     def stats(self) -> LoaderStats:
-        """Return what the loader has done so far, and what limits it."""
-        waits, phases = self._waits, self._times.seconds
-        elapsed = waits.elapsed or float("inf")
-        idle_ratio = waits.total / elapsed
-        tokens = waits.num_batches * self.steps.batch_size * self.stream.format.seq_len
-        return LoaderStats(
-            batches=waits.num_batches + (waits.first is not None),
-            tokens_per_second=tokens / elapsed,
-            first_batch=waits.first or 0.0,
-            wait_mean=waits.total / max(1, waits.num_batches),
-            wait_p50=waits.quantile(0.5),
-            wait_p99=waits.quantile(0.99),
-            idle_ratio=idle_ratio,
-            phases=phases,
-            memory=self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes},
-            bytes_read_ahead=self._times.bytes_read_ahead,
-            bottleneck=name_bottleneck(waits.num_batches, idle_ratio, phases),
-        )
+        """Sum up what the loader has done so far, and name what limits it."""
+        batch_tokens = self.steps.batch_size * self.stream.format.seq_len
+        memory = self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes}
+        return loader_stats(self._waits, self._times, batch_tokens, memory)
 
     def describe(self) -> str:
         """Return how a batch is made, as text: shards, packing, order, and the shapes and types on the way."""
@@ -372,7 +341,7 @@ class TokenLoader:
             f"ranks     data rank {ranks.rank} of {ranks.world_size} (from {ranks.origin}){peers}: "
             f"positions g with g % {ranks.world_size} == {ranks.rank}",
             f"rows      ({steps.batch_size}, {form.row_tokens}) {form.dtype.name}, copied from the maps; read ahead in "
-            f"blocks of {self.stream.block_bytes // 1024:,} KiB",
+            f"blocks of {block_bytes(self.stream) // 1024:,} KiB",
             f"batch     input_ids, labels ({form.labels}) ({steps.batch_size}, {form.seq_len}) int64{fields} on "
             f"{self.device or 'the CPU, as numpy arrays'}; {made}",
         ]
@@ -392,3 +361,36 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class EvaluationPass:
+    """One epoch in natural order, from its start in each iteration; the last step is padded (labels -100).
+
+    Args:
+        dataset: what to evaluate on; its documents are already in random order.
+        batch_size: samples in a batch on this rank, at least 1.
+        options: those of TokenLoader: rank, world_size, mesh, dims, device, prefetch, io_threads, order, seed,
+            lanes, compare_ranks.
+    """
+
+    def __init__(self, dataset: TokenDataset, batch_size: int, **options: Unpack[EvaluationOptions]) -> None:
+        if not isinstance(dataset, TokenDataset):
+            raise TypeError(f"an EvaluationPass needs a TokenDataset, not a {type(dataset).__name__}")
+        self._dataset, self._batch_size = dataset, batch_size
+        self._options: EvaluationOptions = {"order": "sequential", **options}
+        self._num_batches = len(self._make())
+
+    def _make(self) -> TokenLoader:
+        return TokenLoader(self._dataset, self._batch_size, drop_last=False, num_epochs=1, **self._options)
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        loader = self._make()
+        try:
+            for batch in loader:
+                self._options["compare_ranks"] = None  # once is enough: a pass has the same stream each time
+                yield batch
+        finally:
+            loader.close()

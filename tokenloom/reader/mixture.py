@@ -1,18 +1,321 @@
-"""Mixture: several datasets by weight; and the dataset or mixture that the state of a loader names."""
+"""A mixture of datasets; the global stream of samples that ranks share, of a dataset or a mixture; and its state.
+
+A position of a stream is one sample, whatever the number of ranks. A window says where the tokens of samples are. The
+state is the fingerprint of the stream and the number of samples that all ranks have taken, as JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
 
+import numpy as np
+
+from tokenloom.errors import FormatError, TokenloomError
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.dataset import DatasetOptions, TokenDataset
-from tokenloom.reader.notebook import html_table
-from tokenloom.reader.order import Schedule
-from tokenloom.reader.state import DatasetFingerprint, decode_state, decode_stream
-from tokenloom.reader.streams import DatasetStream, MixtureStream, OrderOptions, describe_mixture
+from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
+from tokenloom.reader.prefetch import html_table
+from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.window import TokenWindow, WindowPart
+from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.manifest import TokenizerEntry
-from tokenloom.storage.formats.records import fields_of
+from tokenloom.storage.formats.records import Rule, decode_record, fields_of
 from tokenloom.wording import described_tokenizer
+
+STATE_VERSION = 1
+_DIFFER = "members of a mixture must have the same {}: {!r} has {}, {!r} has {}"
+#: a fingerprint as JSON; users know its fields
+Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
+
+
+def _is_policy(learn: object) -> bool:
+    return isinstance(learn, str) or (isinstance(learn, list) and all(isinstance(role, str) for role in learn))
+
+
+_Learn = Annotated[str | list[str], Rule(_is_policy, "a policy or a list of roles")]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFingerprint:
+    """What determines the sample at a position of the stream of a dataset, and what a model learns from it."""
+
+    dataset: str
+    version: str
+    split: str
+    seq_len: int
+    packing: str
+    labels: str
+    mask_documents: bool
+    order: str
+    order_version: int
+    lanes: int | None  # None unless the order is "block"
+    seed: int
+    learn: _Learn | None = None  # absent from the JSON of a version without conversations
+
+
+class FingerprintStage(NamedTuple):
+    """The weights of a mixture from a sample on."""
+
+    from_sample: int
+    weights: list[int]  # of the members, in order
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureFingerprint:
+    """What determines the sample at a position of the stream of a mixture."""
+
+    members: dict[str, DatasetFingerprint]
+    names: list[str]  # of the members, in order
+    weights: list[FingerprintStage]
+    lanes: int | None  # as given for all members
+
+
+Fingerprint: TypeAlias = DatasetFingerprint | MixtureFingerprint
+
+
+class LoaderState(TypedDict):
+    """Where a loader is."""
+
+    tokenloom_state: int
+    stream: Json
+    samples: int  # taken by all ranks together
+
+
+def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
+    """Return the state of a stream of which all ranks together have taken `samples` samples."""
+    return {"tokenloom_state": STATE_VERSION, "stream": _to_json(fingerprint), "samples": samples}
+
+
+def _to_json(fingerprint: Fingerprint) -> Json:
+    fields = asdict(fingerprint)
+    streams = [fields]
+    if isinstance(fingerprint, MixtureFingerprint):
+        fields["weights"] = [list(stage) for stage in fingerprint.weights]
+        streams = [*fields["members"].values()]
+    for stream in streams:
+        if stream["learn"] is None:
+            del stream["learn"]
+    return fields
+
+
+def decode_state(state: object) -> LoaderState:
+    """Return `state` if it is the state of a loader; raise TokenloomError, which names the field, if it is not."""
+    if not isinstance(state, Mapping):
+        raise TokenloomError(
+            f"not a loader state: a {type(state).__name__} instead of an object; decode the JSON text first"
+        )
+    if "tokenloom_state" not in state:
+        raise TokenloomError("not a loader state: it has no 'tokenloom_state'")
+    if (version := state["tokenloom_state"]) != STATE_VERSION:
+        raise TokenloomError(
+            f"not a loader state of version {STATE_VERSION}: tokenloom_state is {version!r}; if it is newer, it "
+            "needs a newer tokenloom"
+        )
+    stream, samples = state.get("stream"), state.get("samples")
+    if not isinstance(stream, dict) or type(samples) is not int or not 0 <= samples < 2**62:
+        raise TokenloomError("not a loader state: 'stream' must be an object, and 'samples' an integer in [0, 2**62)")
+    decode_stream(stream)
+    return cast(LoaderState, state)
+
+
+def decode_stream(stream: Json) -> Fingerprint:
+    """Return the fingerprint in the stream of a state; raise FormatError, which names the field, if it is not one."""
+    if "members" not in stream:
+        return decode_record(DatasetFingerprint, stream, "not a loader state", "stream")
+    mixture = decode_record(MixtureFingerprint, stream, "not a loader state", "stream")
+    if not mixture.names or sorted(mixture.members) != sorted(mixture.names):
+        raise FormatError("not a loader state: stream.names must be those of its members")
+    if not mixture.weights or any(len(stage.weights) != len(mixture.names) for stage in mixture.weights):
+        raise FormatError("not a loader state: stream.weights must have a weight for each member in each stage")
+    return mixture
+
+
+def check_state(state: object, fingerprint: Fingerprint) -> int:
+    """Return the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
+    decoded = decode_state(state)
+    if differences := _differences(decoded["stream"], _to_json(fingerprint)):
+        is_readable = not any("order_version is" in each for each in differences)
+        hint = "; TokenLoader.from_state opens the stream of a state" if is_readable else ""
+        raise TokenloomError(f"the state belongs to a different stream: {'; '.join(differences)}{hint}")
+    return decoded["samples"]
+
+
+def _differences(theirs: Mapping[str, object], mine: Mapping[str, object], path: str = "") -> list[str]:
+    found = []
+    for name in sorted({*theirs, *mine}):
+        a, b = theirs.get(name), mine.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{path}{name}.")
+        elif a != b:
+            found.append(f"{path}{name} is {a!r} in the state, {b!r} in the loader")
+    return found
+
+
+class MemberStream:
+    """The samples of one dataset, epoch after epoch, each epoch in its own order."""
+
+    def __init__(self, dataset: SplitSamples, order: str, seed: int, lanes: int | None) -> None:
+        if not len(dataset):
+            raise ValueError(dataset.why_empty())
+        self.dataset = dataset
+        self.order = Order(order, dataset.counts, seed, lanes)
+
+    @property
+    def active_bytes(self) -> int:
+        """The bytes of the shards that the order reads side by side, at most."""
+        files = self.dataset.files
+        sizes = sorted(map(files.num_bytes, range(len(files.entries))), reverse=True)
+        return sum(sizes[: {"block": self.order.lanes, "sequential": 1}.get(self.order.name)])
+
+    def describe(self) -> list[str]:
+        """Describe the dataset and its order, as lines of text."""
+        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
+        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
+
+    def fingerprint(self) -> DatasetFingerprint:
+        """Describe what determines the sample at a position, and what a model learns from it."""
+        data, order = self.dataset, self.order
+        return DatasetFingerprint(
+            dataset=data.files.manifest.dataset,
+            version=data.files.manifest.version,
+            split=data.split,
+            seq_len=data.seq_len,
+            packing=data.packing,
+            labels=data.format.labels,
+            mask_documents=data.format.mask_documents,
+            order=order.name,
+            order_version=ORDER_VERSION,
+            lanes=order.lanes if order.name == "block" else None,
+            seed=order.seed,
+            learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
+        )
+
+
+class Turns(NamedTuple):
+    """Some positions of a stream that one member takes."""
+
+    name: str | None  # None in the stream of a dataset alone
+    number: int  # its position among the members
+    member: MemberStream
+    rows: Int64s  # (n,) indices of these positions among all that were asked for
+    positions: Int64s  # (n,) positions in the member's own stream
+
+
+class Stream:
+    """The endless global sequence of samples that the ranks of a loader share.
+
+    Args:
+        members: the datasets by name, all of one batch format; a dataset alone has the name None.
+        schedule: whose turn each position is; None for a dataset alone.
+        lanes: as given for all members.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, MemberStream] | MemberStream,
+        schedule: Schedule | None = None,
+        lanes: int | None = None,
+    ) -> None:
+        self.members: dict[str | None, MemberStream] = (
+            {None: members} if isinstance(members, MemberStream) else dict(members.items())
+        )
+        self.schedule, self._lanes = schedule, None if lanes is None else checked_int("lanes", lanes, 1)
+        self.datasets = [member.dataset for member in self.members.values()]
+        first = self.datasets[0]
+        #: the samples of an epoch; None for a mixture, which has no epochs
+        self.num_samples = len(first) if schedule is None else None
+        learn = next((data.format.learn for data in self.datasets if data.format.learn is not None), None)
+        self.format = first.format._replace(learn=learn)
+        self.is_remote = any(data.files.is_remote for data in self.datasets)
+        #: whether opening shards takes so long that it should begin ahead of need
+        self.opens_slowly = self.is_remote or any(data.files.plans_shards for data in self.datasets)
+
+    @property
+    def active_bytes(self) -> int:
+        """The bytes of the shards that are read side by side, at most."""
+        return sum(member.active_bytes for member in self.members.values())
+
+    def memory(self) -> dict[str, int]:
+        """Count the bytes that are mapped."""
+        return {"mapped": sum(files.num_bytes for data in self.datasets for files in data.open_files)}
+
+    def describe(self) -> list[str]:
+        """Describe what is read, in which order, as lines of text."""
+        if self.schedule is None:
+            return self.members[None].describe()
+        return describe_mixture(self.members, self.schedule)
+
+    def fingerprint(self) -> Fingerprint:
+        """Describe what determines the sample at a position, and what a model learns from it."""
+        if self.schedule is None:
+            return self.members[None].fingerprint()
+        members = {str(name): member.fingerprint() for name, member in self.members.items()}
+        stages = [FingerprintStage(stage.start, stage.weights) for stage in self.schedule.stages]
+        return MixtureFingerprint(members, list(members), stages, self._lanes)
+
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """Divide (n,) positions among the members that take them."""
+        if self.schedule is None:
+            yield Turns(None, 0, self.members[None], np.arange(len(positions)), positions)
+            return
+        members, ordinals = self.schedule.turns(positions)
+        for number, (name, member) in enumerate(self.members.items()):
+            rows = np.flatnonzero(members == number)
+            if len(rows):
+                yield Turns(name, number, member, rows, ordinals[rows])
+
+    def positions(self, name: str | None, own: Int64s) -> Int64s:
+        """Find the positions of this stream at (n,) positions of a member's own: the inverse of `turns`.
+
+        A position is -1 if the stream never gets so far.
+        """
+        return own if self.schedule is None else self.schedule.positions(list(self.members).index(name), own)
+
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
+        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
+        parts = []
+        for turns in self.turns(positions):
+            data = turns.member.dataset
+            pieces = data.locate(turns.member.order.samples(turns.positions))
+            epoch = int(turns.positions[:1].sum()) // len(data)
+            parts.append(WindowPart(data.open_files, turns.rows, pieces, turns.number, epoch))
+        return TokenWindow(parts, num_rows, self.format)
+
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
+        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
+        for turns in self.turns(positions):
+            data, own = turns.member.dataset, turns.positions
+            near = own[own < own[:1].sum() + len(data)]  # later epochs have the same shards
+            shards, first = np.unique(data.shards_of(turns.member.order.samples(near)), return_index=True)
+            yield data, shards[np.argsort(first)].tolist()
+
+
+def describe_mixture(
+    members: Mapping[str | None, MemberStream] | Mapping[str, SplitSamples], schedule: Schedule
+) -> list[str]:
+    """Describe the members of a mixture and their shares, as lines of text."""
+    lines = [line for name, member in members.items() for line in (f"member    {name}", *member.describe())]
+    for stage in schedule.stages:
+        weights, total = zip(members, stage.weights, strict=True), sum(stage.weights)
+        shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
+        lines.append(f"mixture   from sample {stage.start:,}: {shares}")
+    return lines
+
+
+@runtime_checkable
+class SampleSource(Protocol):
+    """A TokenDataset or a Mixture."""
+
+    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
+        """Order the samples; raise ValueError if an argument is out of range."""
+
+
+def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) -> Stream:
+    """Order the samples of a source; raise TypeError if it is not one, ValueError if an argument is out of range."""
+    if not isinstance(source, SampleSource):
+        raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
+    return source.stream(order, seed, lanes)
 
 
 class Mixture:
@@ -34,13 +337,13 @@ class Mixture:
 
     def __init__(
         self,
-        members: Mapping[str, tuple[TokenDataset, float]],
+        members: Mapping[str, tuple[SplitSamples, float]],
         stages: Sequence[tuple[int, Mapping[str, float]]] = (),
     ) -> None:
         if not members:
             raise ValueError("a mixture must have at least one member")
         for name, member in members.items():
-            if not (isinstance(name, str) and isinstance(member, tuple) and isinstance(member[0], TokenDataset)):
+            if not (isinstance(name, str) and isinstance(member, tuple) and isinstance(member[0], SplitSamples)):
                 raise TypeError(f"a member of a mixture must be name: (TokenDataset, weight), not {name!r}: {member!r}")
         self.datasets = {name: dataset for name, (dataset, _) in members.items()}
         _check_alike(self.datasets)
@@ -59,14 +362,22 @@ class Mixture:
     def _repr_html_(self) -> str:
         return html_table("Mixture", describe_mixture(self.datasets, self.schedule))
 
-    def stream(self, order: str, seed: int, lanes: int | None) -> MixtureStream:
-        """See SampleSource; the order, seed and lanes are those of each member's own stream."""
-        members = {name: DatasetStream(data, order, seed, lanes) for name, data in self.datasets.items()}
-        return MixtureStream(members, self.schedule, lanes)
+    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
+        """Order the samples; the order, seed and lanes are those of each member's own stream."""
+        members = {name: MemberStream(data, order, seed, lanes) for name, data in self.datasets.items()}
+        return Stream(members, self.schedule, lanes)
 
 
-def _check_alike(datasets: Mapping[str, TokenDataset]) -> None:
+def _shape(data: SplitSamples) -> dict[str, object]:
+    """List the options of a dataset that decide the shapes and values of a batch."""
+    of_format = ("labels", "fields", "cu_seqlens_length", "mask_documents")
+    options = {name: getattr(data.format, name) for name in of_format}
+    return {"seq_len": data.seq_len, "packing": data.packing, **options}
+
+
+def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
     first_name, first = next(iter(datasets.items()))
+    expected = _shape(first)
     for name, data in datasets.items():
         mine, theirs = (each.files.manifest.tokenizer for each in (first, data))
         if mine.fingerprint != theirs.fingerprint:
@@ -74,66 +385,14 @@ def _check_alike(datasets: Mapping[str, TokenDataset]) -> None:
                 f"members of a mixture must have the same tokenizer: {first_name!r} has {_described(mine)}, "
                 f"{name!r} has {_described(theirs)}; build one of them with the tokenizer of the other"
             )
-        for what, one, other in (
-            ("seq_len", first.seq_len, data.seq_len),
-            ("packing", first.packing, data.packing),
-            ("labels", first.format.labels, data.format.labels),
-            ("fields", first.format.fields, data.format.fields),
-            ("cu_seqlens_length", first.format.cu_seqlens_length, data.format.cu_seqlens_length),
-            ("mask_documents", first.format.mask_documents, data.format.mask_documents),
-        ):
-            if one != other:
-                raise _differ(what, first_name, one, name, other)
+        for option, value in _shape(data).items():
+            if value != expected[option]:
+                raise ValueError(_DIFFER.format(option, first_name, expected[option], name, value))
     learned = [(name, data.format.learn) for name, data in datasets.items() if data.format.learn is not None]
     for name, learn in learned:  # members without conversations are learned whole
         if learn != learned[0][1]:
-            raise _differ("learn", *learned[0], name, learn)
-
-
-def _differ(what: str, first_name: str, first: object, name: str, other: object) -> ValueError:
-    return ValueError(
-        f"members of a mixture must have the same {what}: {first_name!r} has {first}, {name!r} has {other}"
-    )
+            raise ValueError(_DIFFER.format("learn", *learned[0], name, learn))
 
 
 def _described(tokenizer: TokenizerEntry) -> str:
     return f"{described_tokenizer(fields_of(tokenizer))}, fingerprint {tokenizer.fingerprint[:8]}..."
-
-
-def open_source(
-    store: str | Mapping[str, str], state: object, options: DatasetOptions
-) -> tuple[TokenDataset | Mixture, OrderOptions]:
-    """Open the dataset or mixture that a state names.
-
-    Args:
-        store: the store of the dataset; for a mixture, one store or {member: store}.
-        state: the state of a loader.
-        options: those of TokenDataset that the state does not name.
-
-    Returns:
-        The dataset or mixture, and the order, seed and lanes for its loader.
-    """
-    stream = decode_stream(decode_state(state)["stream"])
-    if isinstance(stream, DatasetFingerprint):
-        return _open_dataset(str(store), stream, options), _order_options(stream, stream.lanes)
-    stores = {name: store if isinstance(store, str) else store[name] for name in stream.names}
-    members = {name: _open_dataset(stores[name], stream.members[name], options) for name in stream.names}
-    (_, first), *later = ((start, dict(zip(stream.names, weights, strict=True))) for start, weights in stream.weights)
-    mixture = Mixture({name: (members[name], first[name]) for name in members}, later)
-    return mixture, _order_options(stream.members[stream.names[0]], stream.lanes)
-
-
-def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOptions) -> TokenDataset:
-    named: DatasetOptions = {
-        "packing": stream.packing,
-        "labels": stream.labels,
-        "mask_documents": stream.mask_documents,
-    }
-    if stream.learn is not None:
-        named["learn"] = stream.learn
-    merged: DatasetOptions = {**named, **options}
-    return TokenDataset(f"{store}/{stream.dataset}@{stream.version}", stream.split, stream.seq_len, **merged)
-
-
-def _order_options(stream: DatasetFingerprint, lanes: int | None) -> OrderOptions:
-    return {"order": stream.order, "seed": stream.seed, "lanes": lanes}

@@ -1,25 +1,35 @@
-"""Produce the batches of one rank in order, several at a time, on the calling thread.
+"""Make the batches of one rank in order, several at a time, on the calling thread; files are opened and read ahead.
 
-It looks up the rows of a whole window at once. The first window is one batch, so that the first batch comes soon; the
+The rows of a whole window are looked up at once. The first window is one batch, so that the first batch comes soon; the
 next are longer, up to 16,384 rows, so that the disk seldom waits for the next window.
+
+An order uses its active shards whole and soon. So the block around a row of a cold file is read at once, and the rows
+that follow find it in the system's cache. A disk reads 128 KiB in little more time than 4 KiB. Blocks have the size
+that the system reads around a fault in a map, so that a row costs at most what it costs a loop over maps, and several
+threads read. Each block is read once in an epoch, in the order of first need.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from tokenloom.cores import num_cores
-from tokenloom.reader.feeding.read_ahead import ReadAhead
-from tokenloom.reader.feeding.timing import PhaseTimes
-from tokenloom.reader.order import Steps
-from tokenloom.reader.shards.batch_format import Batch
-from tokenloom.reader.shards.split_samples import SplitSamples
-from tokenloom.reader.shards.window import TokenWindow
-from tokenloom.reader.streams import Stream
+import numpy as np
+
+from tokenloom.reader.batch import Batch
+from tokenloom.reader.mixture import Stream
+from tokenloom.reader.prefetch import PhaseTimes
+from tokenloom.reader.ranks import Steps
+from tokenloom.reader.samples import SplitSamples, ranges
+from tokenloom.reader.shards import OpenFiles
+from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int64s
 
 _WINDOW_ROWS = 2**14  # a window has at most so many rows
@@ -27,6 +37,11 @@ _WINDOW_TOKENS = 2**25  # and at most so many tokens
 _GROWTH = 64  # each window is this many times as long as the one before
 _GROWTH_OPENING = 8  # the same where opening shards is slow: a window waits for its shards
 _LOOK_AHEAD = 2**14  # the shards of so many samples of this rank after a window are opened ahead
+PAGE = 4096
+_MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions-running.md
+_MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
+_MAX_BLOCKS = 2**40  # a shard has fewer blocks
 #: what only the feed that made it can finish
 Made: TypeAlias = Any  # type: ignore[explicit-any]
 
@@ -35,10 +50,10 @@ class Feed(Protocol):
     """Turns rows of a window into batches of tensors: makes several at a time, in the thread, and finishes each one."""
 
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Made]:
-        """Return the batches of rows [first, first + num_batches * batch_size) of a window."""
+        """Make the batches of rows [first, first + num_batches * batch_size) of a window."""
 
     def finish(self, made: Made) -> Batch:
-        """Return a finished batch; each batch is finished once. Batches on the CPU are finished when they are made."""
+        """Finish a batch, once; those on the CPU are finished when they are made."""
 
 
 class Producer:
@@ -50,8 +65,8 @@ class Producer:
         feed: makes the tensors.
         position: the position in the stream to start at.
         chunk_batches: how many batches are made at a time, at most.
-        io_threads: how many threads read ahead, open shards and plan their samples; at least one does. At most one for
-            each core plans at a time.
+        io_threads: how many threads read ahead; 0 for none. At most so many, and one for each core, plan the samples of
+            shards; at least one does.
         times: adds up the seconds of each phase.
     """
 
@@ -69,35 +84,30 @@ class Producer:
         self._position, self._chunk_batches = position, chunk_batches
         self._left = steps.left(position)
         self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
-        self._pool = ThreadPoolExecutor(max(1, io_threads), "tokenloom-io")
-        # More threads than cores would plan no faster, and each touches 0.1 GB of its own.
-        self._planning = threading.Semaphore(num_cores())
-        self._reads = ReadAhead(self._pool, stream.block_bytes, io_threads, times)
+        self._planners: ThreadPoolExecutor | None = None
+        if stream.opens_slowly:
+            from tokenloom.cores import num_cores  # more threads than cores plan no faster, and each takes 0.1 GB
+
+            self._planners = ThreadPoolExecutor(max(1, min(io_threads, num_cores())), "tokenloom-plan")
+        self._reads = ReadAhead(block_bytes(stream), io_threads, times)
         self._window: TokenWindow | None = None
         self._window_index = self._window_steps = self._taken_steps = 0
-        self._pid = os.getpid()
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether its threads run in this process, and not in the parent that forked it."""
-        return self._pid == os.getpid()
+        self.pid = os.getpid()  # a forked child has none of the threads
 
     def make(self, wanted: int) -> list[Made]:
-        """Return the next batches, at least one and at most `wanted`; none at the end of the stream."""
+        """Make the next batches, at least one and at most `wanted`; none at the end of the stream."""
         if self._left == 0:
             return []
-        for dataset in self._stream.datasets:
-            for files in dataset.open_files:
+        if self._stream.is_remote:
+            for files in (files for data in self._stream.datasets for files in data.open_files):
                 files.check_downloads()
         if self._taken_steps == self._window_steps:
             self._open_window()
         assert self._window is not None  # just opened
         num_batches = min(wanted, self._chunk_batches, self._window_steps - self._taken_steps)
         first = self._taken_steps * self._steps.batch_size
-        end = first + num_batches * self._steps.batch_size
-        self._reads.read(end)
+        self._reads.wait(first + num_batches * self._steps.batch_size)
         batches = self._feed.make(self._window, first, num_batches)
-        self._reads.check(self._window, first, end)
         self._taken_steps += num_batches
         if self._left is not None:
             self._left -= num_batches
@@ -105,46 +115,46 @@ class Producer:
 
     def close(self) -> None:
         """End the threads, and cancel their remaining work."""
-        if self.is_mine:
-            self._reads.cancel()
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for dataset in self._stream.datasets:
-                dataset.shards.forget_ahead()
+        self.abandon()
+        if self._planners is not None and self.pid == os.getpid():
+            self._planners.shutdown(wait=False, cancel_futures=True)
+            for data in self._stream.datasets:
+                data.shards.forget_ahead()
 
     def abandon(self) -> None:
-        """Begin no more reads, for a loader that was dropped; its pools end with the last reference to it.
+        """Begin no more reads, for a loader that was dropped; its pool ends with the last reference to it.
 
-        The garbage collector may call this in the thread that makes the batches, while it holds a lock of a pool. So
+        The garbage collector may call this in the thread that makes the batches, while it holds a lock of the pool. So
         this takes no lock.
         """
-        if self.is_mine:
-            self._reads.cancel()
+        if self.pid == os.getpid():
+            self._reads.end()
 
     def _open_window(self) -> None:
         self._window_index += 1
-        growth = _GROWTH_OPENING if self._stream.opens_slowly else _GROWTH
+        growth = _GROWTH_OPENING if self._planners else _GROWTH
         num_steps = min(growth * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
         with self._times.read:
             positions = self._steps.positions(self._position, num_steps)
-            if self._stream.opens_slowly:
+            if self._planners:
                 self._prepare(self._stream.shards_of(positions), waits=True)
             self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
-        self._window.touch(may_open=not self._stream.opens_slowly)
+        self._window.touch(may_open=not self._planners)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
-        if self._stream.opens_slowly:
-            self._open_ahead()  # the window's own shards came first
+        if self._planners:
+            self._open_ahead(self._planners)  # the window's own shards came first
 
-    def _open_ahead(self) -> None:
+    def _open_ahead(self, planners: ThreadPoolExecutor) -> None:
         """Begin to open the shards of the samples after the window."""
         num_steps = max(1, _LOOK_AHEAD // self._steps.batch_size)
         if self._left is not None:
             num_steps = min(num_steps, self._left - self._window_steps)
         if num_steps:
             upcoming = self._steps.positions(self._position, num_steps)
-            self._pool.submit(self._prepare_upcoming, upcoming, self._window_index)
+            planners.submit(self._prepare_upcoming, upcoming, self._window_index)
 
     def _prepare_upcoming(self, positions: Int64s, window_index: int) -> None:
         """Prepare shards, unless another window has been opened since: the first of them may be read and removed."""
@@ -154,5 +164,155 @@ class Producer:
                 self._prepare(shards)
 
     def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:
-        for dataset, indices in shards:
-            dataset.prepare_shards(indices, self._pool, self._planning, waits=waits)
+        assert self._planners is not None  # only called where opening is slow
+        for data, indices in shards:
+            data.prepare_shards(indices, self._planners, waits=waits)
+
+
+class _Read(NamedTuple):
+    """Token bytes [start, end) of a shard, which `row` of the window is the first to need."""
+
+    row: int
+    files: OpenFiles
+    shard: int
+    start: int
+    end: int
+
+
+#: how many bytes came from the disk, or what the read raised
+_Result: TypeAlias = int | BaseException
+#: reads in the order of need, with their numbers; None ends a thread
+_Planned: TypeAlias = "SimpleQueue[tuple[int, _Read] | None]"
+_Ended: TypeAlias = "SimpleQueue[tuple[int, _Result]]"
+
+
+class ReadAhead:
+    """Reads what the rows of a window need into the system's cache before they are copied.
+
+    Args:
+        block: the bytes that are read around a row, see block_bytes.
+        num_threads: how many threads read; 0 turns reading ahead off.
+        times: adds up the seconds waited, and the bytes read.
+    """
+
+    def __init__(self, block: int, num_threads: int, times: PhaseTimes) -> None:
+        self._block, self._num_threads, self._times = block, num_threads, times
+        self._planned: _Planned = SimpleQueue()
+        self._ended: _Ended = SimpleQueue()
+        self._num_started = 0
+        self._results: dict[int, _Result] = {}  # of reads that ended, by their numbers
+        self._rows: deque[int] = deque()  # the rows that need the reads from number `_first` on
+        self._first = 0  # the number of the first read that was not waited for
+
+    def plan(self, window: TokenWindow) -> None:
+        """Begin to read what a window needs, in the order of need."""
+        if not self._num_threads:
+            return
+        widths = (window.form.dtype.itemsize, 1)  # of a token, and of its class
+        reads = [
+            read
+            for part in window.parts
+            for files, width in zip(part.files, widths, strict=False)
+            for read in _reads_of(part, files, width, self._block)
+        ]
+        reads.sort(key=lambda read: read.row)
+        for number, read in enumerate(reads, self._first + len(self._rows)):
+            self._planned.put((number, read))
+        self._rows.extend(read.row for read in reads)
+        while self._num_started < min(self._num_threads, len(reads)):
+            self._num_started += 1
+            queues = self._planned, self._ended
+            threading.Thread(target=_read, args=queues, name="tokenloom-io", daemon=True).start()
+
+    def wait(self, end: int) -> None:
+        """Wait until what the rows before `end` need is read; raise what a read raised."""
+        if not self._rows or self._rows[0] >= end:
+            return
+        with self._times.read:
+            while self._rows and self._rows[0] < end:
+                while self._first not in self._results:
+                    number, result = self._ended.get()
+                    self._results[number] = result
+                result = self._results.pop(self._first)
+                if isinstance(result, BaseException):
+                    raise result
+                self._times.bytes_read_ahead += result
+                self._first += 1
+                self._rows.popleft()
+
+    def end(self) -> None:
+        """Drop the reads that have not begun, so that whoever waits for one of them continues, and end the threads."""
+        num_threads, self._num_started = self._num_started, 0
+        with suppress(Empty):
+            while num_threads and (planned := self._planned.get_nowait()):
+                self._ended.put((planned[0], 0))
+        for _ in range(num_threads):
+            self._planned.put(None)
+
+
+def _read(planned: _Planned, ended: _Ended) -> None:
+    """Make reads as they come, and keep no reference to their shards while there is none."""
+    while each := planned.get():
+        number, read = each
+        try:
+            shard = read.files.opened.get(read.shard)
+            ended.put((number, shard.read_ahead(read.start, read.end) if shard else 0))
+        except BaseException as error:  # noqa: BLE001  # who waits for it raises it, whatever it is
+            ended.put((number, error))
+        del each, read, shard
+
+
+def _reads_of(part: WindowPart, files: OpenFiles, width: int, block: int) -> list[_Read]:
+    """List the reads of files for the rows of a part; none of a block that was read before in this epoch.
+
+    Each read is as many blocks as one row needs.
+    """
+    rows = part.rows
+    places = np.repeat(part.places, np.diff(rows.row_offsets))
+    tokens = np.flatnonzero(rows.shards >= 0)  # not padding
+    starts = rows.starts[tokens] * width // block
+    counts = -(-(rows.starts[tokens] + rows.lengths[tokens]) * width // block) - starts
+    piece = np.repeat(tokens, counts)
+    keys, index = np.unique(rows.shards[piece] * _MAX_BLOCKS + ranges(starts, counts), return_index=True)
+    shards, numbers = np.divmod(keys, _MAX_BLOCKS)
+    reads: list[_Read] = []
+    for row, shard, number in zip(places[piece[index]].tolist(), shards.tolist(), numbers.tolist(), strict=True):
+        opened = files.opened.get(shard)
+        if block > PAGE and not (opened and opened.claim_block(number, part.epoch)):
+            continue
+        read = _Read(row, files, shard, number * block, (number + 1) * block)
+        if reads and reads[-1][:3] == read[:3] and reads[-1].end == read.start:
+            read = read._replace(start=reads.pop().start)
+        reads.append(read)
+    return reads
+
+
+def block_bytes(stream: Stream) -> int:
+    """Choose how much is read around a row of a cold file, a power of two: what the slowest disk of a stream needs.
+
+    It is a page, so that only the rows are read, if the shards that are read side by side take more than half of the
+    memory: then most of a block would be evicted before it is used.
+    """
+    if stream.active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
+        return PAGE
+    window = max(_read_around(data.files.folder) for data in stream.datasets)
+    return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, window)).bit_length() - 1)
+
+
+def memory_bytes() -> int:
+    """Read the memory of this machine, or the limit of this container if that is less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # another version of cgroups; or "max": no limit
+            memory = min(memory, int(limit.read_text(encoding="ascii")))
+    return memory
+
+
+def _read_around(path: Path) -> int:
+    """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
+    try:
+        device = path.stat().st_dev
+        kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+        return 1024 * int(kernel.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0

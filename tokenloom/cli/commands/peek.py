@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokenloom.reader.decoding import Decoder
+    from tokenloom.reader.samples import Decoder
 
 
 def run(
@@ -70,7 +70,7 @@ def _documents(tables: VersionTables, split: str, count: int, chars: int, learne
 
     A conversation has the `runs` of its tokens too.
     """
-    from tokenloom.reader.decoding import decode, version_tokenizer
+    from tokenloom.reader.samples import decode, version_tokenizer
 
     tokenizer = version_tokenizer(tables.store, tables.manifest)
     for entry in tables.manifest.splits[split].shards:

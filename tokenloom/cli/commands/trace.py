@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from tokenloom.cli.arguments import Argument, OneOf, count
 from tokenloom.cli.loader_arguments import (
@@ -17,10 +17,14 @@ from tokenloom.cli.loader_arguments import (
 from tokenloom.cli.output import Output, shown_origin
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError, one_line
-from tokenloom.reader.tracing.records import DEFAULT_CHARS, TracedDocument, TracedSample
+from tokenloom.reader.arguments import DEFAULT_CHARS
 from tokenloom.wording import counted
 
-_Traced = tuple[str | None, list[TracedSample], str]  # the version, None for a mixture; its samples; a title
+if TYPE_CHECKING:
+    from tokenloom.reader.trace import TracedDocument, TracedSample
+
+#: the version, None for a mixture; its samples; a title
+_Traced: TypeAlias = "tuple[str | None, list[TracedSample], str]"
 _WHAT = OneOf(required=True)
 
 
@@ -74,8 +78,7 @@ def _trace_sample(reference: str | None, loader: TracedLoader, sample: int, char
 
 def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: int) -> _Traced:
     """Trace the batch of a rank, or those of all ranks, in a step."""
-    from tokenloom.reader.tracing.samples import step_position, trace_all_ranks, trace_batch
-    from tokenloom.reader.tracing.sightings import datasets_of
+    from tokenloom.reader.trace import step_position, trace_all_ranks, trace_batch
 
     stream, taken = open_stream(reference, loader)
     if step.startswith("+") and loader.state is None:
@@ -85,7 +88,7 @@ def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: i
         position = step_position(steps, int(step), taken if step.startswith("+") else 0)
     trace = trace_all_ranks if loader.rank is None else trace_batch
     samples = trace(stream, steps, position, chars)
-    datasets = {member: own.dataset for member, own in datasets_of(stream)}
+    datasets = {name: member.dataset for name, member in stream.members.items()}
     alone = datasets.get(None)
     source = f"{alone.reference}, split {alone.split}" if alone else f"mixture of {', '.join(map(str, datasets))}"
     number = f"{'+' * step.startswith('+')}{int(step):,}"

@@ -18,11 +18,11 @@ from tokenloom.cli.loader_arguments import (
 from tokenloom.cli.output import Output, shown_origin
 from tokenloom.cli.results import NO, Result
 from tokenloom.errors import SpecError
-from tokenloom.reader.tracing.records import Sighting
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
+    from tokenloom.reader.trace import Sighting
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
     from tokenloom.tasks.lookup.contents import Lookup
 
@@ -101,7 +101,7 @@ def _sightings(
     reference: str, tables: VersionTables, documents: list[FoundDocument], given: LoaderArguments, epochs: range
 ) -> tuple[list[Sighting], str]:
     """Return the steps that see the documents, and a note that says why there are none."""
-    from tokenloom.reader.tracing.sightings import ShardTokens, check_epochs, datasets_of, find_sightings
+    from tokenloom.reader.trace import ShardTokens, check_epochs, find_sightings
 
     split = documents[0]["split"]  # all have this one: a content determines it
     loader = TracedLoader(**vars(given), split=None if given.state else split)
@@ -116,7 +116,7 @@ def _sightings(
     seen = find_sightings(stream, tables.manifest.version, split, tokens, steps, epochs)
     if given.state is not None:
         seen = [{**each, "seen": each["position"] < taken} for each in seen]
-    read = sorted({f"{own.dataset.split} of {own.dataset.files.manifest.version}" for _, own in datasets_of(stream)})
+    read = sorted({f"{data.split} of {data.files.manifest.version}" for data in stream.datasets})
     return seen, f"no sample of the epochs [{epochs.start}, {epochs.stop}) of {', '.join(read)} has one of its tokens"
 
 

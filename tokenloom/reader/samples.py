@@ -1,33 +1,143 @@
-"""The samples of a split under a packing: how many there are, and where their tokens are."""
+"""The samples of a split under a packing: how many there are, where their tokens are, where documents begin in them.
+
+A sample is cut from a row of at most T + 1 tokens: its inputs are row[:-1], its labels row[1:].
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError
-from tokenloom.reader.notebook import html_table
-from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.open_shards import OpenShards
-from tokenloom.reader.shards.rows import RowPieces, join_groups, marks_between, marks_inside, pad_pieces
-from tokenloom.reader.shards.shard_files import ShardFiles
-from tokenloom.reader.shards.window import OpenFiles
+from tokenloom.errors import FormatError, TokenizerError
+from tokenloom.reader.batch import BatchFormat
+from tokenloom.reader.prefetch import html_table
+from tokenloom.reader.shards import OpenFiles, OpenShards, ShardFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.best_fit import BestFitDrop
 from tokenloom.storage.packing.packings import PackingShares, packing_named, plan_shard, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
-    from contextlib import AbstractContextManager
 
-    from tokenloom.reader.decoding import Decoder
-    from tokenloom.reader.shards.one_shard import OpenShard
+    from tokenloom.reader.shard_data import OpenShard
+
+
+@dataclass(frozen=True)
+class RowPieces:
+    """The pieces of n rows: piece k of row r is entry `row_offsets[r] + k` of the arrays below.
+
+    A mark is the index of a token in a row, in [1, T], that begins a document or padding. The marks of row r are
+    `marks[mark_offsets[r]:mark_offsets[r + 1]]`; both arrays are None if the batch format does not need them.
+    """
+
+    row_offsets: Int64s  # (n + 1,)
+    shards: Int64s  # (p,) index of the shard in the split; -1 for padding between documents
+    starts: Int64s  # (p,) first token in the shard; 0 in padding
+    lengths: Int64s  # (p,) tokens
+    mark_offsets: Int64s | None = None  # (n + 1,)
+    marks: Int64s | None = None  # (m,)
+
+    def __len__(self) -> int:
+        return len(self.row_offsets) - 1
+
+
+def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
+    """Return the integers of [start, start + length) for each of n ranges, concatenated.
+
+    Example: [5, 9], [2, 3] -> [5, 6, 9, 10, 11]
+    """
+    ends = np.cumsum(lengths)
+    shifts: Int64s = np.repeat(starts - (ends - lengths), lengths)
+    return np.arange(len(shifts), dtype=np.int64) + shifts
+
+
+def offsets_of(lengths: Int64s) -> Int64s:
+    """Return the (n + 1,) offsets of parts with these (n,) lengths: [2, 3] -> [0, 2, 5]."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
+    """Return the entries of several groups of rows in the order of the rows.
+
+    Args:
+        groups: (rows, offsets, *columns), at least one; entry k of row rows[i] is entry offsets[i] + k of each column.
+        num_rows: the number of rows in all groups; each row is in exactly one.
+
+    Returns:
+        The offsets, (num_rows + 1,), and the columns.
+    """
+    rows, offsets, *columns = zip(*groups, strict=True)
+    sizes = [len(first) for first in columns[0]]
+    counts, firsts = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
+    place = np.concatenate(rows)
+    counts[place] = np.concatenate([np.diff(each) for each in offsets])
+    firsts[place] = np.concatenate([each[:-1] for each in offsets]) + np.repeat(
+        np.cumsum(sizes) - sizes, [len(each) for each in rows]
+    )
+    order = ranges(firsts, counts)
+    return [offsets_of(counts), *(np.concatenate(column)[order] for column in columns)]
+
+
+def pad_pieces(
+    row_offsets: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s, form: BatchFormat
+) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Return the pieces of rows, see RowPieces, with the padding of each document as a piece of its own after it."""
+    # A piece of T + 1 tokens has T inputs, a multiple already.
+    missing = np.where(lengths < form.row_tokens, -lengths % form.pad_documents, 0)
+    short = np.flatnonzero(missing)
+    return (
+        row_offsets + np.searchsorted(short, row_offsets),
+        np.insert(shards, short + 1, -1),
+        np.insert(starts, short + 1, 0),
+        np.insert(lengths, short + 1, missing[short]),
+    )
+
+
+def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
+    """Return where documents begin inside rows of one piece each.
+
+    Args:
+        offsets: the document offsets of the shard.
+        starts, lengths: (n,) first token of each row in the shard, and number of tokens; ascending starts are faster.
+
+    Returns:
+        The offsets of the marks, (n + 1,), and the marks, each in [1, length).
+    """
+    first = np.searchsorted(offsets, (starts + 1).astype(np.uint64))
+    counts = np.searchsorted(offsets, (starts + lengths).astype(np.uint64)) - first
+    marks = offsets[ranges(first, counts)].astype(np.int64)
+    return offsets_of(counts), marks - np.repeat(starts, counts)
+
+
+def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tuple[Int64s, Int64s]:
+    """Return where pieces end inside rows of whole pieces: a document or the padding begins there.
+
+    Args:
+        row_offsets: (n + 1,) offsets of each row's pieces.
+        lengths: (p,) tokens of each piece.
+        row_tokens: T + 1; there is no mark at or after the end of a row.
+
+    Returns:
+        The offsets of the marks, (n + 1,), and the marks, each in [1, row_tokens).
+    """
+    ends = np.cumsum(lengths)
+    before = offsets_of(lengths)[row_offsets[:-1]]
+    marks = ends - np.repeat(before, np.diff(row_offsets))
+    inside = marks < row_tokens
+    kept = offsets_of(inside.astype(np.int64))[row_offsets]
+    return kept, marks[inside]
+
 
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
@@ -165,21 +275,16 @@ class SplitSamples:
             TypeError: the ids are not integers.
             ValueError: the ids have another number of dimensions than one.
         """
-        from tokenloom.reader.decoding import decode, version_tokenizer  # training does not need it
-
         if self._tokenizer is None:
             self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
-    def prepare_shards(
-        self, indices: list[int], pool: ThreadPoolExecutor, planning: AbstractContextManager[object], *, waits: bool
-    ) -> None:
+    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, *, waits: bool) -> None:
         """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
 
         Args:
             indices: the shards.
             pool: its threads open the shards, and plan their samples.
-            planning: holds back threads while enough of them plan.
             waits: whether the shards are used now, and the caller would have to wait for the store anyway.
         """
         if self.files.cache is not None:
@@ -188,7 +293,7 @@ class SplitSamples:
         if self.files.cache is not None:
             unopened = self.files.begin(unopened, waits=waits)
         if self.files.plans_shards:
-            self.shards.prepare(unopened[: self.shards.room_ahead], pool, planning)
+            self.shards.open_ahead(unopened, pool, self.files.open_and_plan)
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
@@ -201,12 +306,11 @@ class SplitSamples:
 
     def _open(self) -> None:
         files = self.files
-        in_cache, has_masks = files.is_remote, files.has_masks
         # These functions hold no reference to self: a cycle would keep maps until the garbage collector runs.
-        self.shards = OpenShards(files.open_shard, files.max_open, in_cache=in_cache, has_masks=has_masks)
+        self.shards = OpenShards(files.open_shard, files.max_open, in_cache=files.is_remote)
         self.open_files = [self.shards]
-        if has_masks:
-            self.open_files.append(OpenShards(files.open_mask, files.max_open, in_cache=in_cache, has_masks=True))
+        if files.has_masks:
+            self.open_files.append(OpenShards(files.open_mask, files.max_open, in_cache=files.is_remote))
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
@@ -224,3 +328,48 @@ def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
     firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
     for rows in np.split(order, firsts[1:]):
         yield rows, int(shards[rows[0]])
+
+
+_FROM_FILES = ("huggingface", "sentencepiece")
+
+
+class Decoder(Protocol):
+    """What decoding needs of a tokenizer."""
+
+    vocab_size: int
+
+    def decode(self, ids: AnyArray, /) -> str:
+        """Return the text of (n,) ids."""
+
+
+def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
+    """Return the tokenizer of a version, made from its manifest and the tokenizer files in the version.
+
+    Raises:
+        FormatError: a tokenizer file of the version is damaged.
+        TokenizerError: the tokenizer's package or vocabulary is missing on this machine.
+    """
+    from tokenloom.tokenizers import load_tokenizer
+
+    files = read_tokenizer_files(store, manifest)
+    place = store.place(version_path(manifest.version, MANIFEST))
+    definition = manifest.tokenizer_definition
+    kind = (definition.get("decode") or definition)["kind"]  # type: ignore[index]
+    if kind in _FROM_FILES and not files:
+        raise FormatError(f"{place}: the manifest lists no file of its {kind} tokenizer; restore it")
+    try:
+        return load_tokenizer(definition, files)
+    except TokenizerError as error:
+        raise TokenizerError(f"{place}: {error}") from error
+
+
+def decode(tokenizer: Decoder, ids: AnyArray) -> str:
+    """Return the text of (n,) ids; raises as TokenDataset.decode."""
+    if ids.ndim != 1:
+        raise ValueError(f"ids must have one dimension, as those of one sample have, not the shape {ids.shape}")
+    if ids.size and ids.dtype.kind not in "iu":
+        raise TypeError(f"ids must be integers, not {ids.dtype}")
+    vocab_size = tokenizer.vocab_size
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise TokenizerError(f"ids {ids.min()} to {ids.max()} are not all in the vocabulary [0, {vocab_size})")
+    return tokenizer.decode(ids)

@@ -1,7 +1,11 @@
-"""Positions, steps and samples to documents: where the tokens of samples come from.
+"""Which documents are in a batch, and which steps see a document.
+
+A document is in a sample if at least one of the sample's T + 1 tokens is one of its tokens. So the token that two
+neighbours of "concat" share belongs to both of them: a document that begins with it is in both.
 
 A shard is read from the store by ranges: its header, the document offsets (8 bytes a document, whose checksum is
 verified), the batches of the document table that are asked for (65,536 documents each), and tokens only for text.
+Both directions return plain dicts, which `--json` prints; docs/reference/format-json.md has the fields.
 """
 
 from __future__ import annotations
@@ -9,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
-from tokenloom.reader.order.steps import Steps
-from tokenloom.reader.ranks import DataRank
-from tokenloom.reader.shards.split_samples import SplitSamples
-from tokenloom.reader.streams import Stream
-from tokenloom.reader.tracing.records import TracedClasses, TracedDocument, TracedSample
+from tokenloom.reader.mixture import MemberStream, Stream
+from tokenloom.reader.ranks import DataRank, Steps
+from tokenloom.reader.samples import SplitSamples
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
@@ -27,6 +30,72 @@ from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted
 
+
+class TracedClasses(TypedDict):
+    """What the mask of a shard says of some tokens; given if the version has conversations.
+
+    `roles` counts the tokens of each role, and `targets` those that the dataset's policy makes targets.
+    """
+
+    roles: NotRequired[dict[str, int]]
+    targets: NotRequired[int]
+
+
+class TracedDocument(TracedClasses):
+    """The part of a document that is in a sample.
+
+    Tokens [start, end) of the sample are the tokens from `document_start` on of the document, which has `num_tokens`.
+    `text` is the beginning of that part; None if no text was asked for.
+    """
+
+    start: int
+    end: int
+    document_start: int
+    num_tokens: int
+    source: str
+    path: str
+    row: int
+    content: str
+    id: NotRequired[str | None]  # given if a source of the version names ids
+    text: str | None
+
+
+class TracedSample(TypedDict):
+    """A sample and its documents: sample `sample` of the split is sample `index` of its shard."""
+
+    sample: int
+    split: str
+    shard: str
+    index: int
+    documents: list[TracedDocument]
+    rank: NotRequired[int]  # given in a batch
+    member: NotRequired[str]  # given in a mixture
+    dataset: NotRequired[str]  # given in a mixture: STORE/DATASET@VERSION
+
+
+class Trace(TypedDict):
+    """Samples and their documents."""
+
+    samples: list[TracedSample]
+
+
+class Sighting(TypedDict):
+    """A sample that holds a document: row `index` of the batch that `rank` takes in `step`.
+
+    `step` counts from the start of the stream, `epoch` is that of the dataset, and `position` is the sample's in the
+    stream: a checkpoint whose state has more `samples` has seen it.
+    """
+
+    epoch: int
+    step: int
+    rank: int
+    index: int
+    position: int
+    sample: int
+    member: NotRequired[str]  # given in a mixture
+    seen: NotRequired[bool]  # given with a state: whether the run had taken it by then
+
+
 MAX_POSITION = 2**62  # a state has the same limit
 _READERS = 8  # shards of a remote store that are read at the same time
 _TOKENS_OF_CHAR = 4  # at most this many tokens are decoded for a character of text
@@ -36,12 +105,12 @@ def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[Trace
     """Return the samples at (n,) positions of a stream with their documents; see trace_samples for errors."""
     traced: dict[int, TracedSample] = {}
     for turns in stream.turns(positions):
-        data = turns.stream.dataset
-        found = trace_samples(data, turns.stream.order.samples(turns.positions), chars)
-        if turns.member is not None:
-            found = [{**sample, "member": turns.member, "dataset": data.reference} for sample in found]
-        traced |= zip(turns.places.tolist(), found, strict=True)
-    return [traced[place] for place in range(len(positions))]
+        data = turns.member.dataset
+        found = trace_samples(data, turns.member.order.samples(turns.positions), chars)
+        if turns.name is not None:
+            found = [{**sample, "member": turns.name, "dataset": data.reference} for sample in found]
+        traced |= zip(turns.rows.tolist(), found, strict=True)
+    return [traced[row] for row in range(len(positions))]
 
 
 def step_position(steps: Steps, step: int, start: int = 0) -> int:
@@ -179,3 +248,83 @@ class _ShardTracer:
         """Return the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
         end = min(end, start + _TOKENS_OF_CHAR * self._chars)
         return self._data.decode(self._shard.tokens(start, end))[: self._chars] if start < end else ""
+
+
+class ShardTokens(NamedTuple):
+    """Tokens [start, end) of a shard of a split."""
+
+    shard: int
+    start: int
+    end: int
+
+
+def find_sightings(
+    stream: Stream, version: str, split: str, tokens: Sequence[ShardTokens], steps: Steps, epochs: range
+) -> list[Sighting]:
+    """Return when ranks take samples with one of some tokens, in the order of the stream, each sample once.
+
+    Args:
+        stream: of a dataset or a mixture.
+        version: whose tokens these are; other members of a mixture are ignored.
+        split: the split of the tokens.
+        tokens: ranges of tokens, such as those of documents.
+        steps: which positions the ranks take; the rank of `steps` does not matter.
+        epochs: of the dataset, or of each member's own stream, as check_epochs allows.
+    """
+    found: list[Sighting] = []
+    for member, own in stream.members.items():
+        files = own.dataset.files
+        if (files.manifest.version, files.split) == (version, split):
+            samples = samples_with(own.dataset, tokens)
+            for epoch in epochs:
+                found += _sightings(stream, member, own, samples, steps, epoch)
+    return sorted(found, key=lambda sighting: sighting["position"])
+
+
+def check_epochs(stream: Stream, epochs: range) -> None:
+    """Raise IndexError if the epochs of a dataset or a member end past the last position of a stream."""
+    for own in stream.members.values():
+        if epochs.stop * own.order.num_samples > MAX_POSITION:
+            raise IndexError(f"epoch {epochs.stop - 1:,} is past the last position of a stream, 2**62")
+
+
+def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
+    """Return the samples that have at least one of some tokens, sorted, each once, (n,)."""
+    found = [np.zeros(0, dtype=np.int64)]
+    for shard in sorted({each.shard for each in tokens}):
+        ranges = np.array([each[1:] for each in tokens if each.shard == shard], dtype=np.int64)  # (k, 2)
+        found += [data.first_sample(shard) + local for local in _shard_samples(data, shard, ranges)]
+    return np.unique(np.concatenate(found))
+
+
+def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
+    """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
+    if data.files.plans_shards:
+        _, plan = stored_plan(data, shard)
+    else:  # without reading the offsets
+        plan = plan_shard(data.packing, data.seq_len, data.files.entries[shard].tokens)
+    row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
+    row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
+    for start, end in ranges.tolist():
+        yield row_of_piece[(starts < end) & (starts + lengths > start)]
+
+
+def _sightings(
+    stream: Stream, member: str | None, own: MemberStream, samples: Int64s, steps: Steps, epoch: int
+) -> Iterator[Sighting]:
+    positions = stream.positions(member, own.order.positions(samples, epoch))
+    is_taken = positions >= 0
+    if steps.end is not None:
+        is_taken &= positions < steps.end
+    taken, positions = samples[is_taken], positions[is_taken]
+    columns = (taken, positions, *steps.places(positions))
+    for sample, position, step, rank, index in zip(*(column.tolist() for column in columns), strict=True):
+        sighting: Sighting = {
+            "epoch": epoch,
+            "step": step,
+            "rank": rank,
+            "index": index,
+            "position": position,
+            "sample": sample,
+        }
+        yield sighting if member is None else {**sighting, "member": member}

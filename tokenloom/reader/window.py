@@ -13,12 +13,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.reader.shards.batch_format import BatchFormat
-from tokenloom.reader.shards.one_shard import OpenMask, OpenShard, TokenBytes
-from tokenloom.reader.shards.open_shards import OpenShards
-from tokenloom.reader.shards.rows import Boundaries, RowPieces, offsets_of
+from tokenloom.reader.batch import BatchFormat
+from tokenloom.reader.samples import RowPieces, offsets_of, ranges
+from tokenloom.reader.shard_data import TokenBytes
+from tokenloom.reader.shards import OpenFiles
 from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 from tokenloom.storage.formats.classes import TEXT_CLASS
+
+_TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary arrays, and each new one faults again
 
 
 class PieceSource(Protocol):
@@ -35,8 +37,6 @@ class PieceSource(Protocol):
         """Download what is missing of pieces, (shard, start, end), if their files are still being downloaded."""
 
 
-#: the open shards of a split, or their masks
-OpenFiles: TypeAlias = OpenShards[OpenShard] | OpenShards[OpenMask]
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
 Piece: TypeAlias = tuple[PieceSource, int, int, int]
 
@@ -48,6 +48,7 @@ class WindowPart(NamedTuple):
     places: Int64s  # (n,) ascending
     rows: RowPieces
     member: int = 0  # the number of the dataset in its mixture
+    epoch: int = 0  # of the first row, in the stream of the dataset
 
 
 class _Pieces(NamedTuple):
@@ -225,19 +226,95 @@ class _TextClasses:
         return bytes([TEXT_CLASS]) * (part.stop - part.start)
 
 
-def widen(form: BatchFormat, tokens: Tokens, out: Int64s, labels: Int32s | None = None) -> None:
-    """Write the inputs and labels of n batches to `out`, (n, 2, B, T), from their rows, (n * B, T + 1).
+class Boundaries:
+    """Where documents and padding begin in n rows; gives the fields and the ignored labels of any range of rows.
+
+    A run is the part of a row that belongs to one document, with the padding that makes it a multiple of
+    `pad_documents`; or it is the padding at the end of the row.
 
     Args:
         form: what a batch holds.
-        tokens: of the rows.
-        out: what is written to.
-        labels: in place of the tokens from which labels are made, (n * B, T + 1).
+        lengths: (n,) tokens in each row; padding follows them.
+        rows, marks: (m,) for each document or padding that begins inside a row: the row, and the token in [1, T] that
+            begins it; sorted by row, then mark.
     """
-    if labels is not None:
-        for place, rows in enumerate((tokens[:, : form.seq_len], form.of_labels(labels))):
-            np.copyto(out[:, place], rows.reshape(len(out), -1, form.seq_len))
-        return
-    row, token = tokens.strides
-    strides = (out.shape[2] * row, form.shift * token, row, token)
-    np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=strides))  # one call for all of them
+
+    def __init__(self, form: BatchFormat, lengths: Int64s, rows: Int64s, marks: Int64s) -> None:
+        self._form = form
+        self._ignored = self._ignored_labels(lengths, rows, marks)
+        if form.pad_documents > 1:
+            begins_run = marks % form.pad_documents == 0
+            rows, marks = rows[begins_run], marks[begins_run]
+        inside = marks < form.seq_len
+        counts = np.bincount(rows[inside], minlength=len(lengths)) + 1
+        row_of_run = np.repeat(np.arange(len(lengths)), counts)
+        firsts = np.zeros(len(row_of_run), dtype=np.int64)
+        # Each row has a run at token 0 before its marks, so mark k of row r begins run k + r + 1.
+        firsts[np.arange(int(inside.sum())) + rows[inside] + 1] = marks[inside]
+        #: (num_rows + 1,) the number of runs before each row
+        self._row_runs = offsets_of(counts)
+        self._runs = row_of_run * form.seq_len + firsts
+        self._shifts = -firsts.astype(np.int32)  # added to a position in a row: the position in the document
+        self._run_lengths = np.diff(self._runs, append=len(lengths) * form.seq_len)
+        self._added = {"document_ids": np.zeros(1, np.int32), "position_ids": np.arange(form.seq_len, dtype=np.int32)}
+        ids = np.arange(len(row_of_run)) - self._row_runs[row_of_run]
+        self._ids = np.where(firsts >= lengths[row_of_run], -1, ids).astype(np.int32)
+
+    def _ignored_labels(self, lengths: Int64s, rows: Int64s, marks: Int64s) -> Int64s:
+        """Return the positions, in the flattened rows, of the labels that losses must ignore, ascending."""
+        seq_len, shift = self._form.seq_len, self._form.shift
+        first = np.clip(lengths - shift, 0, seq_len)  # the first label that has no token
+        padding = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
+        if self._form.pad_documents > 1:
+            missing = -marks % self._form.pad_documents
+            padding = np.sort(np.concatenate([padding, ranges(rows * seq_len + marks - shift, missing)]))
+        if self._form.learn is not None:
+            padding = padding[:0]  # its class keeps it out
+        if not self._form.mask_documents:
+            return padding
+        labels = marks - shift
+        begins: Int64s = (rows * seq_len + labels)[labels < seq_len]
+        if not len(padding):
+            return begins
+        # Both ascend. np.union1d would take half a minute for 30 M positions: newer releases of numpy hash them.
+        at = np.searchsorted(padding, begins)
+        is_new = padding[np.minimum(at, len(padding) - 1)] != begins
+        return np.insert(padding, at[is_new], begins[is_new])
+
+    def write(self, field: str, first: int, end: int, out: Int32s) -> None:
+        """Write a field of rows [first, end) to `out`, (end - first, T).
+
+        "document_ids" number the documents of a row from 0, with -1 for padding; "position_ids" count a token's
+        position from the first token of its document in the row.
+        """
+        num_rows = max(1, _TOKENS_AT_A_TIME // self._form.seq_len)
+        for row in range(first, end, num_rows):
+            self._write(field, row, min(row + num_rows, end), out[row - first :][:num_rows])
+
+    def _write(self, field: str, first: int, end: int, out: Int32s) -> None:
+        runs = slice(self._row_runs[first], self._row_runs[end])
+        of_runs = self._ids if field == "document_ids" else self._shifts
+        spread = np.repeat(of_runs[runs], self._run_lengths[runs]).reshape(out.shape)
+        np.add(spread, self._added[field], out=out)
+
+    def ignored_labels(self, first: int, end: int) -> Int64s:
+        """Return the positions, in rows [first, end) flattened, of the labels that losses must ignore."""
+        begin, stop = first * self._form.seq_len, end * self._form.seq_len
+        a, b = np.searchsorted(self._ignored, (begin, stop))
+        return self._ignored[a:b] - begin
+
+    def sequences(self, first: int, end: int) -> tuple[Int32s, int]:
+        """Return cu_seqlens and max_seqlen of rows [first, end) flattened: the (num_runs + 1,) offsets of the runs.
+
+        With a fixed length, empty runs at the end follow; raises ValueError if the runs are too many for it.
+        """
+        begin, stop = first * self._form.seq_len, end * self._form.seq_len
+        runs = self._runs[self._row_runs[first] : self._row_runs[end]]
+        offsets = np.append(runs - begin, stop - begin).astype(np.int32)
+        fixed = self._form.cu_seqlens_length or len(offsets)
+        if len(offsets) > fixed:
+            raise ValueError(
+                f"cu_seqlens_length={fixed:,} is the most numbers of a batch, one more than its documents and "
+                f"paddings; this one has {len(offsets):,}: pass at least so many"
+            )
+        return np.pad(offsets, (0, fixed - len(offsets)), "edge"), int(np.diff(offsets).max())

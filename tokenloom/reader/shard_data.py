@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tokenloom.storage.cache.partial_shard import PartialShard
 
+
 _WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
 _WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
 
@@ -35,25 +36,23 @@ class TokenBytes(Protocol):
     def __getitem__(self, part: slice[int, int, None]) -> memoryview | bytes: ...
 
 
-class OpenFile:
-    """A file that is open for reading, until the last reference to it is gone."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = descriptor_of_regular(path)
-        weakref.finalize(self, os.close, self.fd)
-
-
 class FileBytes:
-    """Token bytes that are read on access, so that a truncated file raises an error instead of a signal."""
+    """Token bytes that are read on access, so that a truncated file raises an error instead of a signal.
+
+    The file, whose tokens begin at `start`, stays open until the last reference to this object is gone.
+    """
 
     def __init__(self, path: Path, start: int) -> None:
-        self._file = OpenFile(path)
-        self._path, self._start = path, start
+        self._path, self._start, self._fd = path, start, descriptor_of_regular(path)
+        weakref.finalize(self, os.close, self._fd)
+
+    def read(self, start: int, end: int) -> bytes:
+        """Read bytes [start, end), fewer at the end of the file."""
+        return os.pread(self._fd, end - start, self._start + start)
 
     def __getitem__(self, part: slice[int, int, None]) -> bytes:
-        wanted = part.stop - part.start
-        data = os.pread(self._file.fd, wanted, self._start + part.start)
-        if len(data) != wanted:
+        data = self.read(part.start, part.stop)
+        if len(data) != part.stop - part.start:
             raise FormatError(f"{self._path}: the file was cut short while it was read; restore it")
         return data
 
@@ -79,8 +78,9 @@ class OpenData(ABC):
     def __init__(self, path: Path, verify: str, access: str, blocks: PartialShard | None) -> None:
         # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
         self._is_mapped = access != "pread"
-        self._file: OpenFile | None = None
-        self._cached: set[int] = set()  # blocks that this process has read into the system's cache, or found there
+        self._file: FileBytes | None = None
+        self._epoch = 0
+        self._cached: set[int] = set()  # blocks that were read into the system's cache, or found there, in this epoch
         self._warm_reads = 0  # the last reads, which did not wait for the disk
         #: its blocks while some may be missing, else None
         self.partial = blocks
@@ -94,10 +94,6 @@ class OpenData(ABC):
     @abstractmethod
     def _open_whole(self, path: Path, verify: str) -> TokenBytes:
         """Return the bytes of a complete file; raises OSError, FormatError."""
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Do what the first use would wait for."""
 
     @property
     @abstractmethod
@@ -113,23 +109,21 @@ class OpenData(ABC):
                 self.path, self.place, self.partial = path, str(path), None
         return self.partial is None
 
-    def claim_block(self, block: int) -> bool:
-        """Return whether a block is yet to be read into the system's cache; the caller reads it."""
+    def claim_block(self, block: int, epoch: int) -> bool:
+        """Return whether a block is yet to be read into the system's cache in this epoch; the caller reads it."""
+        if epoch != self._epoch:  # since the last one, the system may have evicted it
+            self._epoch, self._cached, self._warm_reads = epoch, set(), 0
         if self.partial or self._warm_reads >= _WARM_READS or block in self._cached:
             return False
         self._cached.add(block)
         return True
 
-    def forget_blocks(self) -> None:
-        """Forget which blocks were read, because the system has evicted some."""
-        self._cached, self._warm_reads = set(), 0
-
     def read_ahead(self, start: int, end: int) -> int:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
-            self._file = file = self._file or OpenFile(self.path)
+            self._file = file = self._file or FileBytes(self.path, self.first_byte)
             before, begin = disk_waits(), time.perf_counter()
-            num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
+            num_bytes = len(file.read(start, end))
             is_warm = disk_waits() == before and time.perf_counter() - begin < _WARM_SECONDS
             self._warm_reads = self._warm_reads + 1 if is_warm else 0
             return 0 if is_warm else num_bytes
@@ -161,9 +155,6 @@ class OpenMask(OpenData):
             if self._is_mapped and length:
                 return map_file(file, path)
         return FileBytes(path, 0)
-
-    def prepare(self) -> None:
-        """Do nothing."""
 
     @property
     def num_bytes(self) -> int:
@@ -205,10 +196,6 @@ class OpenShard(OpenData):
     def num_bytes(self) -> int:
         """See OpenData."""
         return self.header.file_bytes
-
-    def prepare(self) -> None:
-        """Plan its samples."""
-        _ = self.plan
 
     @property
     def document_offsets(self) -> NDArray[np.uint64]:

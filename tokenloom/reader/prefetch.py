@@ -1,0 +1,310 @@
+"""A background thread that makes items ahead of a consumer; and the time that both sides take.
+
+The thread holds a reference to what makes the items, but not to the consumer. It ends when its Prefetcher is dropped,
+when the interpreter exits, and after an exception, which the consumer gets with its traceback. A forked child has no
+such thread and must make its own Prefetcher.
+
+The thread rests while the consumer never releases Python's lock: a batch of 8 x 2,048 tokens that is requested at once
+took 20 to 36 us through the thread, and 17 without it; docs/project/decisions-running.md has more.
+
+Both sides communicate through queues of the standard library's C code, which an interrupt can't leave locked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from tokenloom.wording import counted
+
+Item = TypeVar("Item")
+_JOIN_SECONDS = 5.0
+_TIGHT_SECONDS = 50e-6  # a consumer that takes less time for an item does not compute in between
+_KEPT_SHARE = 0.5  # a nap of more than this share of the lock's switch interval found the lock kept
+_KEPT_TIMES = 2  # a busy machine may be slow once in a while
+_NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
+REST_SECONDS = 20.0  # then the thread is tried again
+_STOP = 0  # ends the thread, in place of a number of items
+
+
+@dataclass(frozen=True)
+class _Made(Generic[Item]):
+    """Items, and whether the consumer kept Python's lock."""
+
+    items: list[Item]
+    lock_is_kept: bool
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What the thread raised, in place of items."""
+
+    error: BaseException
+
+
+_Queue: TypeAlias = "SimpleQueue[_Made[Item] | _Raised]"
+
+
+class Prefetcher(Generic[Item]):
+    """Items that a thread makes ahead, and hands over several at a time: each handover costs both sides Python's lock.
+
+    A consumer that never releases that lock, because it requests the next items at once or computes in Python, would
+    only wait for the thread. It makes the items itself then, and the thread rests.
+
+    Args:
+        make: returns the next items, at least one and at most as many as its argument; none at the end of the stream.
+        ahead: how many items may wait to be taken, at least 1.
+    """
+
+    def __init__(self, make: Callable[[int], list[Item]], ahead: int) -> None:
+        self._make, self._ahead = make, ahead
+        self._made: _Queue[Item] = SimpleQueue()
+        self._room: SimpleQueue[int] = SimpleQueue()
+        self._num_requested = ahead  # items requested of the thread and not taken yet; the thread rests at 0
+        self._num_taken, self._returned_at = 0, 0.0  # how many items the last call returned, and when
+        self._num_kept = 0  # how many times in a row the thread found the lock kept
+        self._rests_until = 0.0
+        self._room.put(ahead)
+        thread = threading.Thread(
+            target=_run, args=(make, self._room, self._made), name="tokenloom-prefetch", daemon=True
+        )
+        self.close = weakref.finalize(self, _stop, self._room, thread, os.getpid())
+        thread.start()
+
+    def take(self) -> list[Item]:
+        """Return the next items, those that were made together; none at the end of the stream.
+
+        Raises what the thread raised.
+        """
+        now = time.perf_counter()
+        computes = now - self._returned_at > self._num_taken * _TIGHT_SECONDS
+        # For a consumer that computes, short and frequent waits are better than long and rare ones.
+        items = self._take_made(now) if self._num_requested else self._make(1 if computes else self._ahead)
+        room = self._ahead - self._num_requested
+        makes_several = 2 * room >= self._ahead  # each handover costs both sides the lock
+        if computes and now >= self._rests_until and makes_several:
+            self._num_requested = self._ahead
+            self._room.put(room)
+        self._num_taken, self._returned_at = len(items), time.perf_counter()
+        return items
+
+    def _take_made(self, now: float) -> list[Item]:
+        made = self._made.get()
+        if isinstance(made, _Raised) or not made.items:
+            self._made.put(made)  # later calls get it again
+        if isinstance(made, _Raised):
+            raise made.error
+        self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
+        if self._num_kept == _KEPT_TIMES:
+            self._num_kept, self._rests_until = 0, now + REST_SECONDS
+        self._num_requested -= len(made.items)
+        return made.items
+
+
+def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue[Item]) -> None:
+    try:
+        free = 0
+        while (free := _free(room, free)) != _STOP:
+            is_kept = _lock_is_kept()  # checked now: once the items are made, the consumer may be waiting for them
+            num_made = _put(_Made(make(free), is_kept), made)
+            if not num_made:
+                return
+            free -= num_made
+    except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
+        made.put(_Raised(error))
+
+
+def _lock_is_kept() -> bool:
+    """Return whether another thread releases Python's lock only when it must."""
+    begin = time.perf_counter()
+    time.sleep(_NAP_SECONDS)
+    return time.perf_counter() - begin > _KEPT_SHARE * sys.getswitchinterval()
+
+
+def _free(room: SimpleQueue[int], free: int) -> int:
+    """Wait until there is room, and return for how many items; _STOP to end."""
+    while not free or not room.empty():
+        more = room.get()
+        if more == _STOP:
+            return _STOP
+        free += more
+    return free
+
+
+def _put(items: _Made[Item], made: _Queue[Item]) -> int:
+    """Hand items over and keep no reference: the consumer may be done with their memory before the thread continues."""
+    count = len(items.items)
+    made.put(items)
+    return count
+
+
+def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
+    if pid != os.getpid():  # the thread is the parent's
+        return
+    room.put(_STOP)
+    if thread.ident is not None and thread is not threading.current_thread():  # an interrupt may come before its start
+        thread.join(_JOIN_SECONDS)  # after a timeout, it ends once its current items are made
+
+
+PHASES = ("read", "gather", "pack", "copy")
+_KEPT_WAITS = 2**14
+_LEFT = "text-align:left;vertical-align:top"
+
+
+class Phase:
+    """Adds up the time of `with` blocks, not nested; a class, because a generator takes three times as long."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._begin
+
+
+class PhaseTimes:
+    """Time spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
+
+    def __init__(self) -> None:
+        self.read, self.gather, self.pack, self.copy = Phase(), Phase(), Phase(), Phase()
+        self.bytes_read_ahead = 0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each phase, by its name."""
+        return {name: getattr(self, name).seconds for name in PHASES}
+
+
+class Waits:
+    """How long a consumer waited for its batches: the total, and each of the last 16,384 waits."""
+
+    def __init__(self) -> None:
+        self.num_batches = 0
+        self.total = 0.0
+        self.first: float | None = None  # seconds to the first batch, which the total leaves out
+        self._begin = self._end = 0.0
+        self._last: deque[float] = deque(maxlen=_KEPT_WAITS)
+
+    def add(self, begin: float, end: float) -> None:
+        """Note that a batch was requested at `begin` and returned at `end`."""
+        self._end = end
+        if self.first is None:
+            self.first, self._begin = end - begin, end
+            return
+        self._last.append(end - begin)
+        self.num_batches += 1
+        self.total += end - begin
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the first batch to the last one."""
+        return self._end - self._begin
+
+    def quantile(self, share: float) -> float:
+        """Return a quantile of the last waits, in seconds; 0 before the second batch."""
+        return float(np.quantile(self._last, share)) if self._last else 0.0
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What a loader has done so far; times are in seconds and leave out the first batch unless noted."""
+
+    batches: int
+    tokens_per_second: float
+    first_batch: float
+    wait_mean: float
+    wait_p50: float
+    wait_p99: float
+    idle_ratio: float  # waiting time divided by all time
+    phases: dict[str, float]  # seconds in each phase of making batches
+    memory: dict[str, int]  # bytes of mapped shards, and of batches made ahead
+    bytes_read_ahead: int  # whole blocks that came from the disk
+    bottleneck: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        total = sum(self.phases.values()) or 1.0
+        lines = [
+            f"{counted(self.batches, 'batch')}, {self.tokens_per_second:,.0f} tokens/s, "
+            f"first after {self.first_batch:.3f} s",
+            f"waiting: mean {self.wait_mean * 1e3:.3f} ms, median {self.wait_p50 * 1e3:.3f} ms, "
+            f"99 % below {self.wait_p99 * 1e3:.3f} ms; {self.idle_ratio:.1%} of the time",
+            "phase      seconds   share",
+            *(f"{name:<8} {seconds:>9.3f} {seconds / total:>7.1%}" for name, seconds in self.phases.items()),
+            "memory: " + ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in self.memory.items()),
+            f"read ahead: {self.bytes_read_ahead / 1e6:,.1f} MB",
+            f"bottleneck: {self.bottleneck}",
+        ]
+        return "\n".join(lines)
+
+
+def loader_stats(waits: Waits, times: PhaseTimes, batch_tokens: int, memory: dict[str, int]) -> LoaderStats:
+    """Sum up the waits of a consumer and the times of a producer.
+
+    Args:
+        waits, times: of one loader.
+        batch_tokens: the inputs of a batch.
+        memory: bytes of mapped shards, and of batches made ahead.
+    """
+    elapsed = waits.elapsed or float("inf")
+    idle_ratio = waits.total / elapsed
+    return LoaderStats(
+        batches=waits.num_batches + (waits.first is not None),
+        tokens_per_second=waits.num_batches * batch_tokens / elapsed,
+        first_batch=waits.first or 0.0,
+        wait_mean=waits.total / max(1, waits.num_batches),
+        wait_p50=waits.quantile(0.5),
+        wait_p99=waits.quantile(0.99),
+        idle_ratio=idle_ratio,
+        phases=times.seconds,
+        memory=memory,
+        bytes_read_ahead=times.bytes_read_ahead,
+        bottleneck=_bottleneck(waits.num_batches, idle_ratio, times.seconds),
+    )
+
+
+def _bottleneck(num_batches: int, idle_ratio: float, phases: dict[str, float]) -> str:
+    """Name what limits training: itself if it waits less than 1 % of the time, else the longest phase."""
+    if not num_batches:
+        return "unknown before the second batch"
+    if idle_ratio < 0.01 or not any(phases.values()):
+        return "the consumer: it hardly waits"
+    longest = max(phases, key=lambda name: phases[name])
+    remedies = {
+        "read": "slow disk or network; use more io_threads, or a larger cache",
+        "gather": "copying rows; a larger prefetch lets it run ahead",
+        "pack": "finding documents in rows; use fewer fields, or a larger prefetch",
+        "copy": "widening or moving batches; a larger prefetch lets it run ahead",
+    }
+    return f"{longest} ({remedies[longest]})"
+
+
+def html_table(title: str, lines: Iterable[str]) -> str:
+    """Return a description as HTML that needs neither script nor style sheet.
+
+    Args:
+        title: what is described, such as "TokenDataset".
+        lines: a name, spaces, and what it names: "packing   concat: 12 samples".
+    """
+    from html import escape  # training does not need it
+
+    rows = "".join(
+        f'<tr><th scope="row" style="{_LEFT}">{escape(name)}</th><td style="{_LEFT}">{escape(text.strip())}</td></tr>'
+        for name, _, text in (line.partition(" ") for line in lines)
+    )
+    caption = f'<caption style="{_LEFT}"><b>{escape(title)}</b></caption>'
+    return f'<table style="color:inherit">{caption}<tbody>{rows}</tbody></table>'
