@@ -116,20 +116,21 @@ class Page:
         return self.wait(f"field {title!r}", find)
 
     def fill(self, title: str, value: str, scope: WebElement | None = None) -> None:
-        """Replace the value of a field by typing."""
+        """Replace the value of a field."""
         self._put(value, lambda: self.field(title, scope).find_element(By.CSS_SELECTOR, "textarea, input"))
 
     def _put(self, value: str, find: Callable[[], WebElement]) -> None:
         def put() -> bool:
             element = find()
             element.send_keys(Keys.CONTROL, "a")
-            element.send_keys(value)
+            # In one event, as from the clipboard: a large form is drawn again after each.
+            self.driver.execute_cdp_cmd("Input.insertText", {"text": value})
             return element.get_attribute("value") == value
 
         self.wait(f"input that takes {value!r}", put)
 
     def type(self, name: str, value: str) -> None:
-        """Replace the value of the input of that name by typing."""
+        """Replace the value of the input of that name."""
         self._put(value, lambda: self.driver.find_element(By.NAME, name))
 
     def choose(self, value: str, field: WebElement) -> None:
@@ -270,6 +271,7 @@ def chromium(url: str) -> Iterator[Page]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     arguments = [
         "headless=new",
+        "force-prefers-reduced-motion",
         f"window-size={_WIDTH},{_HEIGHT}",
         f"host-resolver-rules=MAP {FOREIGN_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     ]
