@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +72,14 @@ class EncodingRules:
 ONLY_REFERENCE = EncodingRules()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Build:
-    """What each worker of a build needs: where the store is, and what decides ids and bytes.
+    """A build, as its workers need it: where the store is, and what decides ids and bytes.
 
     `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
-    documents, `chat` renders conversations. `has_ids` says that a source names ids, `has_classes` that tokens have
-    classes, `excludes` that contents are excluded. `limit` is that of a try-out.
+    documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
+    `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents
+    are excluded. `limit` is that of a try-out.
     """
 
     store: Store
@@ -100,83 +100,51 @@ class Build:
         return self.chat if file.holds_conversations else None
 
 
-@dataclass(frozen=True)
-class BuildPlan:
-    """What the steps of a build need to know.
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan(Build):
+    """A build, as the process that runs its steps needs it.
 
-    `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations. `tokenizer` is its entry in
-    the manifest, `reference` the tokenizer itself; `definition` is its part of the spec, `eot_of_config` whether only a
-    tokenizer_config.json names its end-of-text token. `identity` is the identity part of the spec; `excluded` (m, 2)
-    are contents to drop, or None. `tag` is the tag that the build moves: `latest`, or another one for a try-out;
-    `seen_tag_number` is the number of its newest entry when the plan was made. `left_out` counts the files that each
-    pattern of a source's `leave_out` matches. `chat` renders the conversations, None if no source has any.
+    `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations; `identity` is its identity
+    part. `reference` is the tokenizer itself, `eot_of_config` whether only a tokenizer_config.json names its
+    end-of-text token. `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`,
+    or another one for a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out`
+    counts the files that each pattern of a source's `leave_out` matches. with_partitions adds the rest: `cached` names
+    the spills that an earlier build left, `choice` says what encodes the others.
     """
 
     spec: BuildSpec
     identity: dict[str, Any]
     excluded: NDArray[np.uint64] | None
-    store: Store
-    version: str
     published: bool
     tag: str
     seen_tag_number: int
-    tokenizer: TokenizerEntry
     reference: ReferenceTokenizer
-    definition: dict[str, Any]
     eot_of_config: bool
     inputs: list[InputFile]
     left_out: LeftOut
-    chat: ChatDefinition | None = None
-    partitions: list[Partition] = field(default_factory=list)  # filled by with_partitions
-    cached: frozenset[str] = frozenset()  # names of spills that an earlier build left
+    partitions: list[Partition] = field(default_factory=list)
+    cached: frozenset[str] = frozenset()
+    choice: Choice = field(default_factory=Choice)
+
+    @property
+    def build(self) -> Build:
+        """The part that its workers need."""
+        return Build(**{each.name: getattr(self, each.name) for each in fields(Build)})
 
     @property
     def limits(self) -> dict[str, float]:
         """The checks that the version must pass; none for a try-out, which never becomes latest."""
-        return self.spec.checks.limits() if self.spec.limit is None else {}
+        return self.spec.checks.limits() if self.limit is None else {}
 
-    @cached_property
-    def choice(self) -> Choice:
-        """What encodes what is missing."""
-        if self.missing_bytes < _MIN_FAST_BYTES:
-            return Choice(reason=f"less than {_MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
-        return choose(self.reference, self.definition)
-
-    @cached_property
+    @property
     def missing_bytes(self) -> int:
         """The bytes of text to encode."""
         return sum(part.num_bytes for part in self.missing)
-
-    @cached_property
-    def build(self) -> Build:
-        """What its workers need."""
-        documents = self.spec.documents
-        transform = documents.transform.function if documents.transform else None
-        same = documents.model_dump(include=ROW_RULES)
-        return Build(
-            store=self.store,
-            dataset=self.spec.dataset,
-            version=self.version,
-            tokenizer=self.tokenizer,
-            definition=self.definition,
-            rules=RowRules(**same, transform=transform, seed=self.spec.seed, shares=self.spec.split_shares()),
-            encoding=EncodingRules(self.version, self.choice.proof, Check(self.sample_share)),
-            chat=self.chat,
-            has_ids=any(file.options.get("id") for file in self.inputs),
-            has_classes=self.has_classes,
-            excludes=self.excluded is not None,
-            limit=self.spec.limit,
-        )
 
     @property
     def sample_share(self) -> float:
         """The share of the text that both libraries encode: 0.1 %, or about 1 MB of a small input."""
         return min(1.0, max(0.001, SAMPLE_BYTES / max(1, self.missing_bytes)))
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether its tokens have classes: those of conversations, or of imported masks."""
-        return self.chat is not None or any(file.has_masks for file in self.inputs)
 
     @property
     def num_identical(self) -> int:
@@ -219,33 +187,48 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     if spec.has_conversations:
         spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
-    path, only_hashes = spec.documents.exclude, bool(spec.ids_options())
-    excluded = read_exclusions(path, only_hashes=only_hashes) if path else None
-    if excluded is not None and not len(excluded):
-        excluded = None  # an empty list excludes nothing
+    excluded = _excluded(spec)
     identity = _identity(spec, excluded, chat)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
-    entry = TokenizerEntry(
-        tokenizer.kind, tokenizer.name, tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.eot_id
-    )
     return BuildPlan(
+        store=store,
+        dataset=spec.dataset,
+        version=version,
+        tokenizer=TokenizerEntry(
+            tokenizer.kind, tokenizer.name, tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.eot_id
+        ),
+        definition=definition,
+        rules=_row_rules(spec),
+        chat=chat,
+        has_ids=any(file.options.get("id") for file in inputs),
+        has_classes=chat is not None or any(file.has_masks for file in inputs),
+        excludes=excluded is not None,
+        limit=spec.limit,
         spec=spec,
         identity=identity,
         excluded=excluded,
-        store=store,
-        version=version,
         published=is_published(store, version),
         tag=tag,
         seen_tag_number=tags.newest_number(store, tag),
-        tokenizer=entry,
         reference=tokenizer,
-        definition=definition,
         eot_of_config="eot" in pinned,
         inputs=inputs,
         left_out=left_out,
-        chat=chat,
     )
+
+
+def _excluded(spec: BuildSpec) -> NDArray[np.uint64] | None:
+    """Return the contents to drop, (m, 2); None if there are none."""
+    path = spec.documents.exclude
+    excluded = read_exclusions(path, only_hashes=bool(spec.ids_options())) if path else None
+    return excluded if excluded is not None and len(excluded) else None
+
+
+def _row_rules(spec: BuildSpec) -> RowRules:
+    same = spec.documents.model_dump(include=ROW_RULES)
+    transform = spec.documents.transform.function if spec.documents.transform else None
+    return RowRules(**same, transform=transform, seed=spec.seed, shares=spec.split_shares())
 
 
 def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None, chat: ChatDefinition | None) -> dict[str, Any]:
@@ -281,7 +264,17 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     ]
     found = find_partition_records(plan.store, (part.spill_name for part in partitions))
     cached = frozenset(name for name, record in found.items() if may_reuse(record, plan.definition))
-    return replace(plan, partitions=partitions, cached=cached)
+    plan = replace(plan, partitions=partitions, cached=cached)
+    choice = _choice(plan)
+    encoding = EncodingRules(plan.version, choice.proof, Check(plan.sample_share))
+    return replace(plan, choice=choice, encoding=encoding)
+
+
+def _choice(plan: BuildPlan) -> Choice:
+    """Return the encoder of the partitions that no earlier build encoded."""
+    if plan.missing_bytes < _MIN_FAST_BYTES:
+        return Choice(reason=f"less than {_MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
+    return choose(plan.reference, plan.definition)
 
 
 def may_reuse(record: PartitionRecord, definition: Mapping[str, Any]) -> bool:
