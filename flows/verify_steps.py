@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tokenloom.errors import FormatError
-from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
-from tokenloom.tasks.verification.sample import SampleJob
-from tokenloom.tasks.verification.sources import checked_spec, recorded_spec
+from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Runner
+from tokenloom.tasks.verification.sources import checked_spec
 from tokenloom.tasks.verification.verify import (
     DamagedFile,
-    FileReport,
     OpenedVersion,
+    Report,
     VerificationResult,
-    VerifyJob,
     open_version,
     verify_files,
 )
-from tokenloom.tasks.verification.verify_sources import EncodingReport, deep_jobs, verify_encoding
+from tokenloom.tasks.verification.verify_sources import deep_jobs, verify_encoding
 
 if TYPE_CHECKING:  # only a deep verification imports it: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec
@@ -51,40 +48,25 @@ def run_verification(
     subject: OpenedVersion = runner.one("open", lambda: open_version(reference))
     if spec and subject.manifest:
         spec = checked_spec(spec, subject.manifest, "--spec")
-    jobs = subject.jobs()
-    checked = _read(jobs, runner)
-    encoded: list[EncodingReport] = []
-    warnings = list(subject.warnings)
+    jobs, warnings = subject.jobs(), list(subject.warnings)
+    progress.report(progress.StepStarted("read", sum(job.weight for job in jobs)))
+    verify = partial(verify_files, subject.store, subject.version)
+    reports: list[Report] = runner.each("read", verify, jobs, _TASK_BYTES, MAX_SMALL_TASKS)
     if deep and subject.manifest:
-        deep_jobs, notes = runner.one("find sources", lambda: _deep_jobs(subject, checked, spec))
-        encoded = _encode(deep_jobs, runner)
+        damaged = {damage.file for report in reports for damage in report.damages}
+        samples, notes = runner.one("find sources", lambda: deep_jobs(subject, damaged, spec))
         warnings += notes
-    damages = [*subject.damages, *(damage for report in checked for damage in report.damages)]
-    damages += [damage for report in encoded for damage in report.damages]
-    warnings += [warning for report in encoded for warning in report.warnings]
+        progress.report(progress.StepStarted("encode", sum(sample.weight for sample in samples)))
+        reports = reports + runner.each("encode", verify_encoding, samples, max_tasks=MAX_SMALL_TASKS)
     return {
         "reference": subject.reference,
         "version": subject.version,
-        "files": sum(report.num_files for report in checked) + bool(subject.version),
-        "bytes": sum(report.num_bytes for report in checked),
-        "documents_encoded_again": sum(report.num_documents for report in encoded),
-        "damages": _by_file(damages),
-        "warnings": list(dict.fromkeys(warnings)),
+        "files": sum(report.num_files for report in reports) + bool(subject.version),
+        "bytes": sum(report.num_bytes for report in reports),
+        "documents_encoded_again": sum(report.num_documents for report in reports),
+        "damages": _by_file([*subject.damages, *(damage for report in reports for damage in report.damages)]),
+        "warnings": list(dict.fromkeys([*warnings, *(line for report in reports for line in report.warnings)])),
     }
-
-
-def _read(jobs: list[VerifyJob], runner: Runner) -> list[FileReport]:
-    """Read all files."""
-    progress.report(progress.StepStarted("read", sum(job.weight for job in jobs)))
-    weighted = [Job(next(iter(job.digests)), job, job.weight) for job in jobs]
-    return runner.each("read", verify_files, weighted, _TASK_BYTES, MAX_SMALL_TASKS)
-
-
-def _encode(jobs: list[SampleJob], runner: Runner) -> list[EncodingReport]:
-    """Encode the chosen documents again."""
-    progress.report(progress.StepStarted("encode", sum(len(job.documents) for job in jobs)))
-    weighted = [Job(job.file.path, job, len(job.documents)) for job in jobs]
-    return runner.each("encode", verify_encoding, weighted, max_tasks=MAX_SMALL_TASKS)
 
 
 def _by_file(damages: list[Damage]) -> list[DamagedFile]:
@@ -93,11 +75,7 @@ def _by_file(damages: list[Damage]) -> list[DamagedFile]:
     for damage in damages:
         by_file[damage.file].append(damage)
     return [
-        DamagedFile(
-            file=file,
-            what="; ".join(damage.what for damage in found),
-            next_step=_next_step(file),
-        )
+        DamagedFile(file=file, what="; ".join(damage.what for damage in found), next_step=_next_step(file))
         for file, found in by_file.items()
     ]
 
@@ -107,22 +85,3 @@ def _next_step(file: str) -> str:
         return "restore it from a copy; deleting the newest entry of a log makes the previous entry valid again"
     what = "it" if file.endswith("/manifest.json") else "it and the manifest.json of its version"
     return f"restore it from a copy, or delete {what} and build again from the same inputs, which makes the same bytes"
-
-
-def _deep_jobs(
-    subject: OpenedVersion, checked: list[FileReport], spec: BuildSpec | None
-) -> tuple[list[SampleJob], list[str]]:
-    """Return the documents to encode again, and the reasons why some can't be."""
-    if subject.inputs is None:
-        return [], ["no document was encoded again: inputs.json is damaged"]
-    assert subject.manifest is not None  # it was readable, as its inputs were
-    try:
-        spec = spec or recorded_spec(subject.store, subject.manifest)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if is_transient(error):
-            raise
-        return [], [f"no document was encoded again: build.json does not say how ({reason_of(error)}); give --spec"]
-    try:
-        return deep_jobs(subject, {damage.file for report in checked for damage in report.damages}, spec)
-    except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
-        return [], [f"no document was encoded again: {error}"]

@@ -6,8 +6,8 @@ reports it, so that one verification names all damaged files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, check_format, decode_manifest
@@ -15,7 +15,7 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import read_signed
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import Damage, bare_message, check_files, raise_unless_damage
+from tokenloom.storage.verification.file_checks import Damage, check_files, collecting_damage, raise_unless_damage
 from tokenloom.storage.verification.version_checks import (
     check_tags,
     inputs_problems,
@@ -26,6 +26,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
 from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.steps import Job
 
 
 class DamagedFile(TypedDict):
@@ -49,29 +50,14 @@ class VerificationResult(TypedDict):
 
 
 @dataclass(frozen=True)
-class FileReport:
-    """What a job found."""
+class Report:
+    """What a job read, the damages that it found, and why it could not read more."""
 
-    num_files: int
-    num_bytes: int
-    damages: list[Damage]
-
-
-@dataclass(frozen=True)
-class VerifyJob:
-    """Listed files to read: a shard with the files beside it, or another one.
-
-    Attributes:
-        store: the dataset's folder.
-        version: of the files.
-        digests: SHA-256 by name in the version, the shard first.
-        weight: the bytes of the shard; 0 for other files, which are small and whose lengths the manifest does not list.
-    """
-
-    store: Store
-    version: str
-    digests: dict[str, str]
-    weight: int
+    num_files: int = 0
+    num_bytes: int = 0
+    num_documents: int = 0  # encoded again
+    damages: list[Damage] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -89,13 +75,18 @@ class OpenedVersion:
     damages: list[Damage]
     warnings: list[str]
 
-    def jobs(self) -> list[VerifyJob]:
-        """Return the files to read, the shards first."""
+    def jobs(self) -> list[Job]:
+        """Return the files to read, {name in the version: SHA-256}: each shard with the files beside it, then others.
+
+        A job weighs as much as its shard; the other files are small, and the manifest does not list their lengths.
+        """
         if self.manifest is None:
             return []
-        shards = [({name: file.sha256 for name, file in e.listed.items()}, e.bytes) for e in self.manifest.shards]
-        others = [({name: sha256}, 0) for name, sha256 in self.manifest.files.items()]
-        return [VerifyJob(self.store, self.manifest.version, *each) for each in [*shards, *others]]
+        shards = [
+            Job(shard.name, {name: file.sha256 for name, file in shard.listed.items()}, shard.bytes)
+            for shard in self.manifest.shards
+        ]
+        return shards + [Job(name, {name: sha256}, 0) for name, sha256 in self.manifest.files.items()]
 
 
 def open_version(reference: str) -> OpenedVersion:
@@ -122,58 +113,49 @@ def open_version(reference: str) -> OpenedVersion:
             version = entry.version if entry else begun_version(store, parsed)
     manifest = _manifest(store, version, damages) if version else None
     inputs = None
-    if manifest is not None:
+    if version and manifest:
         inputs = _inputs(store, manifest, damages)
         if manifest.dataset != parsed.dataset:
             warnings.append(f"the version was built as dataset {manifest.dataset!r}")
-        warnings += _doubts(store, manifest)
+        build = version_path(version, BUILD)
+        if find_build_record(store, version) is None and store.exists(build):
+            warnings.append(
+                f"{build}: damaged, so it is unknown how the version was built; no token depends on it: restore or "
+                "delete it"
+            )
         warnings += [f"{path}: not listed in the manifest" for path in unlisted_files(store, manifest)]
     return OpenedVersion(f"{store.root}@{version or parsed.name}", store, version, manifest, inputs, damages, warnings)
-
-
-def _doubts(store: Store, manifest: Manifest) -> list[str]:
-    """Return a warning for a damaged build.json; no token depends on it."""
-    path = version_path(manifest.version, BUILD)
-    if find_build_record(store, manifest.version) is not None or not store.exists(path):
-        return []
-    return [
-        f"{path}: damaged, so it is unknown how the version was built; no token depends on it: restore or delete it"
-    ]
 
 
 def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | None:
     """Return the manifest, or None if it can't be trusted; add its damages."""
     path = version_path(version, MANIFEST)
     place = store.place(path)
-    try:
-        value = read_signed(store.read(path), place)
-    except FileNotFoundError as error:
+    if not store.exists(path):
         if any(damage.file == path for damage in damages):  # a tag names it
             return None
-        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
-    except (FormatError, StoreError) as error:
-        raise_unless_damage(store, error)
-        damages.append(Damage(path, bare_message(error, place)))
+        raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions")
+    value: Any = None
+    with collecting_damage(store, path, damages):
+        value = read_signed(store.read(path), place)
+    if value is None:
         return None
-    check_format(value, place)  # outside of the `try`: a newer format is not damage
-    try:
+    check_format(value, place)  # outside of the block: a newer format is not damage
+    trusted: Manifest | None = None
+    with collecting_damage(store, path, damages):
         manifest = decode_manifest(value, place)
         if manifest.version != version:
             raise FormatError(f"it is the manifest of {manifest.version}")
-    except FormatError as error:
-        damages.append(Damage(path, bare_message(error, place)))
-        return None
-    damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
-    return manifest
+        damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
+        trusted = manifest
+    return trusted
 
 
 def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[InputEntry] | None:
     """Return the version's inputs if they can be read; the job of a damaged file reports it."""
     try:
         inputs = read_inputs(store, manifest)
-    except FormatError:
-        return None
-    except StoreError as error:
+    except (FormatError, StoreError) as error:
         raise_unless_damage(store, error)
         return None
     path = version_path(manifest.version, MANIFEST)
@@ -181,8 +163,11 @@ def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[Inp
     return inputs
 
 
-def verify_files(job: VerifyJob) -> FileReport:
-    """Read the files of a job; read remote files again before they count as damaged, because a network changes bits."""
+def verify_files(store: Store, version: str | None, digests: dict[str, str]) -> Report:
+    """Read files of a version and compare them with their SHA-256 by name; runs in a worker.
+
+    Remote files are read again before they count as damaged, because a network changes bits.
+    """
     num_bytes = 0
 
     def count(num_read: int) -> None:
@@ -190,8 +175,9 @@ def verify_files(job: VerifyJob) -> FileReport:
         num_bytes += num_read
         progress.report(progress.Advanced(num_bytes=num_read, done=num_read))
 
-    progress.report(progress.Working(f"reading {next(iter(job.digests))}"))
-    damages = check_files(job.store, job.version, job.digests, count)
-    if damages and not job.store.is_local:
-        damages = check_files(job.store, job.version, job.digests, lambda num_read: None)
-    return FileReport(len(job.digests), num_bytes, damages)
+    assert version is not None  # it has a manifest
+    progress.report(progress.Working(f"reading {next(iter(digests))}"))
+    damages = check_files(store, version, digests, count)
+    if damages and not store.is_local:
+        damages = check_files(store, version, digests, lambda num_read: None)
+    return Report(len(digests), num_bytes, damages=damages)

@@ -7,16 +7,20 @@ changed or is gone since then is reported as a warning: it says nothing about th
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.chat.definition import CHAT_RULES, version_chat
-from tokenloom.errors import InputError, SpecError, TokenizerError
+from tokenloom.errors import FormatError, InputError, SpecError, TokenizerError
+from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.stores.remote_errors import is_transient, reason_of
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification.file_checks import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.planning.inputs import find_inputs
+from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.naming import with_line
 from tokenloom.tasks.verification.sample import (
     SampleJob,
@@ -24,36 +28,43 @@ from tokenloom.tasks.verification.sample import (
     compare_documents,
     divide_by_input,
 )
-from tokenloom.tasks.verification.verify import OpenedVersion
+from tokenloom.tasks.verification.sources import recorded_spec
+from tokenloom.tasks.verification.verify import OpenedVersion, Report
 from tokenloom.tokenizers.loading import load_job_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
+_NONE_ENCODED = "no document was encoded again"
 _MAX_NAMED = 3  # documents that a message about a shard names
 
 
-@dataclass(frozen=True)
-class EncodingReport:
-    """What a job found: how many documents it compared, damages, and why others could not be compared."""
-
-    num_documents: int
-    damages: list[Damage]
-    warnings: list[str]
-
-
-def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec) -> tuple[list[SampleJob], list[str]]:
-    """Return jobs that encode documents of undamaged shards again, and warnings for those that can't be read.
+def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec | None) -> tuple[list[Job], list[str]]:
+    """Return jobs that encode documents of undamaged shards again, and the reasons why others can't be.
 
     Args:
-        subject: with manifest and inputs.
+        subject: with its manifest.
         damaged: the paths of damaged files.
-        spec: says where the sources are.
-
-    Raises FormatError for a damaged tokenizer file or chat definition.
+        spec: says where the sources are; None for the spec in build.json.
     """
-    store, manifest, known = subject.store, subject.manifest, subject.inputs
-    assert manifest is not None and known is not None
+    if subject.inputs is None:
+        return [], [f"{_NONE_ENCODED}: inputs.json is damaged"]
+    assert subject.manifest is not None  # it was readable, as its inputs were
+    try:
+        spec = spec or recorded_spec(subject.store, subject.manifest)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if is_transient(error):
+            raise
+        return [], [f"{_NONE_ENCODED}: build.json does not say how ({reason_of(error)}); give --spec"]
+    try:
+        return _sample(subject.store, subject.manifest, subject.inputs, damaged, spec)
+    except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
+        return [], [f"{_NONE_ENCODED}: {error}"]
+
+
+def _sample(
+    store: Store, manifest: Manifest, known: list[InputEntry], damaged: set[str], spec: BuildSpec
+) -> tuple[list[Job], list[str]]:
     undamaged = [
         StoredShard(store, manifest.version, entry)
         for entry in manifest.shards
@@ -78,16 +89,17 @@ def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec) -> tup
         if own_chat is not None and own_chat.rules != CHAT_RULES:
             warnings.append(f"conversations of another release's rules: source {what}; build the version again")
             continue
-        jobs.append(SampleJob(file, documents, transform, own_chat, load))
+        job = SampleJob(file, documents, transform, own_chat, load)
+        jobs.append(Job(file.path, job, len(documents)))
     return jobs, warnings
 
 
-def verify_encoding(job: SampleJob) -> EncodingReport:
+def verify_encoding(job: SampleJob) -> Report:
     """Encode the documents of a job again and compare them with their shards; runs in a worker."""
     try:
         found = compare_documents(job)
     except (InputError, SpecError, TokenizerError) as error:
-        return EncodingReport(0, [], [f"not compared: {with_line(str(error))}"])
+        return Report(warnings=[f"not compared: {with_line(str(error))}"])
     problems: defaultdict[str, list[str]] = defaultdict(list)
     num_gone = num_other = 0
     for kind, document, source_place in found:
@@ -109,7 +121,8 @@ def verify_encoding(job: SampleJob) -> EncodingReport:
         Damage(path, "; ".join([*map(with_line, what[:_MAX_NAMED]), *_more(what)]))
         for path, what in sorted(problems.items())
     ]
-    return EncodingReport(len(job.documents) - num_gone - num_other, damages, warnings)
+    num_documents = len(job.documents) - num_gone - num_other
+    return Report(num_documents=num_documents, damages=damages, warnings=warnings)
 
 
 def _more(what: list[str]) -> list[str]:
