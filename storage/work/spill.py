@@ -4,10 +4,11 @@ Read in ranges: the header holds the document counts of the splits, the key of e
 checksum of every 128 KiB block of the body, so a key range costs one read of the document table and one of the
 tokens, both checked. It holds neither source nor path: the same file under two names shares its spills.
 
-    header   fixed part, JSON block, sampled keys (u64), block checksums (xxh3_128), checksum of all this
+    header   magic and two lengths, JSON block, sampled keys (u64), block checksums (xxh3_128)
     body     document table (TABLE_DTYPE), then tokens, classes and ids (UTF-8) in the same order
 
-Classes, one byte a token, are there if the JSON block has `"classes": true`: spills of conversations.
+The JSON block has the counts of each split, the bytes of a token, and whether tokens have classes, one byte each: those
+of conversations have. The checksum of the header is in the record of the partition, and covers all of the spill.
 
 A spill is a cache that the next build reuses; its name is a hash of everything that determines its bytes.
 """
@@ -36,7 +37,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.work_files import reading_work_file
 
-SPILL_FORMAT = 1
+SPILL_FORMAT = 2
 MAGIC = b"TOKSPIL\0"
 FOLDER = "work/spills"
 TABLE_DTYPE = np.dtype(
@@ -51,8 +52,7 @@ TABLE_DTYPE = np.dtype(
         ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
 )
-# magic, format, header bytes, JSON bytes, token bytes, documents, tokens, file bytes
-_FIXED = struct.Struct("<8sIIIIQQQ")
+_FIXED = struct.Struct("<8sII")  # magic, header bytes, JSON bytes
 _BLOCK_BYTES = 2**17  # a read of a key range costs at most two blocks more; of 100 GB, a range is 80 KB of a spill
 _PIECE_BYTES = 2**20  # tokens are written in pieces of this length
 _READ_BYTES = 2**22  # tokens are read from a local spill in parts of this length
@@ -118,9 +118,9 @@ def write_spill(
         "documents": np.bincount(split, minlength=num_splits).tolist(),
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
-    has_classes: JsonObject = {} if documents.classes is None else {"classes": True}
+    info = info | counts | {"classes": documents.classes is not None, "token_bytes": documents.tokens.itemsize}
     with store.writing(spill_path(name, index), durable=False) as file:
-        num_bytes, checksum = _write(file, documents, order, info | counts | has_classes)
+        num_bytes, checksum = _write(file, documents, order, info)
     return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
@@ -141,22 +141,19 @@ def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
 
 def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], info: JsonObject) -> tuple[int, str]:
     """Write a spill; return its length and the checksum of its header."""
-    table, tokens = _table(documents, order), documents.tokens
-    class_bytes = 0 if documents.classes is None else len(tokens)
-    body_bytes = table.nbytes + tokens.nbytes + class_bytes + documents.ids.nbytes
+    table = _table(documents, order)
+    parts = (table, documents.tokens, documents.classes, documents.ids)
+    body_bytes = sum(0 if part is None else part.nbytes for part in parts)
     block, sampled = canonical_json(info), np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
     num_blocks = -(-body_bytes // _BLOCK_BYTES)
-    header_bytes = _FIXED.size + len(block) + len(sampled) + _CHECKSUM_BYTES * (num_blocks + 1)
-    file_bytes = header_bytes + body_bytes
-    fixed = (SPILL_FORMAT, header_bytes, len(block), tokens.itemsize, len(table), len(tokens), file_bytes)
+    header_bytes = _FIXED.size + len(block) + len(sampled) + _CHECKSUM_BYTES * num_blocks
     local_files.write_all(file, bytes(header_bytes))  # it holds the checksums of what follows
     checksums = _write_body(file, table, documents, order)
-    head = _FIXED.pack(MAGIC, *fixed) + block + sampled + checksums
-    digest = xxhash.xxh3_128_digest(head)
-    assert len(head) + len(digest) == header_bytes  # else it would overwrite the table, or leave a gap
+    head = _FIXED.pack(MAGIC, header_bytes, len(block)) + block + sampled + checksums
+    assert len(head) == header_bytes  # else it would overwrite the table, or leave a gap
     file.seek(0)
-    local_files.write_all(file, head + digest)
-    return file_bytes, digest.hex()
+    local_files.write_all(file, head)
+    return header_bytes + body_bytes, xxhash.xxh3_128_hexdigest(head)
 
 
 def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> bytes:
@@ -194,42 +191,31 @@ class Spill:
     """
 
     def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str) -> None:
-        self._checksum = checksum
-        self._store, self._path, self._num_bytes = store, spill_path(name, index), num_bytes
+        self._store, self._path = store, spill_path(name, index)
         with reading_work_file(store, self._path):
-            self._read_header()
-
-    def _read_header(self) -> None:
-        head = self._store.read_range(self._path, 0, min(_HEAD_BYTES, self._num_bytes))
-        if len(head) < _FIXED.size or head[:8] != MAGIC:
-            raise FormatError("it is not a spill")
-        _, version, header_bytes, json_bytes, width, num_documents, num_tokens, file_bytes = _FIXED.unpack_from(head)
-        if self._num_bytes != file_bytes or not _FIXED.size < header_bytes <= file_bytes:
-            raise FormatError("its length is not the one in its header")
-        head = (
-            head[:header_bytes]
-            if header_bytes <= len(head)
-            else head + self._store.read_range(self._path, len(head), header_bytes)
-        )
-        if version != SPILL_FORMAT or xxhash.xxh3_128_digest(head[:-_CHECKSUM_BYTES]) != head[-_CHECKSUM_BYTES:]:
-            raise FormatError("its header is damaged")
-        if head[-_CHECKSUM_BYTES:].hex() != self._checksum:
-            raise FormatError("its contents are not those that its record names")
+            head = store.read_range(self._path, 0, min(_HEAD_BYTES, num_bytes))
+            header_bytes, json_bytes = _FIXED.unpack_from(head)[1:] if len(head) >= _FIXED.size else (0, 0)
+            if len(head) < header_bytes <= num_bytes:
+                head += store.read_range(self._path, len(head), header_bytes)
+            head = head[:header_bytes]
+            if xxhash.xxh3_128_hexdigest(head) != checksum:
+                raise FormatError("its header is not the one that its record names")
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
         #: the documents of each split
         self.num_documents = cast(list[int], self.info["documents"])
         self._split_ends = [0, *np.cumsum(self.num_documents).tolist()]
-        num_sampled = -(-num_documents // _SAMPLE_ROWS)
+        num_sampled = -(-self._split_ends[-1] // _SAMPLE_ROWS)
         self._sampled_keys = np.frombuffer(head, "<u8", num_sampled, info_end)
-        self._checksums = head[info_end + 8 * num_sampled : -_CHECKSUM_BYTES]
-        self._body_start, self._body_bytes = header_bytes, file_bytes - header_bytes
-        self._tokens_start = num_documents * TABLE_DTYPE.itemsize
-        self._classes_start = self._tokens_start + num_tokens * width
+        self._checksums = head[info_end + 8 * num_sampled :]
+        self._body_start, self._body_bytes = header_bytes, num_bytes - header_bytes
         #: whether its documents are conversations, whose tokens have classes
-        self.has_classes = bool(self.info.get("classes"))
+        self.has_classes = bool(self.info["classes"])
+        self.dtype = token_dtype(2 ** (8 * cast(int, self.info["token_bytes"])))
+        num_tokens = sum(cast(list[int], self.info["tokens"]))
+        self._tokens_start = self._split_ends[-1] * TABLE_DTYPE.itemsize
+        self._classes_start = self._tokens_start + num_tokens * self.dtype.itemsize
         self._ids_start = self._classes_start + num_tokens * self.has_classes
-        self.dtype = token_dtype(2 ** (8 * width))
 
     def documents(self, split_index: int, start_key: int, end_key: int) -> AnyArray:
         """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, in order."""

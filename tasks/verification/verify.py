@@ -148,7 +148,7 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
             raise FormatError(f"it is the manifest of {manifest.version}")
         damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
         trusted = manifest
-    return trusted
+    return trusted  # noqa: RET504  (None if the block found damage)
 
 
 def _inputs(store: Store, manifest: Manifest, damages: list[Damage]) -> list[InputEntry] | None:

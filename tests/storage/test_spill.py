@@ -215,7 +215,7 @@ def test_a_changed_byte_in_any_section_of_a_large_spill_is_detected(tmp_path: Pa
     written = write(tmp_path, big_documents())
     path, data = written.path, written.path.read_bytes()
     num_bytes = len(data)
-    (header_bytes,) = struct.unpack_from("<I", path.read_bytes(), 12)
+    (header_bytes,) = struct.unpack_from("<I", path.read_bytes(), 8)
     table_end = header_bytes + 60_000 * TABLE_DTYPE.itemsize
     tokens_end = table_end + 2 * int(big_documents().num_tokens.sum())
     assert tokens_end - table_end > 2**21
