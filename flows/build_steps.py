@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from tokenloom.errors import BadRow, EncoderMismatch, InputError, TokenloomError, message_of, named_message_of
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
 from tokenloom.tasks.encoding.encoders import rejected
@@ -35,19 +34,16 @@ from tokenloom.tasks.planning.plan import (
 from tokenloom.tasks.publishing.check import check_jobs, refuse_differences
 from tokenloom.tasks.publishing.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.publishing.validate import validate_build
-from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.shuffling.assign import assign_shards
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
-from tokenloom.tasks.sources import PartitionRange
 from tokenloom.tasks.verification.sample import RUN_DOCUMENTS, compare_documents
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.planning.plan import BuildPlan
     from tokenloom.tasks.publishing.publish import BuildResult
-    from tokenloom.tasks.report.figures import VersionFigures
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
@@ -66,10 +62,16 @@ def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
             step.
     """
     start = time.monotonic()
-    with add_source_line(spec):
-        plan = _prepare(spec, runner)
+    with _naming_source_lines(spec):
+        progress.report(progress.StepStarted("plan", 0))
+        plan: BuildPlan = runner.one("plan", lambda: plan_build(spec))
+        progress.warn(left_out_messages(plan.left_out, only_unused=True))
         if plan.published:
-            return with_report(plan, finish_build(plan, start))
+            return with_report(plan, finish_build(plan, start), runner)
+        progress.warn(input_messages(plan.inputs))
+        plan.store.remove_stale_temporaries()
+        if not plan.store.creates_exclusively():
+            progress.warn([f"{plan.store.root}: {_ONE_WRITER}"])
         with building(plan.store, plan.version) as write_plan:
             return _build(plan, runner, start, write_plan)
 
@@ -79,12 +81,11 @@ def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan)
     if plan.spec.report:
         import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
-    cuts = cut_inputs(plan, runner)
-    plan = with_partitions(plan, cuts)
+    plan = cut_inputs(plan, runner)
     write_plan({part.spill_name for part in plan.partitions})
-    _report_messages(disk_messages(plan))
+    progress.warn(disk_messages(plan))
     if plan.missing and plan.choice.next_step:
-        _report_messages([plan.choice.line(plan.reference.backend)])
+        progress.warn([plan.choice.line(plan.reference.backend)])
     try:
         plan, published = _encode_and_publish(plan, runner, write_plan)
     except EncoderMismatch as error:
@@ -92,37 +93,41 @@ def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan)
     return with_report(plan, finish_build(plan, start, published), runner)
 
 
-def _prepare(spec: BuildSpec, runner: Runner) -> BuildPlan:
-    """Return the plan, and report warnings about it; prepare the store if there is anything to build."""
-    progress.report(progress.StepStarted("plan", 0))
-    plan: BuildPlan = runner.one("plan", lambda: plan_build(spec))
-    _report_messages(left_out_messages(plan.left_out, only_unused=True))
-    if not plan.published:
-        _report_messages(input_messages(plan.inputs))
-        plan.store.remove_stale_temporaries()
-        if not plan.store.creates_exclusively():
-            _report_messages([f"{plan.store.root}: {_ONE_WRITER}"])
-    return plan
+def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimate]:
+    """Return the plan of a build with its partitions, and an estimate of its result from a sample of them.
 
-
-def _report_messages(messages: Iterable[str]) -> None:
-    for message in messages:
-        progress.report(progress.Message(message))
-
-
-def cut_inputs(plan: BuildPlan, runner: Runner) -> list[list[PartitionRange]]:
-    """Return the partitions of every input."""
-    return runner.each("cut", cut_file, [Job(file.path, file) for file in plan.inputs], _CUT_FILES, MAX_SMALL_TASKS)
-
-
-def sample_build(plan: BuildPlan, runner: Runner) -> Estimate:
-    """Estimate the result of a build from a sample of its partitions."""
+    It raises the errors that a build raises before it encodes: sampling reads rows, and finds a missing column.
+    """
     from tokenloom.tasks.estimate import estimate_build, probe_partition, probed_partitions  # of `plan`, not of builds
 
-    parts = probed_partitions(plan)
-    with _explaining_bad_rows(plan):
-        probes = runner.each("sample", partial(probe_partition, plan.build), [Job(part.label, part) for part in parts])
-    return estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
+    with _naming_source_lines(spec):
+        plan = cut_inputs(plan_build(spec), runner)
+        parts = probed_partitions(plan)
+        jobs = [Job(part.label, part) for part in parts]
+        with _explaining_bad_rows(plan):
+            probes = runner.each("sample", partial(probe_partition, plan.build), jobs)
+        return plan, estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
+
+
+def cut_inputs(plan: BuildPlan, runner: Runner) -> BuildPlan:
+    """Return the plan with the partitions of every input."""
+    jobs = [Job(file.path, file) for file in plan.inputs]
+    return with_partitions(plan, runner.each("cut", cut_file, jobs, _CUT_FILES, MAX_SMALL_TASKS))
+
+
+@contextmanager
+def _naming_source_lines(spec: BuildSpec) -> Iterator[None]:
+    """Prefix the message of an InputError with the file, line and name of its source, if the spec came from a file.
+
+    Example: "news.yaml:7: source wiki: /data/wiki.parquet: no column 'body'; ..."
+    """
+    try:
+        yield
+    except InputError as error:
+        if error.source and (place := spec.source_place(error.source)):
+            message, name = str(error.args[0]), f"source {error.source}: "
+            error.args = (f"{place}: {name}{message.removeprefix(name)}", *error.args[1:])
+        raise
 
 
 def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> tuple[BuildPlan, bool]:
@@ -184,7 +189,7 @@ def _step(name: str, seconds: dict[str, float], total: int = 0, parts: str = "",
     seconds[name] = round(time.monotonic() - start, 3)
 
 
-STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build
+REPORT_STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build
 
 
 def import_for_reports() -> None:
@@ -200,68 +205,40 @@ def _import() -> None:
         templates().get_template("report.html")
 
 
-def with_report(plan: BuildPlan, result: BuildResult, runner: Runner | None = None) -> BuildResult:
+def with_report(plan: BuildPlan, result: BuildResult, runner: Runner) -> BuildResult:
     """Return the result with the place of the version's report, which is written if the version is new or has none.
 
     A version that was found published has none if the build that published it was killed before it wrote the report.
-    With a runner, a worker collects the figures: it has the tokenizer.
     """
     if not plan.spec.report:
         return result
-    collect = partial(_collect_in_worker, plan, runner) if runner is not None else None
-    result = replace(result, report=_report(result.facts, result.published, collect))
+    store, path = plan.store, report_path(plan.version)
+    is_there = not result.published and store.exists(path)
+    result = replace(result, report=store.place(path) if is_there else _write_report(plan, result, runner))
     if result.published or result.tag_moved:
-        _write_catalogue(plan.store)
+        from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+
+        if problem := try_to_write_catalogue(store):
+            progress.warn([f"the version is published, but {problem}"])
     return result
 
 
-def _report(facts: VersionFacts, is_new: bool, collect: Callable[[], VersionFigures] | None = None) -> str | None:
-    """Return the place of the report, which is written unless it is there.
+def _write_report(plan: BuildPlan, result: BuildResult, runner: Runner) -> str | None:
+    """Write the report of a version, whose figures a worker collects: it has the tokenizer. Return its place.
 
     Returns None, and reports a message that says why, if it can't be written.
     """
-    store, path = facts.store, report_path(facts.version)
-    if not is_new and store.exists(path):
-        return store.place(path)
     try:
-        from tokenloom.tasks.report.collect import collect_figures
+        from tokenloom.tasks.report.collect import collect_for_build
         from tokenloom.tasks.report.page import render_page, write_report  # late: only this needs what draws
 
-        figures = collect() if collect else collect_figures(store, facts.manifest)
-        return write_report(store, facts.version, render_page(figures).encode())
+        collect = partial(collect_for_build, plan.build)
+        figures = runner.each(REPORT_STEP, collect, [Job(plan.version, plan.version)])[0]
+        return write_report(plan.store, plan.version, render_page(figures).encode())
     except (TokenloomError, OSError) as error:
         why = message_of(error)
     except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)
         why = named_message_of(error)
-    next_step = f"run `tokenloom report {facts.reference}` later, or set `report: false` in the spec"
-    progress.report(progress.Message(f"the version is published, but no report was written: {why}; {next_step}"))
+    next_step = f"run `tokenloom report {result.reference}` later, or set `report: false` in the spec"
+    progress.warn([f"the version is published, but no report was written: {why}; {next_step}"])
     return None
-
-
-def _collect_in_worker(plan: BuildPlan, runner: Runner) -> VersionFigures:
-    from tokenloom.tasks.report.collect import FiguresJob, collect_for_build
-
-    job = FiguresJob(plan.store, plan.version, plan.definition, plan.tokenizer.fingerprint)
-    return runner.each(STEP, collect_for_build, [Job(plan.version, job)])[0]  # type: ignore[no-any-return]
-
-
-def _write_catalogue(store: Store) -> None:
-    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
-
-    if problem := try_to_write_catalogue(store):
-        progress.report(progress.Message(f"the version is published, but {problem}"))
-
-
-@contextmanager
-def add_source_line(spec: BuildSpec) -> Iterator[None]:
-    """Prefix the message of an InputError with the file, line and name of its source, if the spec came from a file.
-
-    Example: "news.yaml:7: source wiki: /data/wiki.parquet: no column 'body'; ..."
-    """
-    try:
-        yield
-    except InputError as error:
-        if error.source and (place := spec.source_place(error.source)):
-            message, name = str(error.args[0]), f"source {error.source}: "
-            error.args = (f"{place}: {name}{message.removeprefix(name)}", *error.args[1:])
-        raise

@@ -80,14 +80,10 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
     Raises:
         TokenloomError: as run_build: a column is missing, and so on; not because the store can't be written.
     """
-    from tokenloom.flows.build_steps import add_source_line, cut_inputs, sample_build
-    from tokenloom.tasks.planning.plan import plan_build, with_partitions
+    from tokenloom.flows.build_steps import plan_and_sample
 
-    with add_source_line(spec), _open_workers(num_workers) as runner:
-        plan = plan_build(spec)
-        plan = with_partitions(plan, cut_inputs(plan, runner))
-        # Also for a try-out: sampling reads rows, and finds a missing column.
-        estimate = sample_build(plan, runner)
+    with _open_workers(num_workers) as runner:
+        plan, estimate = plan_and_sample(spec, runner)
         return plan, None if spec.limit else estimate
 
 

@@ -45,8 +45,7 @@ def run_export(
     export: Export = runner.one("open", lambda: open_export(reference, name, destination, options))
     if found := runner.one("find", lambda: find_complete(export)):
         return result_of(export, found, existed=True)
-    for line in export.losses:
-        progress.report(progress.Message(line))
+    progress.warn(export.losses)
     runner.one("begin", lambda: begin(export))
     records = _write(export, runner)
     return result_of(export, runner.one("finish", lambda: finish(export, records)), existed=False)

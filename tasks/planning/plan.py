@@ -72,7 +72,7 @@ class EncodingRules:
 ONLY_REFERENCE = EncodingRules()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Build:
     """A build, as its workers need it: where the store is, and what decides ids and bytes.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest, read_manifest
@@ -13,6 +11,7 @@ from tokenloom.storage.formats.statistics import DocumentStatistics
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
+from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.figures import VersionFigures, counts_of_splits, total_of
 from tokenloom.tasks.report.samples import frequent_tokens, sampled_documents
@@ -22,23 +21,13 @@ from tokenloom.tokenizers.loading import load_job_tokenizer, version_decoder
 _MAX_HISTORY = 20  # versions whose tokens are compared
 
 
-@dataclass(frozen=True)
-class FiguresJob:
-    """A version that was just published, and the tokenizer of its build; see load_job_tokenizer."""
-
-    store: Store
-    version: str
-    definition: dict[str, Any]
-    fingerprint: str
-
-
-def collect_for_build(job: FiguresJob) -> VersionFigures:
+def collect_for_build(build: Build, version: str) -> VersionFigures:
     """Return the figures of a version in a worker of its build, which has the tokenizer in memory.
 
     Raises as collect_figures, and TokenizerError as load_job_tokenizer.
     """
-    tokenizer = load_job_tokenizer(job.definition, job.fingerprint)
-    return collect_figures(job.store, load_manifest(job.store, job.version), tokenizer)
+    tokenizer = load_job_tokenizer(build.definition, build.tokenizer.fingerprint)
+    return collect_figures(build.store, load_manifest(build.store, version), tokenizer)
 
 
 def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | None = None) -> VersionFigures:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -249,3 +249,9 @@ def report(event: Event) -> None:
     """Pass an event to all listeners."""
     for listener in list(_listeners):
         listener(event)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Report lines for the reader."""
+    for line in lines:
+        report(Message(line))
