@@ -14,7 +14,6 @@ from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
 from tokenloom.storage.work.work_files import find_work_record, find_work_records, reading_work_file, write_work_record
 
@@ -220,20 +219,3 @@ class ShardRecord:
 def shard_record_path(version: str, name: str) -> str:
     """Return the path of the record of shard `name` ("train/000000") of a version that is being built."""
     return build_path(version, name.replace("/", "-") + ".json")
-
-
-def find_shard_record(store: Store, version: str, name: str, encoders: Collection[str]) -> ShardRecord | None:
-    """Return the record of a shard if its files are there, with their lengths, else None.
-
-    Args:
-        store: the dataset's store.
-        version: of the shard.
-        name: of the shard: "train/000000".
-        encoders: the fast encoders whose ids the build may use; a shard that may hold others does not count.
-    """
-    record = find_work_record(store, shard_record_path(version, name), ShardRecord)
-    if record is None or not set(record.encoders).issubset(encoders):
-        return None
-    listed = record.entry.listed
-    is_complete = all(store.num_bytes(version_path(version, name)) == file.bytes for name, file in listed.items())
-    return record if is_complete else None

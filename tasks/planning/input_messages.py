@@ -1,4 +1,4 @@
-"""What a person should know of the input files of a build: what was left out, and what may not be what it seems."""
+"""Warnings about the input files of a build: files that were left out, and files that may not be what they seem."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])", re.IGNORECASE)  # in a path
 _TOKEN_CHARS = 4  # bytes of text in a token, usually
 _TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
-_MAX_LOOKED, _MAX_LOOKED_REMOTELY = 100, 12  # folders of a source; in a store, each look is three requests
-_NAMED_TABLES = 3
+_MAX_LOOKED = 12  # folders of a source; in a store, each look is three requests
 _TABLES = {  # and what lies in their folder, above the data files
     "Delta Lake": "_delta_log/*.json",
     "Iceberg": "metadata/*.metadata.json",
@@ -51,7 +50,7 @@ def left_out_messages(left_out: LeftOut, *, only_unused: bool = False) -> Iterat
 
 
 def input_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield what a person should know of input files before they are read, one line each."""
+    """Yield warnings about the input files before they are read, one line each."""
     yield from _held_out_messages(inputs)
     yield from table_messages(inputs)
     first = {file.source: file for file in reversed(inputs) if file.options["kind"] == "tokens"}
@@ -94,40 +93,26 @@ def _held_out_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
 
 
 def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
-    """Yield a warning for each source of parquet files in folders of tables, whose logs say which files they have."""
-    levels: dict[str, dict[str, int]] = {}  # source -> folder of files -> folders from it up to the source's root
+    """Yield a warning for each source of parquet files below a table, whose log says which files it has."""
+    above: dict[str, set[str]] = {}  # source -> folders of its files, and those above them up to the source's root
     for file in inputs:
         if file.options["kind"] == "parquet":
-            levels.setdefault(file.source, {})[file.url.rpartition("/")[0]] = file.path.count("/") + 1
-    for source, levels_of in levels.items():
-        if tables := _tables_above(levels_of):
-            named = [f"{folder} is a table of {name}" for folder, name in tables.items()]
-            if more := named[_NAMED_TABLES:]:
-                named[_NAMED_TABLES:] = [f"and {len(more)} more folders are tables"]
+            folder, levels = file.url.rpartition("/")[0], max(file.path.count("/") + 1, _TABLE_LEVELS)
+            above.setdefault(file.source, set()).update(folder.rsplit("/", up)[0] for up in range(levels))
+    for source, folders in above.items():
+        highest = sorted(folders, key=lambda folder: (folder.count("/"), folder))[:_MAX_LOOKED]
+        if table := next(filter(None, map(_table_in, highest)), None):
             yield (
-                f"source {source}: {', '.join(named)}: every file that matches is read, also those with rows that a "
-                "table deleted or replaced; export the table to parquet to read its current rows"
+                f"source {source}: {table}: every file that matches is read, also those with rows that a table deleted "
+                "or replaced; export the table to parquet to read its current rows"
             )
 
 
-def _tables_above(levels_of: dict[str, int]) -> dict[str, str]:
-    """Return the format of each table among some folders and those above them; looks in the highest ones alone.
-
-    Args:
-        levels_of: how many folders to look in from each folder up, itself included, at least _TABLE_LEVELS.
-    """
-    above = {
-        folder.rsplit("/", up)[0]: None
-        for folder, levels in levels_of.items()
-        for up in reversed(range(max(levels, _TABLE_LEVELS)))
-    }
-    limit = _MAX_LOOKED if is_local(next(iter(levels_of))) else _MAX_LOOKED_REMOTELY
-    looked = sorted(above, key=lambda folder: folder.count("/"))[:limit]
-    tables: dict[str, str] = {}
-    for folder in looked:
-        if is_local(folder) or (is_object(folder) and folder.partition("://")[2]):
-            with suppress(InputError, StoreError):  # it can't be listed
-                found = (name for name, mark in _TABLES.items() if match(f"{escaped(folder)}/{mark}")[1])
-                if name := next(found, None):
-                    tables[folder] = name
-    return tables
+def _table_in(folder: str) -> str:
+    """Return that a folder is a table of a format; "" if it is none, or can't be listed."""
+    if is_local(folder) or (is_object(folder) and folder.partition("://")[2]):
+        for name, mark in _TABLES.items():
+            with suppress(InputError, StoreError):
+                if match(f"{escaped(folder)}/{mark}")[1]:
+                    return f"{folder} is a table of {name}"
+    return ""

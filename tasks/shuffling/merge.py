@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.storage.formats.arrays import runs_of, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
-from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.records import SpillEntry
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
+from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**20
@@ -31,7 +31,7 @@ _GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of
 
 @dataclass(frozen=True)
 class Piece:
-    """The kept documents of a key range, in order, and what was dropped.
+    """The documents of a key range that are kept, in order, and how many were dropped, with how many tokens.
 
     Shapes: rows (n,) of TABLE_DTYPE, spill_position (n,), ids (n,) large_string or None.
     """
@@ -39,71 +39,58 @@ class Piece:
     rows: NDArray[Any]
     spill_position: NDArray[np.uint32]
     ids: pa.Array | None
-    duplicates: Dropped
-    excluded: Dropped
-
-
-@dataclass
-class Dropped:
-    """The number of dropped documents and of their tokens."""
-
-    num_documents: int = 0
-    num_tokens: int = 0
-
-    def add(self, rows: NDArray[Any], sign: int = 1) -> None:
-        """Count rows of TABLE_DTYPE."""
-        self.num_documents += sign * len(rows)
-        self.num_tokens += sign * int(rows["num_tokens"].sum(dtype=np.uint64))
-
-
-@dataclass(frozen=True)
-class MergeRules:
-    """Which documents in the spills are kept.
-
-    `excluded` (m, 2) are contents to drop, see exclusion.py; `has_ids`: a source names an id.
-    """
-
-    deduplicate: bool
-    excluded: NDArray[np.uint64] | None = None
-    has_ids: bool = False
+    num_duplicates: int
+    num_excluded: int
+    dropped_tokens: int
 
 
 def merge_documents(
-    store: Store, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int, rules: MergeRules
+    build: Build,
+    spills: list[SpillEntry],
+    split_index: int,
+    start_key: int,
+    end_key: int,
+    excluded: NDArray[np.uint64] | None,
 ) -> Piece:
     """Read the documents of a split with keys in [start_key, end_key) from all spills.
 
-    They come in the total order (key, content, source, path, row). If duplicates are dropped, the first of identical
-    documents is kept.
+    They come in the total order (key, content, source, path, row). If the build drops duplicates, the first of
+    identical documents is kept. `excluded` (m, 2) are contents to drop, see exclusion.py.
 
     Raises WorkError if a spill is missing or damaged.
     """
-    duplicates, excluded = Dropped(), Dropped()
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
+    num_read = num_excluded = num_tokens = 0
     for entry in spills:
-        spill = recorded_spill(str(store.root), entry)
+        spill = recorded_spill(str(build.store.root), entry)
         rows = spill.documents(split_index, start_key, end_key)
+        num_read += len(rows)
+        num_tokens += int(rows["num_tokens"].sum(dtype=np.uint64))
         stays = np.ones(len(rows), dtype=bool)
-        if rules.excluded is not None:
-            stays = ~is_excluded(rules.excluded, rows["content_high"], rows["content_low"])
-            excluded.add(rows[~stays])
-        duplicates.add(rows[stays])
+        if excluded is not None:
+            stays = ~is_excluded(excluded, rows["content_high"], rows["content_low"])
+            num_excluded += len(rows) - int(stays.sum())
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
-        if rules.deduplicate:
+        if build.rules.deduplicate:
             stays &= _is_first(rows)
-        if rules.has_ids:
+        if build.has_ids:
             ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
     position = np.repeat(np.arange(len(spills), dtype=np.uint32), [len(table) for table in tables[1:]])
     rows = np.concatenate(tables)
     del tables
     order = _total_order(rows, position)
-    if rules.deduplicate:
+    if build.rules.deduplicate:
         order = order[_is_first(rows[order])]
     rows, position = rows[order], position[order]
-    duplicates.add(rows, sign=-1)
-    joined = pa.concat_arrays(ids).take(pa.array(order)) if rules.has_ids else None
-    return Piece(rows, position, joined, duplicates, excluded)
+    return Piece(
+        rows=rows,
+        spill_position=position,
+        ids=pa.concat_arrays(ids).take(pa.array(order)) if build.has_ids else None,
+        num_duplicates=num_read - num_excluded - len(rows),
+        num_excluded=num_excluded,
+        dropped_tokens=num_tokens - int(rows["num_tokens"].sum(dtype=np.uint64)),
+    )
 
 
 @lru_cache(maxsize=2**14)  # headers of 5 to 10 KB: all of a build of 1 TB, because each piece of a shard needs all
@@ -175,18 +162,12 @@ def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iter
 Gathered = tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.uint8] | None]
 
 
-def gather_tokens(
-    store: Store, spills: list[SpillEntry], piece: Piece, dtype: np.dtype[Any], has_classes: bool = False
-) -> Iterator[Gathered]:
-    """Yield the piece's documents in order, about _WRITE_TOKENS at a time.
+def gather_tokens(build: Build, spills: list[SpillEntry], piece: Piece) -> Iterator[Gathered]:
+    """Yield the piece's documents in order, about _WRITE_TOKENS at a time, with classes if the build has any.
 
-    Args:
-        store: the dataset's store.
-        spills: those that the piece was merged from.
-        piece: the kept documents.
-        dtype: the stored type of tokens.
-        has_classes: gather classes too; the tokens of a spill without classes are plain text.
+    The tokens of a spill without classes are plain text.
     """
+    dtype = token_dtype(build.tokenizer.vocab_size)
     if not len(piece.rows):
         return
     runs = list(_plan_runs(spills, piece, dtype.itemsize))
@@ -196,7 +177,7 @@ def gather_tokens(
         element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
         num_elements += len(run.lengths)
     lengths = np.concatenate([run.lengths for run in runs])
-    tokens, classes = _read_runs(store, runs, dtype, has_classes)
+    tokens, classes = _read_runs(str(build.store.root), runs, dtype, build.has_classes)
     documents = as_segments(tokens, lengths)
     classes_of = None if classes is None else as_segments(classes, lengths)
     num_tokens = piece.rows["num_tokens"]
@@ -208,7 +189,7 @@ def gather_tokens(
 
 
 def _read_runs(
-    store: Store, runs: list[_Run], dtype: np.dtype[Any], has_classes: bool
+    root: str, runs: list[_Run], dtype: np.dtype[Any], has_classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
     """Return the tokens of all runs, one after the other, and their classes."""
     num_tokens = sum(run.end - run.start for run in runs)
@@ -216,7 +197,7 @@ def _read_runs(
     classes = np.full(num_tokens, TEXT_CLASS, np.uint8) if has_classes else None
     start = 0
     for run in runs:
-        spill, end = recorded_spill(str(store.root), run.entry), start + run.end - run.start
+        spill, end = recorded_spill(root, run.entry), start + run.end - run.start
         assert has_classes or not spill.has_classes  # else a version would lose its masks in silence
         _fill(tokens[start:end], spill.tokens(run.start, run.end))
         if classes is not None and spill.has_classes:

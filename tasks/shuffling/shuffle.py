@@ -28,15 +28,14 @@ from tokenloom.storage.work.records import (
     Assignment,
     ShardRange,
     ShardRecord,
-    find_shard_record,
     read_assignment,
     shard_record_path,
 )
-from tokenloom.storage.work.work_files import write_work_record
+from tokenloom.storage.work.work_files import find_work_record, write_work_record
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.shuffling.merge import MergeRules, Piece, gather_tokens, merge_documents
+from tokenloom.tasks.shuffling.merge import Piece, gather_tokens, merge_documents
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
@@ -62,9 +61,12 @@ def shuffle_shard(build: Build, position: int) -> ShardRecord:
 
 
 def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) -> ShardRecord | None:
-    """Return the record of a shard that an earlier process made, if its files are undamaged."""
-    record = find_shard_record(build.store, build.version, shard.name, encoders)
-    if record is None:
+    """Return the record of a shard that an earlier process made, if its files are undamaged.
+
+    A shard that may hold ids of other fast encoders than `encoders` does not count.
+    """
+    record = find_work_record(build.store, shard_record_path(build.version, shard.name), ShardRecord)
+    if record is None or not set(record.encoders).issubset(encoders):
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))
     if is_as_listed(build.store, build.version, record.entry):
@@ -78,7 +80,6 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
     store, path = build.store, version_path(build.version, shard.name)
     found = _Found()
     excluded = load_exclusions(store, build.version) if build.excludes else None
-    rules = MergeRules(build.rules.deduplicate, excluded, build.has_ids)
     inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
     sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
     documents = DocumentCounter(assignment.sources)
@@ -95,11 +96,11 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
 
             mask = MaskWriter(mask_file)
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
-            piece = merge_documents(store, assignment.spills, shard.split_index, start_key, end_key, rules)
+            piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key, excluded)
             found.add(piece)
-            progress.report(progress.Advanced(done=piece.duplicates.num_tokens + piece.excluded.num_tokens))
-            dtype, hashes = token_dtype(build.tokenizer.vocab_size), [np.empty(0, np.uint64)]
-            for part, num_tokens, classes in gather_tokens(store, assignment.spills, piece, dtype, build.has_classes):
+            progress.report(progress.Advanced(done=piece.dropped_tokens))
+            hashes = [np.empty(0, np.uint64)]
+            for part, num_tokens, classes in gather_tokens(build, assignment.spills, piece):
                 found.add_tokens(part, num_tokens, build.tokenizer.eot_id)
                 tokens.append(part, num_tokens)
                 if mask and classes is not None:
@@ -166,9 +167,9 @@ class _Found:
 
     def add(self, piece: Piece) -> None:
         """Count the documents of a piece that are left out, and keep the first and the last key."""
-        self.counts["duplicates"] += piece.duplicates.num_documents
-        self.counts["excluded"] += piece.excluded.num_documents
-        self.counts["left_tokens"] += piece.duplicates.num_tokens + piece.excluded.num_tokens
+        self.counts["duplicates"] += piece.num_duplicates
+        self.counts["excluded"] += piece.num_excluded
+        self.counts["left_tokens"] += piece.dropped_tokens
         if len(keys := piece.rows["key"]):
             self.first_key = self.first_key or f"{keys[0]:016x}"
             self.last_key = f"{keys[-1]:016x}"

@@ -13,10 +13,12 @@ from tests.builders.memory_store import MemoryStore
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.manifest import MANIFEST, read_manifest
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.verification.file_checks import is_as_listed
 from tokenloom.storage.versions import published, tags
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, missing_file, version_path
 from tokenloom.storage.work.plans import building
-from tokenloom.storage.work.records import find_shard_record, shard_record_path
+from tokenloom.storage.work.records import ShardRecord, shard_record_path
+from tokenloom.storage.work.work_files import find_work_record
 from tokenloom.tasks.retention import Collected, Policy, collect
 
 #: keeps only what is tagged or young
@@ -175,7 +177,8 @@ def _write(store: Store, files: dict[str, bytes], version: str) -> None:
     """Write the shards that have no record, each with its record last, and the small files."""
     for split in ("train", "validation"):
         name = f"{split}/000000"
-        if find_shard_record(store, version, name, ()) is None:
+        record = find_work_record(store, shard_record_path(version, name), ShardRecord)
+        if record is None or not is_as_listed(store, version, record.entry):
             shard = [path for path in files if path.startswith(version_path(version, name))]
             for path in [*shard, shard_record_path(version, name)]:
                 store.replace(path, files[path])

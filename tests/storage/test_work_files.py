@@ -24,7 +24,6 @@ from tokenloom.storage.work.records import (
     build_path,
     find_partition_record,
     find_partition_records,
-    find_shard_record,
     partition_record_path,
     quarantine_path,
     read_assignment,
@@ -32,7 +31,7 @@ from tokenloom.storage.work.records import (
     write_assignment,
 )
 from tokenloom.storage.work.spill import SpillCounts, spill_path
-from tokenloom.storage.work.work_files import write_work_record
+from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
@@ -86,9 +85,6 @@ def write_partition(store: LocalStore) -> None:
 
 
 def write_shard(store: LocalStore) -> None:
-    store.replace(f"versions/{VERSION}/train/000000.tok", b"123")
-    store.replace(f"versions/{VERSION}/train/000000.docs", b"")
-    store.replace(f"versions/{VERSION}/train/000000.blocks", b"12")
     write_work_record(store, shard_record_path(VERSION, SHARD.name), SHARD)
 
 
@@ -110,7 +106,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_assignment(store, VERSION) == ASSIGNMENT
     assert find_partition_record(store, SPILL) == RECORD
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
-    assert find_shard_record(store, VERSION, "train/000000", ()) == SHARD
+    assert find_work_record(store, shard_record_path(VERSION, "train/000000"), ShardRecord) == SHARD
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -128,7 +124,7 @@ def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
         read_assignment(store, VERSION)
     assert find_partition_record(store, SPILL) is None
     assert find_partition_records(store, [SPILL]) == {}
-    assert find_shard_record(store, VERSION, "train/000000", ()) is None
+    assert find_work_record(store, shard_record_path(VERSION, "train/000000"), ShardRecord) is None
 
 
 @pytest.mark.parametrize("path", [spill_path(SPILL, 0), quarantine_path(SPILL)])
