@@ -18,8 +18,7 @@ from tokenloom.flows.verify_steps import run_verification
 from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import Call, Runner
+from tokenloom.tasks.running.steps import RETRY_SECONDS, Call, Runner, should_retry
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 
 # Builds import pydantic in their functions: verifying a small version takes less time than that import.
@@ -117,16 +116,13 @@ def _open_workers(num_workers: int, tokenizer: Mapping[str, Any] | None = None) 
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
         if tokenizer is not None:
             pool.preload(preload_build, tokenizer)
-        submit = partial(_submit_all, threads) if num_workers else _call_all
-        yield Runner(num_workers, run_one_directly, pool.call, submit, pool.close)
+        yield Runner(num_workers, run_one_directly, pool.call, partial(_submit_all, threads, num_workers), pool.close)
 
 
-def _call_all(name: str, calls: Sequence[Call]) -> list[Any]:
-    return [run_one_directly(name, call.run) for call in calls]
-
-
-def _submit_all(threads: ThreadPoolExecutor, name: str, calls: Sequence[Call]) -> list[Any]:
-    """Run each call in a thread; return the results in order, or raise the first failure at once."""
+def _submit_all(threads: ThreadPoolExecutor, num_workers: int, name: str, calls: Sequence[Call]) -> list[Any]:
+    """Run each call in a thread, or here without workers; return the results in order, or raise the first failure."""
+    if not num_workers:
+        return [run_one_directly(name, call.run) for call in calls]
     futures = [threads.submit(run_one_directly, name, call.run) for call in calls]
     try:
         for future in as_completed(futures):

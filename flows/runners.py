@@ -2,7 +2,7 @@
 
 All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow lease processes
 (tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it must reach the
-store and Prefect's server. tasks/running/retries.py says which errors are retried.
+store and Prefect's server. tasks/running/steps.py says which errors are retried.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRun
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Meter, Step, step_label
-from tokenloom.tasks.running.retries import RETRY_SECONDS, should_retry
-from tokenloom.tasks.running.steps import Call, Runner
+from tokenloom.tasks.running.steps import RETRY_SECONDS, Call, Runner, should_retry
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 from tokenloom.wording import clock
 
@@ -155,11 +154,11 @@ def _ray(spec: RayRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
 
 
 def _call_on_cluster(
-    credentials: list[Credentials], step: Callable[[Any], Any], job: Any
-) -> tuple[Any, list[progress.Event]]:
-    """Run a step where a cluster put it; return its result and the events to replay."""
+    credentials: list[Credentials], step: Callable[[Any], Any], jobs: list[Any]
+) -> tuple[list[Any], list[progress.Event]]:
+    """Run a step for a batch where a cluster put it; return the results and the events to replay."""
     with using_credentials(credentials):
-        return progress.recorded(partial(step, job))
+        return progress.recorded(lambda: [step(job) for job in jobs])
 
 
 def _submit_all(tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequence[Call]) -> list[Any]:

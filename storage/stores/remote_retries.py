@@ -2,7 +2,7 @@
 
 A request is a range, a listing page or an upload part. The libraries' own retries are switched off, so that every retry
 is logged and all kinds of store behave alike. remote_errors.py decides which errors are transient;
-tasks/running/retries.py says who retries what on the levels above.
+tasks/running/steps.py says who retries what on the levels above.
 """
 
 from __future__ import annotations

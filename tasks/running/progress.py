@@ -2,7 +2,7 @@
 
 The path of an event, from where the work is done to where users see it:
 
-    worker process   report, the pipe to its parent (worker_process.serve), WorkerPool.call, which reports it here
+    worker process   report, the pipe to its parent (workers.py), WorkerPool.call, which reports it here
     cluster worker   report, a list that travels with the task's result (recorded), replayed, which reports it here
     this process     report
     storage          a warning in the log of `tokenloom`, as storage has no events; while a listener is set, a Message

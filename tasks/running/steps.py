@@ -1,7 +1,23 @@
-"""How flows run their steps, and what all who run them share.
+"""How flows run their steps, and which failures of a step are retried.
 
 `flows/direct.py` runs steps in threads of this process, `flows/runners.py` as task runs of Prefect: in worker
 processes or on a cluster. They differ in how they call a step for a batch of jobs and in how they submit such calls.
+
+Who retries what, how often, and why these levels do not multiply.
+
+    level     what it repeats                      for which errors                      how often
+    request   one request to a remote store        transient                             5 attempts within two minutes
+              (storage/stores)
+    task      one call of a step, here             transient                             3 retries, after 1, 5 and 20 s
+              (flows/direct.py, runners.py)
+    run       a run of a deployment                all but those of the spec, a gate     1 retry
+              (flows/build_dataset.py)             or an input
+
+Only tasks repeat what requests gave up, on purpose: a store that is unreachable for more than two minutes does not end
+a build, one that stays unreachable does after about eight. If nothing that looks like the store has answered this
+process before, its endpoint is likely wrong, and a task does not repeat the request's attempts. Inputs at URLs that are
+not those of object stores have no level below the task. All other errors, such as bad input, a lost worker or a damaged
+work file, are raised at once.
 """
 
 from __future__ import annotations
@@ -11,9 +27,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from tokenloom.errors import WorkerLost, WorkError
+from tokenloom.storage.stores.remote_errors import is_transient
+from tokenloom.storage.stores.remote_retries import never_answered
+
 MAX_TASKS = 400  # tasks of a step; Prefect is slow to show and store a run with more task runs
 MAX_SMALL_TASKS = 120  # tasks of a step that takes a small part of the time
 _BATCHES_PER_WORKER = 4  # the least number; then all workers finish at about the same time
+RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
+
+
+def should_retry(error: BaseException, num_attempts: int) -> bool:
+    """Return whether to call a step again that has failed `num_attempts` times, the last time with `error`."""
+    if isinstance(error, WorkerLost | WorkError):  # the run ends, whatever caused it
+        return False
+    return num_attempts <= len(RETRY_SECONDS) and is_transient(error) and not never_answered(error)
 
 
 class Job(NamedTuple):
@@ -47,10 +75,6 @@ def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_task
     return batches
 
 
-def _do_nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Runner:
     """Runs the steps of a flow.
@@ -66,9 +90,9 @@ class Runner:
 
     num_workers: int
     one: Callable[[str, Callable[[], Any]], Any]
-    call: Callable[[Callable[[Any], Any], Any], Any]
+    call: Callable[[Callable[[Any], Any], list[Any]], Any]
     submit: Callable[[str, Sequence[Call]], list[Any]]
-    stop: Callable[[], None] = _do_nothing
+    stop: Callable[[], None] = lambda: None
 
     def each(
         self,
@@ -90,15 +114,9 @@ class Runner:
         calls = []
         for batch in batches_of(jobs, self.num_workers, task_weight, max_tasks):
             others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
-            run = partial(self.call, partial(_run_batch, step), [job.job for job in batch])
-            calls.append(Call(batch[0].label + others, run))
+            calls.append(Call(batch[0].label + others, partial(self.call, step, [job.job for job in batch])))
         try:
             return [result for results in self.submit(name, calls) for result in results]
         except BaseException:
             self.stop()
             raise
-
-
-def _run_batch(step: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
-    """Run a step for each job of a batch, one after the other."""
-    return [step(job) for job in jobs]

@@ -81,7 +81,7 @@ class Children:
         timer = threading.Timer(_SECONDS, self._pool.close)
         timer.start()
         try:
-            return self._pool.call(_read, (str(path), options, keep_texts))
+            return self._pool.call(_read, [(str(path), options, keep_texts)])[0]
         except WorkerLost as error:
             self._pool.close()
             self._pool = WorkerPool(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.prefect_servers import send_all, serving_flows
-from tokenloom.tasks.running.retries import RETRY_SECONDS
+from tokenloom.tasks.running.steps import RETRY_SECONDS
 
 
 @pytest.fixture(scope="package")

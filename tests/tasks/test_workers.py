@@ -121,6 +121,12 @@ def print_and_report(number: int) -> int:
     return number
 
 
+def call(pool: WorkerPool, step: Callable[[Any], Any], job: Any) -> Any:
+    """Run a step for one job."""
+    (result,) = pool.call(step, [job])
+    return result
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     with WorkerPool(1) as one:
@@ -134,8 +140,8 @@ def _wait_for(path: Path) -> int:
 
 
 def test_calls_run_in_a_child_and_return_its_results(pool: WorkerPool) -> None:
-    assert [pool.call(double, number) for number in range(5)] == [0, 2, 4, 6, 8]
-    first, second = pool.call(process_id, None), pool.call(process_id, None)
+    assert [call(pool, double, number) for number in range(5)] == [0, 2, 4, 6, 8]
+    first, second = call(pool, process_id, None), call(pool, process_id, None)
     assert first == second != os.getpid()
 
 
@@ -143,19 +149,19 @@ def test_as_many_children_work_at_once_as_the_pool_has() -> None:
     with WorkerPool(2) as two, ThreadPoolExecutor(2) as threads:
         barrier = threading.Barrier(2)
 
-        def call(_: int) -> list[int]:
+        def call_often(_: int) -> list[int]:
             barrier.wait()
-            return [two.call(process_id, None) for _ in range(20)]
+            return [call(two, process_id, None) for _ in range(20)]
 
-        first, second = threads.map(call, range(2))
+        first, second = threads.map(call_often, range(2))
     assert len({*first, *second}) == 2
 
 
 def test_a_pool_without_workers_runs_calls_in_this_process() -> None:
     with WorkerPool(0) as none:
-        assert none.call(process_id, None) == os.getpid()
+        assert call(none, process_id, None) == os.getpid()
         with pytest.raises(InputError, match="here"):
-            none.call(raise_error, InputError("here"))
+            call(none, raise_error, InputError("here"))
 
 
 @pytest.mark.parametrize(
@@ -173,17 +179,17 @@ def test_a_pool_without_workers_runs_calls_in_this_process() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_exceptions_of_every_kind_come_back_as_themselves(pool: WorkerPool, error: BaseException) -> None:
-    before = pool.call(process_id, None)
+    before = call(pool, process_id, None)
     with pytest.raises(type(error)) as caught:
-        pool.call(raise_error, error)
+        call(pool, raise_error, error)
     assert type(caught.value) is type(error)
     assert caught.value.args == error.args
-    assert pool.call(process_id, None) == before
+    assert call(pool, process_id, None) == before
 
 
 def test_exceptions_keep_their_attributes_and_the_traceback_of_the_child(pool: WorkerPool) -> None:
     with pytest.raises(GateFailed, match="a gate") as caught:
-        pool.call(raise_error, GateFailed("a gate", "0123abcd", []))
+        call(pool, raise_error, GateFailed("a gate", "0123abcd", []))
     assert caught.value.version == "0123abcd"
     notes = "".join(caught.value.__notes__)
     assert "in a worker process" in notes
@@ -203,9 +209,9 @@ def test_what_cannot_be_pickled_raises_and_the_pool_continues(
     function: Callable[[str], Any], said: str, pool: WorkerPool
 ) -> None:
     with pytest.raises(Exception, match=said) as caught:
-        pool.call(function, "row 3")
+        call(pool, function, "row 3")
     assert not isinstance(caught.value, WorkerLost)
-    assert pool.call(double, 4) == 8
+    assert call(pool, double, 4) == 8
 
 
 @pytest.mark.parametrize(
@@ -219,38 +225,38 @@ def test_what_cannot_be_pickled_raises_and_the_pool_continues(
 )
 def test_a_child_that_ends_loses_its_call_and_says_why(function: Any, job: Any, reason: str) -> None:
     with WorkerPool(1) as one:
-        one.call(process_id, None)
+        call(one, process_id, None)
         with pytest.raises(WorkerLost, match=reason):
-            one.call(function, job)
+            call(one, function, job)
 
 
 def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
     pool, notes = WorkerPool(2), [tmp_path / "first", tmp_path / "second"]
     with ThreadPoolExecutor(2) as threads:
-        calls = [threads.submit(pool.call, sleep_after_note, note) for note in notes]
+        calls = [threads.submit(call, pool, sleep_after_note, note) for note in notes]
         pids = [_wait_for(note) for note in notes]
         pool.close()
     assert [type(call.exception()) for call in calls] == [WorkerLost] * 2
     assert not any(map(is_running, pids))
     with pytest.raises(WorkerLost, match="ending"):
-        pool.call(double, 1)
+        call(pool, double, 1)
 
 
 def test_closing_now_does_not_wait_for_what_is_preloaded(tmp_path: Path) -> None:
     pool = WorkerPool(1)
     pool.preload(sleep_after_note, tmp_path / "note")
     with ThreadPoolExecutor() as threads:
-        call = threads.submit(pool.call, double, 1)
+        future = threads.submit(call, pool, double, 1)
         server = _wait_for(tmp_path / "note")
         pool.close()
         with pytest.raises(WorkerLost, match="ending"):
-            call.result()
+            future.result()
     assert not is_running(server)
 
 
 def test_children_are_gone_after_the_block() -> None:
     with WorkerPool(1) as one:
-        pid = one.call(process_id, None)
+        pid = call(one, process_id, None)
         assert is_running(pid)
     assert not is_running(pid)
 
@@ -259,17 +265,17 @@ def test_what_is_preloaded_is_there_in_every_child() -> None:
     with WorkerPool(1) as one:
         one.preload(raise_error, ValueError("left to the call that needs it"))
         one.preload(remember, 5)
-        assert one.call(remembered, None) == [5]
+        assert call(one, remembered, None) == [5]
 
 
 def test_children_are_new_programs_if_their_server_has_threads() -> None:
     """A fork copies one thread and the locks of all: a child could wait for a lock forever."""
     with WorkerPool(1) as one:
         one.preload(remember_and_start_thread, 5)
-        assert one.call(double, 21) == 42
-        assert one.call(remembered, None) == []
+        assert call(one, double, 21) == 42
+        assert call(one, remembered, None) == []
         with pytest.raises(WorkerLost, match="exit code 7"):
-            one.call(end_with, 7)
+            call(one, end_with, 7)
 
 
 def test_an_early_server_ends_with_its_program_even_while_it_loads() -> None:
@@ -285,10 +291,10 @@ def test_an_early_server_ends_with_its_program_even_while_it_loads() -> None:
 def test_all_processes_end_with_their_parent(tmp_path: Path) -> None:
     code = (
         "import pathlib\n"
-        "from tests.tasks.test_workers import WorkerPool, parent_id, sleep_after_note\n"
+        "from tests.tasks.test_workers import WorkerPool, call, parent_id, sleep_after_note\n"
         "pool = WorkerPool(1)\n"
-        "print(pool.call(parent_id, None), flush=True)\n"
-        f"pool.call(sleep_after_note, pathlib.Path({str(tmp_path / 'note')!r}))\n"
+        "print(call(pool, parent_id, None), flush=True)\n"
+        f"call(pool, sleep_after_note, pathlib.Path({str(tmp_path / 'note')!r}))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=_ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -302,9 +308,9 @@ def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool:
     steps: list[Any] = [cut_file, tokenize_partition, shuffle_shard, compare_documents]
     for step in steps:
         with pytest.raises((AttributeError, TypeError)):  # the job is missing, but the step's modules are loaded now
-            pool.call(step, None)
-    assert pool.call(type_of_array, None) == "int64"  # pyarrow would import pandas
-    loaded = pool.call(loaded_modules, None)
+            call(pool, step, None)
+    assert call(pool, type_of_array, None) == "int64"  # pyarrow would import pandas
+    loaded = call(pool, loaded_modules, None)
     assert "tokenloom" in loaded
     packages = {name.partition(".")[0] for name in loaded}
     assert packages.isdisjoint({"prefect", "pydantic", "torch", "fastapi", "pandas"})
@@ -312,20 +318,20 @@ def test_children_import_neither_prefect_nor_pydantic_nor_torch_nor_pandas(pool:
 
 def test_pyarrow_recognizes_the_pandas_of_a_transform() -> None:
     with WorkerPool(1) as own:
-        assert own.call(import_pandas_and_make_array, None) == [1.0, None]
+        assert call(own, import_pandas_and_make_array, None) == [1.0, None]
 
 
 def test_events_of_a_child_reach_the_listeners_here(pool: WorkerPool) -> None:
     events: list[progress.Event] = []
     with progress.listening(events.append):
-        assert pool.call(print_and_report, 3) == 3
+        assert call(pool, print_and_report, 3) == 3
     assert events == [progress.Advanced(num_documents=1, num_bytes=3, num_tokens=6)]
 
 
 def test_output_of_children_goes_only_to_stderr() -> None:
     code = (
-        "from tests.tasks.test_workers import WorkerPool, print_and_report\n"
-        "with WorkerPool(1) as pool: print(pool.call(print_and_report, 5))\n"
+        "from tests.tasks.test_workers import WorkerPool, call, print_and_report\n"
+        "with WorkerPool(1) as pool: print(call(pool, print_and_report, 5))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "5\n"
@@ -337,12 +343,12 @@ def test_interrupt_of_the_group_leaves_children_to_their_parent() -> None:
     """Ctrl-C reaches every process of a terminal's group; only the parent decides what ends."""
     code = (
         "import os, signal\n"
-        "from tests.tasks.test_workers import WorkerPool, process_id\n"
+        "from tests.tasks.test_workers import WorkerPool, call, process_id\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "with WorkerPool(1) as pool:\n"
-        "    before = pool.call(process_id, None)\n"
+        "    before = call(pool, process_id, None)\n"
         "    os.killpg(0, signal.SIGINT)\n"
-        "    print(pool.call(process_id, None) == before)\n"
+        "    print(call(pool, process_id, None) == before)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True, start_new_session=True

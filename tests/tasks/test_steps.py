@@ -1,4 +1,4 @@
-"""Transient errors are retried, and nothing else."""
+"""Steps: jobs are batched into a limited number of tasks; transient errors are retried, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from tests.servers.busy_server import serving
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import remote_retries
-from tokenloom.tasks.running import retries
-from tokenloom.tasks.running.retries import should_retry
+from tokenloom.tasks.running.steps import Job, batches_of, should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 
 
@@ -66,7 +65,7 @@ def _fail(cause: BaseException) -> None:
 @pytest.mark.parametrize(("cause", "is_transient"), [(TimeoutError(), True), (EOFError(), False)])
 def test_an_error_from_a_worker_process_stays_transient_or_permanent(cause: BaseException, is_transient: bool) -> None:
     with WorkerPool(1) as pool, pytest.raises(InputError) as failed:
-        pool.call(_fail, cause)
+        pool.call(_fail, [cause])
     assert failed.value.__cause__ is None
     assert should_retry(failed.value, 1) is is_transient
 
@@ -80,7 +79,7 @@ def _spec(folder: Path, url: str, store: str) -> BuildSpec:
 def test_the_bytes_do_not_depend_on_which_request_failed(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * 3)
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(3)])
     with serving(tmp_path / "input", ()) as (url, state):
         calm = _spec(tmp_path, url, "calm")
@@ -96,7 +95,7 @@ def test_the_bytes_do_not_depend_on_which_request_failed(
 def test_a_server_that_stays_busy_fails_the_build_with_its_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * len(retries.RETRY_SECONDS))
+    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * 3)
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
     with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
         build(_spec(tmp_path, url, "store"))
@@ -118,3 +117,12 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
     ):
         build(spec)
     assert len(messages) == 1 and "try 1 of 5 failed" in messages[0]
+
+
+@pytest.mark.parametrize("num_jobs", [1, 399, 400, 401, 799, 1000, 10_000])
+@pytest.mark.parametrize("num_workers", [0, 2, 512])
+@pytest.mark.parametrize("weight", [0, 1, 3])
+def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, weight: int) -> None:
+    batches = batches_of([Job("", i, weight) for i in range(num_jobs)], num_workers, 1, 400)
+    assert [job.job for batch in batches for job in batch] == list(range(num_jobs))
+    assert len(batches) <= 400
