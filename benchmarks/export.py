@@ -22,7 +22,7 @@ from pathlib import Path
 
 from figures import Figure, print_table, write_json
 from tokenloom.flows.direct import export_directly
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.running.workers import chosen_num_workers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

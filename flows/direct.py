@@ -25,8 +25,8 @@ from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.exporting.base import ExportOptions
     from tokenloom.tasks.exporting.export import ExportResult
-    from tokenloom.tasks.exporting.formats.base import ExportOptions
     from tokenloom.tasks.planning.plan import BuildPlan
     from tokenloom.tasks.publishing.publish import BuildResult
 

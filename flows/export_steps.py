@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tokenloom.tasks.exporting.base import ExportOptions, FileRecord
 from tokenloom.tasks.exporting.export import (
     Export,
     ExportResult,
@@ -12,8 +13,6 @@ from tokenloom.tasks.exporting.export import (
     result_of,
     write_unit,
 )
-from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.exporting.hashed_file import FileRecord
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 

@@ -18,8 +18,8 @@ from tokenloom.flows.verify_steps import run_verification
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.runner import ProcessRunner
 from tokenloom.storage.versions.references import parse_dataset, parse_reference
+from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import ExportResult
-from tokenloom.tasks.exporting.formats.base import ExportOptions
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention import Collected, Policy, collect
 from tokenloom.tasks.verification.verify import VerificationResult

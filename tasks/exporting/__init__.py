@@ -1,6 +1,7 @@
 """Export the documents of a version into the files of other trainers.
 
-documents     the documents of a split over its shards, streamed and checked
-export        plans, writes the units of an export, resumes one
-formats       one module a format
+documents                   the documents of a split over its shards, streamed and checked
+export                      plans, writes the units of an export, resumes one
+base                        the interface of a format
+streams, tables, chunks     the formats
 """

@@ -26,12 +26,24 @@ from tokenloom.storage.stores.local_files import sync_folder, syncing
 from tokenloom.storage.stores.store import TMP
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
+from tokenloom.tasks.exporting.base import (
+    ExportFormat,
+    ExportOptions,
+    ExportUnit,
+    FileRecord,
+    HashedFile,
+    VersionFacts,
+    hashed,
+)
+from tokenloom.tasks.exporting.chunks import LitData, Mds
 from tokenloom.tasks.exporting.documents import Documents, report_written
-from tokenloom.tasks.exporting.formats import FORMATS
-from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportOptions, ExportUnit, VersionFacts
-from tokenloom.tasks.exporting.hashed_file import FileRecord, HashedFile, hashed
+from tokenloom.tasks.exporting.streams import Datatrove, Llmc, Megatron, NanoGpt, Olmo
+from tokenloom.tasks.exporting.tables import HuggingFace, Parquet
 from tokenloom.tasks.running import progress
 
+_ALL = (Megatron(), Olmo(), Llmc(), NanoGpt(), Datatrove(), Mds(), LitData(), HuggingFace(), Parquet())
+#: the formats by name
+FORMATS: dict[str, ExportFormat] = {each.name: each for each in _ALL}
 SUMMARY, BEGUN = "tokenloom-export.json", "tokenloom-export.begun.json"
 _SUMMARY_FORMAT = 1
 _WORK = TMP.partition("/")[0]  # where a store keeps files that are being written

@@ -24,7 +24,8 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.records import fields_of, sha256_of_bytes
 from tokenloom.storage.formats.shard_writer import ShardWriter
-from tokenloom.tasks.exporting.formats import FORMATS, llmc, row_files
+from tokenloom.tasks.exporting import chunks, streams
+from tokenloom.tasks.exporting.export import FORMATS
 
 Documents = list[list[int]]
 Masks = list[list[bool]]
@@ -96,8 +97,8 @@ def small_parts(patch: pytest.MonkeyPatch) -> None:
     for each in FORMATS.values():
         if each.part_bytes:
             patch.setattr(type(each), "part_bytes", 4000)
-    patch.setattr(llmc, "_PART_TOKENS", 2000)
-    patch.setattr(row_files, "PART_BYTES", 4000)
+    patch.setattr(streams, "_LLMC_PART_TOKENS", 2000)
+    patch.setattr(chunks, "PART_BYTES", 4000)
 
 
 def cut(items: NDArray[Any], ends: Sequence[int] | NDArray[Any]) -> list[list[Any]]:

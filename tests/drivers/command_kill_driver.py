@@ -28,7 +28,7 @@ import tokenloom.cli.commands.tag
 
 import tokenloom.cli.commands.export
 import tokenloom.flows.export_steps
-import tokenloom.tasks.exporting.formats.datatrove
+import tokenloom.tasks.exporting.streams
 import tokenloom.tasks.sources.jsonl
 import tokenloom.tokenizers.byte  # noqa: F401  (the same)
 from tests.builders import datasets

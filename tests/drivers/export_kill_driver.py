@@ -27,10 +27,8 @@ from tests.counts import FULL
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.records import fields_of, read_signed
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.tasks.exporting.export import BEGUN, SUMMARY
-from tokenloom.tasks.exporting.formats import FORMATS
-from tokenloom.tasks.exporting.formats.base import ExportOptions
-from tokenloom.tasks.exporting.hashed_file import hashed
+from tokenloom.tasks.exporting.base import ExportOptions, hashed
+from tokenloom.tasks.exporting.export import BEGUN, FORMATS, SUMMARY
 
 _FIRST = ("datatrove", "mds", "huggingface")  # of a run with few kills
 

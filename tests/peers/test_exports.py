@@ -16,7 +16,7 @@ from tests.builders.synthetic_store import EOT
 from tests.peers.environments import run_in
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.classes import learned_classes
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions
 
 _SPLITS = ("train", "validation")
 _BLOCK = 7

@@ -15,8 +15,8 @@ from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.stores import local_files
-from tokenloom.tasks.exporting.formats import FORMATS
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions
+from tokenloom.tasks.exporting.export import FORMATS
 
 _ALL = ExportOptions([])
 

@@ -25,9 +25,8 @@ from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.stores import local_files
-from tokenloom.tasks.exporting.export import SUMMARY, open_export
-from tokenloom.tasks.exporting.formats import FORMATS
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions
+from tokenloom.tasks.exporting.export import FORMATS, SUMMARY, open_export
 
 _ROOT = Path(__file__).parents[2]
 _ALL = ExportOptions([])

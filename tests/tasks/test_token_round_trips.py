@@ -25,7 +25,7 @@ from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.sources import make_reader
 
 #: By format of export: the format of its import, and the files with its ids.

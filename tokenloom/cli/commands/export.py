@@ -10,8 +10,8 @@ from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Output
 from tokenloom.cli.results import Result
 from tokenloom.errors import SpecError
-from tokenloom.tasks.exporting.formats import FORMATS
-from tokenloom.tasks.exporting.formats.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions
+from tokenloom.tasks.exporting.export import FORMATS
 from tokenloom.wording import counted, shown_bytes
 
 

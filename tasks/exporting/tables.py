@@ -7,29 +7,33 @@ transformers shift them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
 
 from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
+from tokenloom.storage.formats.records import JsonObject, fields_of
+from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents, Piece
-from tokenloom.tasks.exporting.formats.base import ExportFormat, ExportUnit, VersionFacts, check_ids, learned_bytes
 from tokenloom.tasks.sources.tokens.id_columns import IDS, IGNORED, LABELS
 from tokenloom.wording import counted
-
-PART_BYTES = 2**29
 
 
 class TableFormat(ExportFormat):
     """A format of rows; what all of them refuse and lose."""
 
-    takes_samples = True
+    takes_samples = keeps_masks = True
+    part_bytes = 2**29
+    num_ids, instead = 2**31, "olmo"
 
     def refuse(self, facts: VersionFacts) -> None:
         """Raise SpecError if ids need 32 bits without a sign, or a split has no sample."""
-        check_ids(facts, 2**31, self.name, "olmo")
+        super().refuse(facts)
         for split, documents in facts.splits.items():
             if not num_rows(documents, facts):
                 raise SpecError(
@@ -112,3 +116,76 @@ def record_batches(unit: ExportUnit, facts: VersionFacts) -> Iterator[pa.RecordB
         offsets = pa.array(np.append(0, np.cumsum(piece.lengths, dtype=np.int64))).cast(pa.int32())  # checks the range
         arrays = [pa.ListArray.from_arrays(offsets, pa.array(items)) for items in values(piece, facts)]
         yield pa.record_batch(arrays, schema=schema(facts))
+
+
+class Parquet(TableFormat):
+    """SPLIT/00000.parquet and so on: `input_ids`, and `labels` with masks; a row group for each 4 MB of ids."""
+
+    name = "parquet"
+
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{split}/{index:05}.parquet",)
+
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
+        """Write row groups; a dictionary of ids would be longer than they are."""
+        sink = pa.PythonFile(files[0], "w")
+        with pq.ParquetWriter(sink, schema(facts), compression="zstd", use_dictionary=False) as writer:
+            for batch in record_batches(unit, facts):
+                writer.write_batch(batch, row_group_size=max(1, batch.num_rows))
+
+
+class HuggingFace(TableFormat):
+    """A dataset of Hugging Face as `save_to_disk` writes it, for `load_from_disk`: TRL, axolotl, LLaMA-Factory.
+
+    SPLIT/data-00000-of-00001.arrow and so on are Arrow streams, SPLIT/dataset_info.json has the types of columns,
+    SPLIT/state.json the names of the files; dataset_dict.json names the splits.
+    """
+
+    name = "huggingface"
+
+    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
+        """See ExportFormat.files."""
+        return (f"{split}/data-{index:05}-of-{count:05}.arrow",)
+
+    def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
+        """Write an Arrow stream."""
+        with pa.ipc.new_stream(pa.PythonFile(files[0], "w"), schema(facts)) as writer:
+            for batch in record_batches(unit, facts):
+                writer.write_batch(batch)
+
+    def finish(self, facts: VersionFacts, units: Units, records: Records) -> dict[str, bytes]:
+        """Return the JSON files."""
+        files = {"dataset_dict.json": _json({"splits": list(facts.splits)})}
+        for split in facts.splits:
+            names = [unit.files[0].rpartition("/")[2] for unit in units if unit.split == split]
+            files[f"{split}/dataset_info.json"] = _json(_info(facts))
+            files[f"{split}/state.json"] = _json(_state(split, names, units[0].documents.version, facts))
+        return files
+
+
+def _json(value: JsonObject) -> bytes:
+    return json.dumps(value, indent=2, sort_keys=True).encode()
+
+
+def _info(facts: VersionFacts) -> JsonObject:
+    """Return the types of columns; releases of datasets before and after 4.0 know `Sequence`."""
+    features = {
+        field.name: {"_type": "Sequence", "feature": {"_type": "Value", "dtype": str(field.type.value_type)}}
+        for field in schema(facts)
+    }
+    return {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
+
+
+def _state(split: str, names: list[str], version: str, facts: VersionFacts) -> JsonObject:
+    """Return what datasets keeps of a split; the fingerprint names it in caches of what is computed from it."""
+    identity = f"{version}/{split}/{json.dumps(fields_of(facts.options), sort_keys=True)}"
+    return {
+        "_data_files": [{"filename": name} for name in names],
+        "_fingerprint": xxhash.xxh3_64_hexdigest(identity.encode()),
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
