@@ -162,7 +162,7 @@ def test_a_missing_dataset_tag_or_version_is_named_with_what_lists_the_others(tm
         "news@test": f"no tag 'test'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions, of 16 hex",
         "news@abc": f"no tag 'abc'; tags: latest, prod; `tokenloom ls {tmp_path}/news` lists the versions",
     }
-    with pytest.raises(StoreError, match="'index.html' is not a valid name for a dataset"):
+    with pytest.raises(StoreError, match="is not a valid name for a dataset"):
         dataset_store(str(tmp_path), "index.html")
     with pytest.raises(StoreError, match=f"no version {B}; `tokenloom ls`"):
         resolve(Reference(str(tmp_path), "news", B))
