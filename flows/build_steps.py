@@ -200,7 +200,7 @@ def import_for_reports() -> None:
 def _import() -> None:
     with contextlib.suppress(ImportError):  # whoever writes the report says so
         from tokenloom.tasks.report import page  # noqa: F401
-        from tokenloom.tasks.report.parts import templates
+        from tokenloom.tasks.report.templates import templates
 
         templates().get_template("report.html")
 
@@ -229,7 +229,7 @@ def _write_report(plan: BuildPlan, result: BuildResult, runner: Runner) -> str |
     Returns None, and reports a message that says why, if it can't be written.
     """
     try:
-        from tokenloom.tasks.report.collect import collect_for_build
+        from tokenloom.tasks.report.figures import collect_for_build
         from tokenloom.tasks.report.page import render_page, write_report  # late: only this needs what draws
 
         collect = partial(collect_for_build, plan.build)

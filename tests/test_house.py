@@ -223,7 +223,7 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "reader.producer",
     "server.deployments",
     "storage.stores.s3",
-    "tasks.report.parts",
+    "tasks.report.templates",
     "tasks.running.memory",
     "tokenizers.fast.gigatoken_library",
 }

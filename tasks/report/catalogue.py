@@ -6,10 +6,10 @@ and nothing reads it. What it lists is limited, so that a store of thousands of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, TypeVar
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, read_manifest
@@ -20,43 +20,27 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.report.wording import clipped, megabytes, short
-from tokenloom.wording import counted, shown_time
-
-if TYPE_CHECKING:  # only the page itself needs the packages that write pages
-    from tokenloom.tasks.report.parts import Section
 
 T = TypeVar("T")
 
 _MAX_DATASETS, _MAX_VERSIONS, _MIN_VERSIONS = 200, 200, 3  # listed of a store, together, and of each dataset
-_TEXT_CHARS = 100  # a longer name or reason is cut
-_UNKNOWN = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueVersion:
-    """A version of the catalogue; `manifest` and `build` are None if they are damaged, `report` is a relative URL."""
+class _Version(NamedTuple):
+    """A version of the catalogue; `manifest` and `build` are None if they are damaged."""
 
-    name: str
     manifest: Manifest | None
     build: BuildRecord | None
-    tags: Sequence[str]
-    report: str | None
+    tags: list[str]
 
-    @property
-    def at(self) -> str:
-        """When it was published; "-" if that is unknown."""
-        return shown_time(self.build.at) if self.build else _UNKNOWN
 
-    @property
-    def num_tokens(self) -> int:
-        """Its tokens; 0 if they are unknown."""
-        return self.manifest.num_tokens if self.manifest else 0
+@dataclass(frozen=True)
+class _Dataset:
+    """A dataset of the catalogue: its versions to list, newest first, and the relative URLs of their reports."""
 
-    @property
-    def num_bytes(self) -> int:
-        """The length of its shards; 0 if it is unknown."""
-        return self.manifest.shard_bytes if self.manifest else 0
+    versions: dict[str, _Version]
+    reports: dict[str, str | None]
+    num_versions: int
 
 
 def try_to_write_catalogue(store: Store) -> str | None:
@@ -71,7 +55,7 @@ def try_to_write_catalogue(store: Store) -> str | None:
 
 
 def write_catalogue(root: str) -> tuple[str, int]:
-    """Write the catalogue of the store at `root`; return its place, a local path or a URL, and its length in bytes.
+    """Write the catalogue of the store at `root`; return its local path or URL, and its length in bytes.
 
     Raises StoreError if the store can't be read or written.
     """
@@ -84,78 +68,53 @@ def write_catalogue(root: str) -> tuple[str, int]:
 
 def render_catalogue(root: str, folder: Store) -> str:
     """Return the page; the same store gives the same text, except for the versions that a limit leaves out."""
-    from tokenloom.tasks.report.parts import Page
+    from tokenloom.tasks.report.templates import render  # late: only the page itself needs Jinja
 
-    names = [name for name in folder.names("") if NAME_PATTERN.match(name)]
+    names = list(filter(NAME_PATTERN.match, folder.names("")))
     limit = max(_MIN_VERSIONS, _MAX_VERSIONS // max(1, min(len(names), _MAX_DATASETS)))
-    datasets, num_versions = {}, 0
-    for name in names[:_MAX_DATASETS]:
-        versions, num_found = _versions(dataset_store(root, name), name, limit)
-        if num_found:
-            datasets[name] = _section(name, versions, num_found), versions
-            num_versions += num_found
-    newest = [versions[0] for _, versions in datasets.values() if versions]
-    left_out = max(0, len(names) - _MAX_DATASETS)
-    page = Page(
-        title=f"{folder.root}: tokenloom catalogue",
-        kind="catalogue",
-        heading=str(folder.root),
-        tiles=[
-            ("Datasets", f"{len(datasets):,}", f"{left_out:,} more are not listed" if left_out else "in this store"),
-            ("Versions", f"{num_versions:,}", "of all datasets"),
-            ("Tokens", short(sum(version.num_tokens for version in newest)), "in the newest version of each"),
-            ("Size", megabytes(sum(version.num_bytes for version in newest)), "of the newest version of each"),
-        ],
-        notes=[] if datasets else ["Nothing is published in this store yet."],
-        sections=[section for section, _ in datasets.values()],
-        footer="A version links to its report, if it has one. Publications, moves of tags, `tokenloom gc` and "
-        f"`tokenloom report {folder.root}` make this page again.",
+    datasets = {name: _dataset(dataset_store(root, name), name, limit) for name in names[:_MAX_DATASETS]}
+    datasets = {name: dataset for name, dataset in datasets.items() if dataset.num_versions}
+    newest = [next(iter(dataset.versions.values())).manifest for dataset in datasets.values() if dataset.versions]
+    return render(
+        "catalogue.html",
+        _MAX_VERSIONS,
+        root=str(folder.root),
+        datasets=datasets,
+        newest=[manifest for manifest in newest if manifest],
+        num_unlisted=max(0, len(names) - _MAX_DATASETS),
     )
-    return page.render(max_rows=_MAX_VERSIONS)
 
 
-def _section(name: str, versions: Sequence[CatalogueVersion], num_versions: int) -> Section:
-    """Return the section of a dataset: the versions that are listed, the newest first."""
-    from tokenloom.tasks.report.parts import Section, Table
-
-    left_out = num_versions - len(versions)
-    more = f"; {left_out:,} of them are not listed, see `tokenloom ls`" if left_out else ""
-    columns = ["version", "published (UTC)", "documents", "tokens", "size", "tags", "by", "checks"]
-    texts = ["published (UTC)", "tags", "by", "checks"]
-    table = Table(f"Versions of {name}", columns, [_cells(version) for version in versions], texts)
-    return Section(name, name, f"{counted(num_versions, 'version')}{more}", tables=[table])
-
-
-def _versions(store: Store, dataset: str, limit: int) -> tuple[list[CatalogueVersion], int]:
-    """Return the versions of a dataset to list, the newest first, and how many there are."""
-    names = [version for version in store.names("versions") if VERSION_PATTERN.match(version)]
+def _dataset(store: Store, name: str, limit: int) -> _Dataset:
+    """Return a dataset with at most `limit` versions: the tagged ones, those of the last moves, then any."""
+    names = list(filter(VERSION_PATTERN.match, store.names("versions")))
     tags_of, recent = _tags(store, limit if len(names) > limit else 1)
-    there = set(names)
+    there = dict.fromkeys(names)
     listed = [each for each in dict.fromkeys([*tags_of, *recent, *names]) if each in there][:limit]
     manifests = store.read_all([version_path(version, MANIFEST) for version in listed])
     builds = store.read_all([version_path(version, BUILD) for version in listed])
-    reports = set(store.names(REPORTS))
-    found = []
-    for name, manifest, build in zip(listed, manifests, builds, strict=True):
-        if manifest is not None:
-            path = report_path(name)
-            report = f"{dataset}/{path}" if path.rpartition("/")[2] in reports else None
-            found.append(
-                CatalogueVersion(
-                    name,
-                    _decoded(read_manifest, manifest, MANIFEST),
-                    _decoded(decode_build, build or b"", BUILD),
-                    tags_of.get(name, []),
-                    report,
-                )
-            )
-    found.sort(key=lambda version: (version.at, version.name), reverse=True)
-    return found, len(names) - (len(listed) - len(found))
+    found = {
+        version: _Version(_decoded(read_manifest, data), _decoded(decode_build, build or b""), tags_of.get(version, []))
+        for version, data, build in zip(listed, manifests, builds, strict=True)
+        if data is not None
+    }
+    newest_first = sorted(found, key=lambda version: (_at(found[version]), version), reverse=True)
+    written = set(store.names(REPORTS))
+    paths = {version: report_path(version) for version in newest_first}
+    reports = {
+        version: f"{name}/{path}" if path.rpartition("/")[2] in written else None for version, path in paths.items()
+    }
+    versions = {version: found[version] for version in newest_first}
+    return _Dataset(versions, reports, len(names) - (len(listed) - len(found)))
 
 
-def _decoded(decode: Callable[[bytes, str], T], data: bytes, name: str) -> T | None:
+def _at(version: _Version) -> str:
+    return version.build.at if version.build else "-"
+
+
+def _decoded(decode: Callable[[bytes, str], T], data: bytes) -> T | None:
     with suppress(FormatError):
-        return decode(data, name)
+        return decode(data, "")
     return None
 
 
@@ -176,28 +135,3 @@ def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
             with suppress(FormatError):
                 moves.append(tags.read_entry(store, tag, number))
     return tags_of, [move.version for move in sorted(moves, key=lambda move: (move.at, move.number), reverse=True)]
-
-
-def _cells(version: CatalogueVersion) -> list[str]:
-    from tokenloom.tasks.report.parts import linked, marked
-
-    manifest, build = version.manifest, version.build
-    figures = (
-        [f"{manifest.num_documents:,}", f"{manifest.num_tokens:,}", megabytes(manifest.shard_bytes)] if manifest else []
-    )
-    checks = _checks(build) if manifest else marked("bad", "damaged: see tokenloom verify")
-    return [
-        linked(version.name, version.report),
-        marked("date", version.at),
-        *(figures or [_UNKNOWN] * 3),
-        marked("tag", *version.tags),
-        clipped(build.by, _TEXT_CHARS) if build else _UNKNOWN,
-        checks,
-    ]
-
-
-def _checks(build: BuildRecord | None) -> str:
-    """Return how many checks a version passed, in words."""
-    if build is None:
-        return "not recorded"
-    return f"{len(build.gates):,} passed" if build.gates else "none set"

@@ -1,7 +1,4 @@
-"""Where the lines and names of a histogram stand, in pixels, which the page scales. macros.html draws them.
-
-The same figures give the same bytes.
-"""
+"""The lengths of a version's documents: quantiles, and histograms in pixels, which macros.html draws."""
 
 from __future__ import annotations
 
@@ -9,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.tasks.report.figures import by_doubling, length_quantiles
-from tokenloom.tasks.report.wording import quantile_name, short
+import numpy as np
 
+from tokenloom.storage.formats.statistics import bin_edges
+from tokenloom.tasks.report.wording import short
+
+QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _WIDTHS = (560, 340)  # a drawing for wide screens, one for phones
 _MARKED = (0.1, 0.5, 0.9)  # quantiles
 _TOP, _BOTTOM, _LEFT, _GAP = 20, 256, 48, 6  # edges of the plot
@@ -84,3 +84,42 @@ def axis_heights(top: float) -> list[float]:
     ten = 10.0 ** math.floor(math.log10(top))
     step = next(step for step in (0.2 * ten, 0.5 * ten, ten, 2 * ten, 5 * ten) if top / step < 5)
     return [step * k for k in range(int(top / step) + 1)]
+
+
+def quantile_name(share: float) -> str:
+    """Return the name of a quantile: "p90", "median"."""
+    return "median" if share == 0.5 else f"p{100 * share:g}"
+
+
+def tokens_by_length(lengths: Sequence[int]) -> list[float]:
+    """Return the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
+    edges = bin_edges(len(lengths))
+    tokens: list[float] = (np.asarray(lengths) * (edges[:-1] + edges[1:] - 1) / 2).tolist()
+    return tokens
+
+
+def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTILES) -> list[float]:
+    """Return the quantiles of a histogram of lengths, each right to within its bin.
+
+    Args:
+        lengths: (num_bins,) documents, or tokens, by bin, see statistics.py; not all 0.
+        shares: each in (0, 1).
+    """
+    counts, edges = np.asarray(lengths, np.float64), bin_edges(len(lengths))
+    ends = np.cumsum(counts)
+    ranks = np.asarray(shares) * ends[-1]
+    bins = np.searchsorted(ends, ranks)
+    inside = (ranks - (ends - counts)[bins]) / counts[bins]  # as if lengths were spread evenly in a bin
+    found: list[float] = (edges[bins] + inside * (edges[bins + 1] - 1 - edges[bins])).tolist()
+    return found
+
+
+def by_doubling(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
+    """Return (start, end, count) for each doubling of the length, from the first to the last that is not empty.
+
+    `start` and `end` are logarithms to base 2: the lengths in [2**start, 2**end) are `count` documents, or tokens.
+    """
+    starts = np.log2(np.maximum(1, bin_edges(len(lengths))[:-1])).astype(np.int64)
+    counts = np.bincount(starts, lengths)
+    filled = np.flatnonzero(counts)
+    return [(float(k), k + 1.0, float(counts[k])) for k in range(filled[0], filled[-1] + 1)]

@@ -1,70 +1,26 @@
-"""The figures of a version that its report shows, as plain values, and the arithmetic on them."""
+"""The figures of a version that its report shows, from its store alone and without reading all its tokens."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
-
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.statistics import (
-    DocumentCounts,
-    DocumentStatistics,
-    EncodedCounts,
-    added,
-    bin_edges,
-)
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.formats.manifest import MANIFEST, Manifest, read_manifest
+from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, added
 from tokenloom.storage.formats.version_files import InputEntry
-from tokenloom.tasks.publishing.version_facts import VersionFacts
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
+from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
+from tokenloom.tasks.report.samples import SampledDocument, TokenSample, frequent_tokens, sampled_documents
+from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers.loading import load_job_tokenizer, version_decoder
 
-_INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines
+_MAX_HISTORY = 20  # versions whose tokens are compared
 _MIN_DOCUMENTS = 10  # of a split whose shares are compared
-QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleDocument:
-    """A document of a version: where it lies, where it comes from, and how its text begins.
-
-    Its tokens are [start, end) of the shard, the last of them end-of-text. `is_cut`: the text goes on.
-    """
-
-    split: str
-    shard: str
-    start: int
-    end: int
-    source: str
-    path: str
-    row: int
-    id: str | None
-    content: str
-    text: str
-    is_cut: bool
-
-    @property
-    def is_code(self) -> bool:
-        """Whether the text is code or a table: it has two indented lines."""
-        return bool(_INDENTED.search(self.text))
-
-
-@dataclass(frozen=True, slots=True)
-class FrequentToken:
-    """A token and how often it is in the sample; `text` is None if it can't be decoded here."""
-
-    id: int
-    text: str | None
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSample:
-    """The most frequent tokens, the most frequent first, among `num_tokens` tokens of `num_shards` shards."""
-
-    tokens: list[FrequentToken]
-    num_tokens: int
-    num_shards: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +39,7 @@ class VersionFigures:
     replaced: str | None
     statistics: dict[str, DocumentStatistics]
     sample: TokenSample
-    documents: list[ExampleDocument]
+    documents: list[SampledDocument]
     previous: VersionFacts | None
     history: dict[str, int]
     notes: list[str]
@@ -91,7 +47,7 @@ class VersionFigures:
     @property
     def total(self) -> DocumentCounts:
         """Documents and tokens of the version."""
-        return total_of(self.splits.values())
+        return added(self.splits.values(), DocumentCounts(0, 0))
 
     @property
     def splits(self) -> dict[str, DocumentCounts]:
@@ -109,11 +65,6 @@ class VersionFigures:
     def encoded(self) -> dict[str, EncodedCounts]:
         """What was encoded of each source; empty if unknown."""
         return (self.facts.build and self.facts.build.encoded) or {}
-
-    @property
-    def all_encoded(self) -> EncodedCounts | None:
-        """What was encoded of all sources; None if unknown."""
-        return added(self.encoded.values(), None)
 
     @property
     def lengths(self) -> list[int]:
@@ -137,19 +88,96 @@ class VersionFigures:
         return fates | {"all": (rows.read, rows.filtered, rows.quarantined, rows.duplicates + rows.excluded, rows.kept)}
 
 
-def bytes_per_token(counts: EncodedCounts | None) -> float | None:
-    """Return the bytes of text for each token; None if unknown."""
-    return counts.bytes / counts.tokens if counts and counts.bytes and counts.tokens else None
+def collect_for_build(build: Build, version: str) -> VersionFigures:
+    """Return the figures of a version in a worker of its build, which has the tokenizer in memory.
+
+    Raises as collect_figures, and TokenizerError as load_job_tokenizer.
+    """
+    tokenizer = load_job_tokenizer(build.definition, build.tokenizer.fingerprint)
+    return collect_figures(build.store, load_manifest(build.store, version), tokenizer)
+
+
+def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | None = None) -> VersionFigures:
+    """Return the figures of a version.
+
+    Args:
+        store: the dataset's store.
+        manifest: the manifest of the version.
+        tokenizer: decodes its tokens; None to load it, if that is possible here.
+
+    Raises:
+        FormatError: a file of the version is damaged.
+        StoreError: the store can't be read.
+    """
+    notes: list[str] = []
+    inputs = read_inputs(store, manifest)
+    facts = VersionFacts(store, manifest, find_build_record(store, manifest.version))
+    statistics = facts.build.statistics if facts.build else {}
+    if not _fit(manifest, statistics):
+        statistics = {}
+        notes.append("build.json is missing or damaged, so sources, lengths and perhaps more are unknown.")
+    tokenizer = tokenizer or version_decoder(store, manifest)
+    if tokenizer is None:
+        notes.append(f"The tokenizer {manifest.tokenizer.name} can't be loaded here, so no text is decoded.")
+    current = tags.tagged_versions(store).get(manifest.version, [])
+    history = _history(store, manifest.version, current)
+    replaced = history[-1].previous if history else None
+    return VersionFigures(
+        facts=facts,
+        inputs=inputs,
+        tags=current,
+        replaced=replaced,
+        statistics=statistics,
+        sample=frequent_tokens(store, manifest, tokenizer),
+        documents=sampled_documents(store, manifest, inputs, tokenizer),
+        previous=_previous(store, replaced),
+        history=_tokens_of(store, history),
+        notes=notes,
+    )
+
+
+def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
+    """Return whether statistics, which no checksum covers, add up to the counts of a manifest."""
+    return counts_of_splits(manifest) == {
+        name: added(split.sources.values(), DocumentCounts(0, 0)) for name, split in statistics.items()
+    } and all(
+        sum(split.lengths) == manifest.splits[name].documents and min(split.lengths, default=0) >= 0
+        for name, split in statistics.items()
+    )
+
+
+def _history(store: Store, version: str, current: Sequence[str]) -> list[tags.TagEntry]:
+    """Return the moves of a tag up to the one by which a build, or else a person, published this version."""
+    for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
+        entries = tags.read_log(store, tag)[0]
+        moves = [index for index, entry in enumerate(entries) if entry.version == version]
+        if moves:
+            by_build = [index for index in moves if entries[index].reason == tags.BUILD_REASON]
+            return entries[: (by_build[-1] if by_build else moves[0]) + 1]
+    return []
+
+
+def _tokens_of(store: Store, history: Sequence[tags.TagEntry]) -> dict[str, int]:
+    """Return the tokens of the last versions that a tag named and that are there, by day and name, the oldest first."""
+    last = {entry.version: entry.at[:10] for entry in reversed(history)}
+    names = list(last)[:_MAX_HISTORY][::-1]
+    found = {}
+    for name, data in zip(names, store.read_all([version_path(name, MANIFEST) for name in names]), strict=True):
+        with suppress(FormatError):
+            if data is not None:
+                found[f"{last[name]} {name[:8]}"] = read_manifest(data, name).num_tokens
+    return found
+
+
+def _previous(store: Store, version: str | None) -> VersionFacts | None:
+    """Return the facts of the version before; None if there was none, or it is gone."""
+    with suppress(StoreError):
+        return facts_of(store, version) if version else None
+    return None
 
 
 def _largest_first(counts: dict[str, DocumentCounts]) -> dict[str, DocumentCounts]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1].tokens, item[0])))
-
-
-def counts_of_sources(facts: VersionFacts) -> dict[str, DocumentCounts] | None:
-    """Return documents and tokens of each source of a version; None if its build.json does not say them."""
-    statistics = facts.build.statistics if facts.build else None
-    return added((one.sources for one in statistics.values()), None) if statistics else None
 
 
 def counts_of_splits(manifest: Manifest) -> dict[str, DocumentCounts]:
@@ -157,64 +185,12 @@ def counts_of_splits(manifest: Manifest) -> dict[str, DocumentCounts]:
     return {name: DocumentCounts(split.documents, split.tokens) for name, split in manifest.splits.items()}
 
 
-def total_of(counts: Iterable[DocumentCounts]) -> DocumentCounts:
-    """Return the sum of documents and tokens."""
-    parts = list(counts)
-    return DocumentCounts(sum(part.documents for part in parts), sum(part.tokens for part in parts))
-
-
-def tokens_by_length(lengths: Sequence[int]) -> list[float]:
-    """Return the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
-    edges = bin_edges(len(lengths))
-    tokens: list[float] = (np.asarray(lengths) * (edges[:-1] + edges[1:] - 1) / 2).tolist()
-    return tokens
-
-
-def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTILES) -> list[float]:
-    """Return the quantiles of a histogram of lengths, each right to within its bin; empty without documents.
-
-    Within a bin the lengths are taken to be spread evenly.
-
-    Args:
-        lengths: (num_bins,) documents, or tokens, by bin, see statistics.py.
-        shares: each in [0, 1].
-    """
-    counts = np.asarray(lengths, dtype=np.float64)
-    if not counts.sum():
-        return []
-    edges, ends = bin_edges(len(counts)), np.cumsum(counts)
-    found = []
-    for share in shares:
-        rank = share * ends[-1]
-        index = min(int(np.searchsorted(ends, rank, side="left")), len(counts) - 1)
-        index = index if counts[index] else int(np.flatnonzero(counts)[0])
-        inside = (rank - (ends[index] - counts[index])) / counts[index]
-        start, last = int(edges[index]), int(edges[index + 1]) - 1
-        found.append(start + (last - start) * min(max(inside, 0.0), 1.0))
-    return found
-
-
-def by_doubling(lengths: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Return (start, end, count) for each doubling of the length, from the first to the last that is not empty.
-
-    `start` and `end` are logarithms to base 2: the lengths in [2**start, 2**end) are `count` documents, or tokens.
-    """
-    counts = np.zeros(64)
-    starts = np.log2(np.maximum(1, bin_edges(len(lengths))[:-1])).astype(np.int64)
-    np.add.at(counts, starts, np.asarray(lengths, dtype=np.float64))
-    filled = np.flatnonzero(counts)
-    return [(float(k), k + 1.0, float(counts[k])) for k in range(filled[0], filled[-1] + 1)] if len(filled) else []
-
-
 def unlike_shares(splits: Mapping[str, DocumentCounts]) -> dict[str, tuple[float, float]]:
     """Return the splits whose share of the tokens is more than twice or less than half of that of the documents.
 
     Returns (share of the documents, share of the tokens) of each; a split of fewer than 10 documents says nothing.
     """
-    total = total_of(splits.values())
-    shares = {
-        name: (counts.documents / total.documents, counts.tokens / total.tokens)
-        for name, counts in splits.items()
-        if counts.documents >= _MIN_DOCUMENTS
-    }
+    total = added(splits.values(), DocumentCounts(0, 0))
+    counted = {name: counts for name, counts in splits.items() if counts.documents >= _MIN_DOCUMENTS}
+    shares = {name: (each.documents / total.documents, each.tokens / total.tokens) for name, each in counted.items()}
     return {name: pair for name, pair in shares.items() if max(pair) > 2 * min(pair)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
+
+from tokenloom.storage.formats.statistics import DocumentCounts
 
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
@@ -53,14 +56,23 @@ def percent_of(part: float, whole: float) -> str:
     return f"{share:.1f} %" if 0 < share < 9.95 else f"{share:.0f} %"
 
 
+def parts(counts: Mapping[str, float], whole: float | None = None) -> list[tuple[str, float, str]]:
+    """Return the bars of a chart: name, count, and the count in words, with its share if `whole` is given."""
+    return [
+        (name, count, short(count) if whole is None else f"{short(count)} ({percent_of(count, whole)})")
+        for name, count in counts.items()
+    ]
+
+
+def shares(counts: Mapping[str, DocumentCounts], what: str) -> list[tuple[str, float, str]]:
+    """Return the bars of the documents or tokens of each source or split, the largest first."""
+    values = {name: getattr(each, what) for name, each in counts.items()}
+    return parts(dict(sorted(values.items(), key=lambda item: (-item[1], item[0]))), sum(values.values()))
+
+
 def change(now: int, before: int) -> str:
     """Return the difference of two counts with its sign: "+1,234"; "0" if there is none."""
     return f"{now - before:+,}" if now != before else "0"
-
-
-def quantile_name(share: float) -> str:
-    """Return the name of a quantile: "p90", "median"."""
-    return "median" if share == 0.5 else f"p{100 * share:g}"
 
 
 def token_name(text: str | None, token_id: int) -> str:

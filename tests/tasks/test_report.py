@@ -41,19 +41,10 @@ from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.publishing.version_facts import VersionFacts
-from tokenloom.tasks.report.collect import collect_figures
-from tokenloom.tasks.report.figures import (
-    QUANTILES,
-    ExampleDocument,
-    FrequentToken,
-    TokenSample,
-    VersionFigures,
-    by_doubling,
-    length_quantiles,
-    tokens_by_length,
-    unlike_shares,
-)
+from tokenloom.tasks.report.charts import QUANTILES, by_doubling, length_quantiles, tokens_by_length
+from tokenloom.tasks.report.figures import VersionFigures, collect_figures, unlike_shares
 from tokenloom.tasks.report.page import make_report, render_page
+from tokenloom.tasks.report.samples import SampledDocument, TokenSample
 from tokenloom.tasks.report.wording import inert, megabytes, percent_of, short
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -108,17 +99,17 @@ def test_the_figures_are_those_of_the_shards(tmp_path: Path) -> None:
     for each in documents:
         ids.update(each["ids"].tolist())
     assert figures.sample.num_tokens == sum(lengths)
-    assert {token.id: token.count for token in figures.sample.tokens} == dict(
+    assert {token_id: count for token_id, _, count in figures.sample.tokens} == dict(
         sorted(ids.items(), key=lambda item: (-item[1], item[0]))[:30]
     )
     places = {
         (each["split"], each["source"], each["path"], each["row"]): bytes(each["ids"].tolist()).decode()
         for each in documents
     }
-    shown = {(one.split, one.source, one.path, one.row): one for one in figures.documents}
+    shown = {(one["split"], one["source"], one["path"], one["row"]): one for one in figures.documents}
     assert len(figures.documents) == len(shown) == 10
-    assert all(places[place] == one.text and not one.is_cut for place, one in shown.items())
-    assert all(one.end - one.start == len(one.text.encode()) + 1 for one in figures.documents)
+    assert all(places[place] == one["text"] and not one["is_cut"] for place, one in shown.items())
+    assert all(one["num_tokens"] == len(one["text"].encode()) + 1 for one in figures.documents)
 
 
 def test_the_page_has_every_source_split_and_fate_of_rows(tmp_path: Path) -> None:
@@ -214,7 +205,7 @@ def test_an_empty_split_and_a_single_document_have_a_page(tmp_path: Path) -> Non
     figures = collect_figures(store, manifest)
     tables = _tables(_parsed(render_page(figures)))
     assert [row[1:3] for row in tables["Splits"][1:]] == [["1", "2"], ["0", "0"], ["0", "0"]]
-    assert [one.text for one in figures.documents] == ["x"]
+    assert [one["text"] for one in figures.documents] == ["x"]
 
 
 _HOSTILE = [
@@ -308,9 +299,19 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         at="",
         by="",
     )
-    document = ExampleDocument(
-        splits[0], shard.name, 0, 2**40, sources[0], "&" * 4000, 7, "<" * 9999, "c", "<" * 480, True
-    )
+    document: SampledDocument = {
+        "split": splits[0],
+        "shard": shard.name,
+        "start": 0,
+        "num_tokens": 2**40,
+        "source": sources[0],
+        "path": "&" * 4000,
+        "row": 7,
+        "id": "<" * 9999,
+        "content": "c",
+        "text": "<" * 480,
+        "is_cut": True,
+    }
     facts = VersionFacts(LocalStore("/corpora/data"), manifest, build)
     # There is no file from which to read them.
     facts.__dict__["quarantined"] = {name: {f"reason-{i}": 2**40 for i in range(9)} for name in sources}
@@ -320,7 +321,7 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
         tags=["latest"],
         replaced="1" * 16,
         statistics=statistics,
-        sample=TokenSample([FrequentToken(i, "&\x00" * 500, 9) for i in range(30)], 2**20, 8),
+        sample=TokenSample([(i, "&\x00" * 500, 9) for i in range(30)], 2**20, 8),
         documents=[document] * 10,
         previous=replace(facts, manifest=replace(manifest, version="1" * 16)),
         history={f"2026-11-{day:02d} {'f' * 8}": 2**40 for day in range(1, 21)},
@@ -348,7 +349,7 @@ def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> No
 )
 def test_code_is_in_a_monospaced_font_with_its_white_space(text: str, kind: str) -> None:
     figures = _large_figures(1, 1, 1)
-    page = render_page(replace(figures, documents=[replace(figures.documents[0], text=text, is_cut=False)]))
+    page = render_page(replace(figures, documents=[{**figures.documents[0], "text": text, "is_cut": False}]))
     (shown,) = (p for p in _parsed(page).iter(f"{_XHTML}p") if (p.get("class") or "").startswith("text"))
     assert (shown.get("class"), shown.text) == (kind, text)
 

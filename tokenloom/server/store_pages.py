@@ -85,33 +85,21 @@ def _is_report(names: list[str]) -> bool:
 
 def _list(stores: dict[str, Path]) -> bytes:
     """Return a page that links the catalogues of the stores."""
-    from tokenloom.tasks.report.parts import Page, Section, Table  # late: they bring Jinja
+    from tokenloom.tasks.report.templates import render  # late: it brings Jinja
 
-    shown = {key: root for key, root in stores.items() if (root / CATALOGUE).is_file()}
-    columns = ["store", "datasets", "names", "last change (UTC)"]
-    table = Table("Stores", columns, [_row(key, root) for key, root in shown.items()], columns[2:])
-    page = Page(
-        title="Stores: tokenloom up",
-        kind="up",
-        heading="Stores",
-        tiles=[("Stores", f"{len(shown):,}", "that runs of this server built into")],
-        notes=[] if shown else ["None yet: a build through this server adds its store."],
-        sections=[Section("catalogues", "Catalogues", "A store links to its catalogue.", tables=[table])]
-        if shown
-        else [],
-        footer="Only the catalogues and reports of these stores are served, and nothing here can be changed.",
+    shown = {str(root): (key, root) for key, root in stores.items() if (root / CATALOGUE).is_file()}
+    page = render(
+        "stores.html",
+        max_rows=len(shown),
+        stores={name: (_datasets(root), _changed(root)) for name, (_, root) in shown.items()},
+        links={name: f"{PREFIX}/{key}/{CATALOGUE}" for name, (key, _) in shown.items()},
     )
-    return page.render(max_rows=len(shown)).encode()
+    return page.encode()
 
 
-def _row(key: str, root: Path) -> list[str]:
-    from tokenloom.tasks.report.parts import linked, marked
+def _datasets(root: Path) -> list[str]:
+    return list(filter(NAME_PATTERN.match, LocalStore(root).names("")))
 
-    names = [name for name in LocalStore(root).names("") if NAME_PATTERN.match(name)]
-    changed = f"{datetime.fromtimestamp((root / CATALOGUE).stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
-    return [
-        linked(str(root), f"{PREFIX}/{key}/{CATALOGUE}"),
-        f"{len(names):,}",
-        ", ".join(names),
-        marked("date", changed),
-    ]
+
+def _changed(root: Path) -> str:
+    return f"{datetime.fromtimestamp((root / CATALOGUE).stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
