@@ -1,4 +1,4 @@
-"""What encodes a partition: the fast encoder that the build has chosen, or the reference library."""
+"""The tokenizer that encodes a partition: with the fast encoder that the build has chosen, or the reference library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenloom.storage.work.records import remove_spills_of
 from tokenloom.tasks.planning.plan import Build, EncodingRules
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job, Runner
-from tokenloom.tokenizers import Tokenizer, pinned_fields
+from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields
 from tokenloom.tokenizers.fast.proofs import installed_library, keep_proof
 from tokenloom.tokenizers.fast.tokenizer import (
     NO_CHECK,
@@ -26,7 +26,6 @@ from tokenloom.tokenizers.fast.tokenizer import (
     ending_if_hung,
     left_to_reference,
 )
-from tokenloom.tokenizers.loading import load_job_tokenizer, load_once
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
@@ -47,22 +46,21 @@ def encoding_tokenizer(build: Build) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tokenizer:
-    """Return what encodes, with a count of compared texts of its own for each build and step."""
+    """Return a tokenizer with its own count of compared texts for each build and step."""
     reference = load_job_tokenizer(json.loads(definition), fingerprint)
     proof = rules.proof
     if proof is None or (proof.library, proof.reference) != (installed_library(), reference.backend):
         return reference
-    encoder = _fast_encoder(definition, fingerprint)
+    encoder = _fast_encoder(reference)
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
     return FastTokenizer(reference, encoder, router, rules.check)
 
 
 @lru_cache(maxsize=2)
-def _fast_encoder(definition: bytes, fingerprint: str) -> FastEncoder:
-    """Return the fast encoder of a tokenizer."""
-    from tokenloom.tokenizers.fast.gigatoken_library import make_encoder  # late: its package may be missing
+def _fast_encoder(reference: Any) -> FastEncoder:  # a protocol can't say that it is hashable
+    from tokenloom.tokenizers.fast.encoder import make_encoder  # late: its package may be missing
 
-    return make_encoder(load_job_tokenizer(json.loads(definition), fingerprint))
+    return make_encoder(reference)
 
 
 def preload_encoder(definition: Mapping[str, Any]) -> None:
@@ -83,7 +81,7 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
 
 
 def load_for_measuring(build: Build) -> Tokenizer:
-    """Return what encodes, without its sample, to measure its speed; errors as load_job_tokenizer."""
+    """Return the tokenizer of a build without its sample, to measure its speed; errors as load_job_tokenizer."""
     return encoding_tokenizer(replace(build, encoding=replace(build.encoding, check=NO_CHECK)))
 
 
@@ -120,9 +118,8 @@ def prove_encoder(definition: Mapping[str, Any], fingerprint: str, runner: Runne
         TokenizerError: as load_job_tokenizer.
         OSError: the proof can't be kept.
     """
-    from tokenloom.tokenizers.fast.parts import parts_of
-    from tokenloom.tokenizers.fast.probe import prove  # late: the package may be missing
-    from tokenloom.tokenizers.fast.probe_texts import NUM_SLICES
+    from tokenloom.tokenizers.fast.parts import parts_of  # late: the package may be missing
+    from tokenloom.tokenizers.fast.probe import NUM_SLICES, prove
 
     def pool(function: Callable[[SliceJob], Any], jobs: Iterable[SliceJob]) -> list[Any]:
         return runner.each("prove", partial(_run, function), [Job(f"slice {job.index}", job) for job in jobs], _BATCH)

@@ -33,9 +33,8 @@ from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
 from tokenloom.tasks.rows.rules import transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
-from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers import Tokenizer, load_job_tokenizer
 from tokenloom.tokenizers.ids import IdsTokenizer
-from tokenloom.tokenizers.loading import load_job_tokenizer
 from tokenloom.wording import counted
 
 Status = Literal[  # docs/guides/trace.md says what each means

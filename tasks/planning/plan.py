@@ -28,10 +28,9 @@ from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files.shared_files import sharing_files
 from tokenloom.tasks.sources.naming import naming_source
-from tokenloom.tokenizers import ReferenceTokenizer, pinned_fields
+from tokenloom.tokenizers import ReferenceTokenizer, load_once, pinned_fields
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, Proof, choose
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check
-from tokenloom.tokenizers.loading import load_once
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec

@@ -21,7 +21,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
 from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
-from tokenloom.tokenizers.loading import version_decoder
+from tokenloom.tokenizers import version_decoder
 from tokenloom.wording import NO_TURN_HINT, counted, tokenizer_name
 
 INFERRED = "documents_inferred"  # in build.json: documents of token files without an index

@@ -17,7 +17,7 @@ from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.samples import SampledDocument, TokenSample, frequent_tokens, sampled_documents
 from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers.loading import load_job_tokenizer, version_decoder
+from tokenloom.tokenizers import load_job_tokenizer, version_decoder
 
 _MAX_HISTORY = 20  # versions whose tokens are compared
 _MIN_DOCUMENTS = 10  # of a split whose shares are compared

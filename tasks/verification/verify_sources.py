@@ -30,7 +30,7 @@ from tokenloom.tasks.verification.sample import (
 )
 from tokenloom.tasks.verification.sources import recorded_spec
 from tokenloom.tasks.verification.verify import OpenedVersion, Report
-from tokenloom.tokenizers.loading import load_job_tokenizer
+from tokenloom.tokenizers import load_job_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec

@@ -8,7 +8,8 @@ import signal
 import time
 from typing import NoReturn
 
-from tokenloom.tokenizers.fast import gigatoken_library, tokenizer
+from tokenloom.tokenizers.fast import encoder as gigatoken
+from tokenloom.tokenizers.fast import tokenizer
 from tokenloom.tokenizers.fast.tokenizer import FastEncoder
 
 
@@ -39,7 +40,7 @@ def leak(text: str) -> str:
     """Return the text, in a process whose fast encoder takes more memory than the system gives."""
 
     def take(*_: object) -> bytearray:
-        limit = (gigatoken_library._resident_bytes() or 0) + 10**9
+        limit = (gigatoken._resident_bytes() or 0) + 10**9
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return bytearray(10**12)
 

@@ -21,7 +21,7 @@ from tokenloom.errors import BadConversation, SpecError, TokenizerError
 from tokenloom.storage.formats.classes import BEGINS, MAY_LEARN, ROLE_BITS, learned_classes
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
-from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
 
 transformers = pytest.importorskip("transformers")

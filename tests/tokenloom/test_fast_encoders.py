@@ -31,11 +31,10 @@ from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
-from tokenloom.tokenizers.fast import gigatoken_library
-from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.known_parts import Unproven, check_tokenizer_json
-from tokenloom.tokenizers.fast.parts import parts_of
-from tokenloom.tokenizers.fast.probe_texts import _PIECES, assigned
+from tokenloom.tokenizers.fast import encoder as gigatoken
+from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.parts import check_tokenizer_json, parts_of
+from tokenloom.tokenizers.fast.probe import PIECES, assigned
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose, find_proof
 from tokenloom.tokenizers.fast.tokenizer import (
     NO_CHECK,
@@ -43,6 +42,7 @@ from tokenloom.tokenizers.fast.tokenizer import (
     FastEncoder,
     FastTokenizer,
     Router,
+    Unproven,
     differing,
     left_to_reference,
 )
@@ -111,14 +111,14 @@ def ids_of(tokenizer: AnyTokenizer, texts: list[str]) -> tuple[list[int], list[i
 
 @pytest.mark.slow
 def test_gigatoken_gives_its_memory_back(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gigatoken_library, "_MAX_GROWTH", 50_000_000)
+    monkeypatch.setattr(gigatoken, "_MAX_GROWTH", 50_000_000)
     encoder = make_encoder(reference)
     generator = np.random.default_rng(0)
-    start = peak = gigatoken_library._resident_bytes() or 0
+    start = peak = gigatoken._resident_bytes() or 0
     for _ in range(count(20, 200)):
         words = base64.b64encode(generator.bytes(750_000)).decode()
         encoder.encode(pa.array([" ".join(words[i : i + 12] for i in range(0, len(words), 12))]), _UINT32)
-        peak = max(peak, gigatoken_library._resident_bytes() or 0)
+        peak = max(peak, gigatoken._resident_bytes() or 0)
     assert peak - start < 150_000_000  # without it, 240 MB, or 2.4 GB in the full run
 
 
@@ -347,7 +347,7 @@ def texts_of(path: Path) -> Iterator[str]:
 def random_strings(num_strings: int) -> Iterator[str]:
     """Yield strings half of the pieces at which libraries differ, half of any characters."""
     draw = Random(10**6).random  # another stream than those of a probe
-    pieces = [*_PIECES * 99, *map(chr, assigned()[::29])]
+    pieces = [*PIECES * 99, *map(chr, assigned()[::29])]
     for _ in range(num_strings):
         yield "".join(pieces[int(draw() * len(pieces))] for _ in range(1 + int(draw() * 20)))
 

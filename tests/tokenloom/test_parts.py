@@ -16,13 +16,12 @@ from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.gigatoken_library import encoder_of, make_encoder
-from tokenloom.tokenizers.fast.known_parts import Unproven
+from tokenloom.tokenizers.fast.encoder import encoder_of, make_encoder
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
-from tokenloom.tokenizers.fast.sentencepiece_parts import read_model
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, Unproven
 from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, QWEN_2, TEKKEN
+from tokenloom.tokenizers.sentencepiece_file import read_model
 
 RUNS = tuple(AddedToken(" " * length, normalized=True) for length in range(2, 9))
 PLAIN, NORMAL = train(), train(normalizers.NFC(), RUNS)

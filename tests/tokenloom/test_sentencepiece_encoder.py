@@ -18,10 +18,10 @@ from tests.tokenloom.test_fast_encoders import chosen, ids_of
 from tests.tokenloom.tokenizer_conformance import TEXTS, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
-from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.known_parts import SPACE_MARK, Unproven
-from tokenloom.tokenizers.fast.sentencepiece_parts import FILE, read_model
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
+from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, Unproven
+from tokenloom.tokenizers.patterns import SPACE_MARK
+from tokenloom.tokenizers.sentencepiece_file import FILE, read_model
 
 _CORPUS = ["lorem ipsum dolor sit amet", "aaaa aaa ababab -----", "été, été: naïve café", "x = f(x)\n    y"] * 5
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5

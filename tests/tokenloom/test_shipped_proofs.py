@@ -16,8 +16,8 @@ from tests.builders.make_proofs import main
 from tests.counts import full_only
 from tests.tokenloom.test_fast_encoders import ids_of
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
-from tokenloom.tokenizers.fast.probe_texts import _PIECES
+from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.probe import PIECES
 from tokenloom.tokenizers.fast.proofs import SHIPPED, choose, shipped_proofs
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, left_to_reference
 
@@ -67,7 +67,7 @@ def test_a_vocabulary_of_the_table_is_fast(proof_name: str, name: str, data_dir:
     assert proof == shipped_proofs()[proof_name]
     encoder = make_encoder(reference)
     fast = FastTokenizer(reference, encoder, Router([*left_to_reference(), *proof.odd], encoder.spellings))
-    texts = ["", "it's 1234 naïve cafés", *("".join(_PIECES[i : i + 9]) for i in range(len(_PIECES)))]
+    texts = ["", "it's 1234 naïve cafés", *("".join(PIECES[i : i + 9]) for i in range(len(PIECES)))]
     assert ids_of(fast, texts) == ids_of(reference, texts)
 
 

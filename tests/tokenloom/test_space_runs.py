@@ -14,10 +14,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from tests.tokenloom.test_fast_encoders import ids_of, loaded
 from tokenloom.tokenizers.base import Tokenizer as Reference
-from tokenloom.tokenizers.fast import gigatoken_library
-from tokenloom.tokenizers.fast.known_parts import bare_content
+from tokenloom.tokenizers.fast import encoder as gigatoken
+from tokenloom.tokenizers.fast.parts import MARKER, bare_content, with_marker
 from tokenloom.tokenizers.fast.probe import with_byte_pairs
-from tokenloom.tokenizers.fast.space_runs import MARKER, find_space_runs
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
 from tokenloom.tokenizers.patterns import QWEN_2
 
@@ -71,7 +70,7 @@ def reference(request: pytest.FixtureRequest) -> Reference:
 def tokenizers(request: pytest.FixtureRequest, reference: Reference) -> tuple[Reference, FastTokenizer]:
     """The reference and the fast tokenizer, with the vocabulary and with one that shows each cut."""
     found = reference if request.param == "words" else with_byte_pairs(reference)
-    encoder = gigatoken_library.make_encoder(found)
+    encoder = gigatoken.make_encoder(found)
     return found, FastTokenizer(found, encoder, Router([], encoder.spellings), NO_CHECK)
 
 
@@ -85,12 +84,9 @@ def test_texts_with_runs_of_spaces_have_the_ids_of_the_reference(
 
 @pytest.mark.parametrize("text", ["a  b", "a  b   c"])
 def test_markers_that_were_lost_are_an_error(text: str) -> None:
-    found = find_space_runs(bare_content(gpt_2()))
-    assert found is not None
-    runs, _ = found
-    _, ids = runs.mark([text.encode()])
+    runs = gigatoken.SpaceRuns([0, 0, 7, 8], 9)
     with pytest.raises(ValueError, match="runs of spaces became 0 markers"):
-        runs.restore([np.array([5, 6], np.uint32)], ids)
+        runs.around(lambda texts: [np.array([5, 6], np.uint32)])([text.encode()])
 
 
 @pytest.mark.parametrize(
@@ -110,4 +106,4 @@ def test_runs_are_left_to_the_library_where_a_marker_might_change_the_ids(
 ) -> None:
     content = gpt_2()
     change(content)
-    assert find_space_runs(bare_content(content)) is None
+    assert with_marker(bare_content(content)) is None

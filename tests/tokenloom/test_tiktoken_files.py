@@ -19,7 +19,7 @@ from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_each, refused
 from tokenloom.spec import tokenizers as spec_tokenizers
 from tokenloom.tokenizers import load_tokenizer, tiktoken_files
-from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router
 from tokenloom.tokenizers.patterns import GPT_4
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer

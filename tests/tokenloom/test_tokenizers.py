@@ -17,8 +17,7 @@ from tiktoken_ext import openai_public
 
 from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each, refused
-from tokenloom.tokenizers import Tokenizer, load_tokenizer
-from tokenloom.tokenizers.loading import load_job_tokenizer
+from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_tokenizer
 
 
 def by_name(name: str, **fields: Any) -> Tokenizer:

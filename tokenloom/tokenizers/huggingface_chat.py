@@ -18,10 +18,8 @@ import tokenizers
 from tokenizers import models
 
 from tokenloom.tokenizers.base import AddedToken, ChatTokens, Located, num_bytes
-from tokenloom.tokenizers.patterns import steps_of
+from tokenloom.tokenizers.patterns import SPACE_MARK, SPACES_TO_MARKS, steps_of
 
-_SPACE_MARK = "\u2581"
-_SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]
 _LOCAL_STEPS = {"Split", "ByteLevel", "Digits"}
 
@@ -36,7 +34,7 @@ def chat_tokens_of(library: tokenizers.Tokenizer, vocab_size: int) -> ChatTokens
     lengths = map(_piece_bytes if has_pieces else len, vocabulary)  # a letter of a byte-level token is a byte
     is_local = (
         isinstance(library.model, models.BPE)
-        and all(part == _SPACES_TO_MARKS or part["type"] == "NFC" for part in normalizers)
+        and all(part == SPACES_TO_MARKS or part["type"] == "NFC" for part in normalizers)
         and all(step["type"] in _LOCAL_STEPS and not step.get("add_prefix_space") for step in steps)
         and not any(token.lstrip or token.rstrip or token.single_word for token in decoder.values())
         and not _may_overlap(decoder.values())
@@ -58,7 +56,7 @@ def _parts(step: Any, name: str) -> Sequence[Any]:
 def _piece_bytes(token: str) -> int:
     """Return the bytes of a piece of a model with byte fallback."""
     is_byte = len(token) == 6 and token.startswith("<0x")
-    return 1 if is_byte else len(token.replace(_SPACE_MARK, " ").encode())
+    return 1 if is_byte else len(token.replace(SPACE_MARK, " ").encode())
 
 
 def _may_overlap(tokens: Iterable[tokenizers.AddedToken]) -> bool:

@@ -27,6 +27,10 @@ DEEPSEEK_3 = (  # one after the other
     "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 )
 
+# Models with byte fallback write a space as U+2581, by this normalizer.
+SPACE_MARK = "\u2581"
+SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
+
 # The (behavior, invert) of a Split that keep what its pattern matches. These patterns match all of a text, so that both
 # give the same.
 KEEPS_MATCHES = (("Isolated", False), ("Removed", True))

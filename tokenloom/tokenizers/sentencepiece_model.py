@@ -34,9 +34,9 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
+from tokenloom.tokenizers.sentencepiece_file import FILE
 
 _RUN_BYTES = 250_000
-FILE = "tokenizer.model"
 
 
 class SentencePieceTokenizer:

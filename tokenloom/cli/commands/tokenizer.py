@@ -75,8 +75,8 @@ def run(
 def _choose(reference: ReferenceTokenizer, definition: dict[str, Any], out: Output) -> Choice:
     """Return what encodes; prove the fast encoder first if nobody has."""
     from tokenloom.flows.direct import prove_directly
-    from tokenloom.tokenizers.fast.known_parts import Unproven
     from tokenloom.tokenizers.fast.proofs import choose
+    from tokenloom.tokenizers.fast.tokenizer import Unproven
 
     choice = choose(reference, definition)
     if choice.unproven is None:
@@ -90,7 +90,7 @@ def _choose(reference: ReferenceTokenizer, definition: dict[str, Any], out: Outp
 
 
 def _fast_encoder(reference: ReferenceTokenizer) -> FastEncoder:
-    from tokenloom.tokenizers.fast.gigatoken_library import make_encoder
+    from tokenloom.tokenizers.fast.encoder import make_encoder
 
     return make_encoder(reference)
 

@@ -30,7 +30,6 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes, with_boundary_ids
-from tokenloom.tokenizers.fast.known_parts import Unproven
 
 _NUM_CODE_POINTS = 0x110000
 _MAX_TEXT_BYTES = 16_000_000  # the memory of the reference for a long text is known
@@ -39,6 +38,10 @@ _LEAD_MASKS = np.array([0x7F] * 0xC0 + [0x1F] * 0x20 + [0x0F] * 0x10 + [0x07] * 
 _RUN_BYTES = 1_000_000
 _MAX_CHECKED_TEXT = 4_000_000
 _HANG_SECONDS = 120  # of one run; the slowest text of a run takes 2 s
+
+
+class Unproven(Exception):
+    """No fast encoder is known to give the ids of a tokenizer; the message says why, as a clause."""
 
 
 @cache

@@ -1,0 +1,208 @@
+"""The fast encoder of a tokenizer: gigatoken, and the preparation of its texts.
+
+gigatoken remembers the ids of every word that it meets, in 12 bytes for each byte of new words, and forgets none. So
+that a worker stays within its memory, the encoder is made again when the process has grown by _MAX_GROWTH; that takes a
+tenth of a second. Texts are encoded one by one, since a batch makes awkward arrays, whose import takes longer than the
+others of a worker together; with long texts that is also twice as fast.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gigatoken
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.storage.formats.arrays import Int64s, ranges_of
+from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.work.segments import as_segments, take_segments
+from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast.parts import MARKER, Parts, parts_of
+from tokenloom.tokenizers.fast.tokenizer import FastEncoder, Unproven, failing_as
+from tokenloom.tokenizers.patterns import SPACE_MARK
+
+NAME = f"gigatoken {version('gigatoken')}"
+_MAX_GROWTH = 256_000_000
+_MAX_NUM_BYTES = 32_000_000  # where the system does not tell how large a process is
+_SPACE = ord(" ")
+_MARKER_BYTES = len(MARKER.encode())
+_EncodeTexts = Callable[[list[bytes]], list[NDArray[np.uint32]]]
+
+
+def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
+    """Return a fast encoder for a tokenizer; raise Unproven as parts_of, or if gigatoken does not take its parts."""
+    return encoder_of(parts_of(tokenizer), tokenizer.bos_ids, tokenizer.eot_id)
+
+
+def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
+    """Return a fast encoder for the parts of a tokenizer; raise Unproven if gigatoken does not take them.
+
+    Args:
+        parts: see Parts.
+        bos_ids: the ids before each document.
+        eot_id: the id after each document.
+    """
+    content, pattern = parts.content.encode(), parts.pattern
+    encoder = _Encoder(
+        lambda: gigatoken.Tokenizer.from_json(content) if pattern is None else _from_file(content, pattern)
+    )
+    return FastEncoder(NAME, _prepared(parts, encoder.encode_texts), parts.spellings, bos_ids, eot_id)
+
+
+def _prepared(parts: Parts, encode_texts: _EncodeTexts) -> _EncodeTexts:
+    """Return `encode_texts` with the changes of each text before, and of its ids afterwards."""
+    if parts.run_ids:
+        encode_texts = SpaceRuns(parts.run_ids, parts.marker_id).around(encode_texts)
+    if parts.normalizes:
+        return lambda texts: encode_texts(list(map(_normal_form, texts)))
+    if parts.adds_space is not None:
+        before = b" " if parts.adds_space else b""
+        return lambda texts: encode_texts([_spaced(text, before) for text in texts])
+    if not parts.id_ranges or (len(parts.id_ranges) == 1 and parts.id_ranges[0][0] == 0):
+        return encode_texts  # the ids are the ranks
+    ids = np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in parts.id_ranges])
+    return lambda texts: [ids[ranks] for ranks in encode_texts(texts)]
+
+
+def _normal_form(text: bytes) -> bytes:
+    """Return a text, UTF-8, in normal form C."""
+    if text.isascii() or unicodedata.is_normalized("NFC", decoded := text.decode()):
+        return text
+    return unicodedata.normalize("NFC", decoded).encode()
+
+
+def _spaced(text: bytes, before: bytes) -> bytes:
+    """Replace U+2581 by spaces, and put `before` before a text that is not empty."""
+    return before + text.replace(SPACE_MARK.encode(), b" ") if text else text
+
+
+def _from_file(content: bytes, pattern: str) -> gigatoken.Tokenizer:
+    with _file_of(content) as path:
+        return gigatoken.Tokenizer.from_tiktoken(path, pattern, {})
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """Yield the path of a file with these bytes: in memory, or in TMPDIR on systems that have no such files."""
+    if sys.platform == "linux" and Path("/proc/self/fd").is_dir():
+        with os.fdopen(os.memfd_create("ranks"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with translate_temporary_errors(), tempfile.NamedTemporaryFile(suffix=".tiktoken") as temporary:
+        temporary.write(content)
+        temporary.flush()
+        yield temporary.name
+
+
+class _Encoder:
+    """A tokenizer of gigatoken that is made again when it has used too much memory."""
+
+    def __init__(self, make: Callable[[], gigatoken.Tokenizer]) -> None:
+        self._make = make
+        self._renew()
+
+    def encode_texts(self, texts: list[bytes]) -> list[NDArray[np.uint32]]:
+        """See FastEncoder.encode_texts."""
+        resident = _resident_bytes()
+        if self._num_bytes > _MAX_NUM_BYTES if resident is None else resident > self._max_resident:
+            self._renew()
+        self._num_bytes += sum(map(len, texts))
+        return list(map(self._tokenizer.encode, texts))
+
+    def _renew(self) -> None:
+        self._tokenizer: Any = None  # frees the memory of the one before
+        with failing_as(Unproven, "gigatoken does not take it"):
+            self._tokenizer = self._make()
+        self._num_bytes = 0
+        self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH
+
+
+def _resident_bytes() -> int | None:
+    """Return the memory of this process; None where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * resource.getpagesize()
+
+
+class SpaceRuns:
+    """Markers in place of the runs of spaces that are added tokens, see parts.py.
+
+    Args:
+        ids: the id of each length; those of 0 and 1 are not used.
+        marker_id: the id that gigatoken gives the marker.
+    """
+
+    def __init__(self, ids: list[int], marker_id: int) -> None:
+        self._ids, self._marker_id = np.array(ids, np.uint32), marker_id
+
+    def around(self, encode_texts: _EncodeTexts) -> _EncodeTexts:
+        """Return `encode_texts`, which encodes texts, with markers for runs."""
+
+        def encode(texts: list[bytes]) -> list[NDArray[np.uint32]]:
+            marked, ids = self._mark(texts)
+            return self._restore(encode_texts(marked), ids)
+
+        return encode
+
+    def _mark(self, texts: list[bytes]) -> tuple[list[bytes], NDArray[np.uint32]]:
+        """Return the texts, UTF-8, with markers for runs, and the ids of all runs in order.
+
+        A run is taken from the left: as many of the longest token as fit, then one for the rest; a single space stays.
+        """
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        data = np.frombuffer(b"".join(texts), np.uint8)
+        follows = _follows_space(data, offsets)
+        edges = np.flatnonzero(follows[1:] != follows[:-1])
+        starts, ends = edges[::2], edges[1::2] + 1
+        starts, lengths = _cut_runs(starts, ends - starts, len(self._ids) - 1)
+        marked = data.copy()
+        marked[starts], marked[starts + 1] = MARKER.encode()
+        cuts = np.column_stack([starts + _MARKER_BYTES, starts + lengths]).ravel()  # the rest of each run
+        segments = as_segments(marked, np.diff(cuts, prepend=0, append=len(data)))
+        joined = take_segments(segments, np.arange(0, len(cuts) + 1, 2), marked.dtype).tobytes()
+        num_removed = np.cumsum(np.append(0, lengths - _MARKER_BYTES))
+        bounds = (offsets - num_removed[np.searchsorted(starts, offsets)]).tolist()
+        return [joined[start:end] for start, end in pairwise(bounds)], self._ids[lengths]
+
+    def _restore(self, ids: list[NDArray[np.uint32]], runs: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
+        """Return the ids of each text with those of the runs in place of markers; raise ValueError if some are lost."""
+        tokens = np.concatenate([np.empty(0, np.uint32), *ids])
+        is_marker = tokens == self._marker_id
+        if (num_markers := np.count_nonzero(is_marker)) != len(runs):
+            raise ValueError(f"{len(runs)} runs of spaces became {num_markers} markers")
+        tokens[is_marker] = runs
+        bounds = np.cumsum([0, *map(len, ids)]).tolist()
+        return [tokens[start:end] for start, end in pairwise(bounds)]
+
+
+def _follows_space(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which bytes are spaces after a space of the same text, and False for the end, (num_bytes + 1,)."""
+    is_space = data == _SPACE
+    follows = np.zeros(len(data) + 1, bool)
+    np.logical_and(is_space[1:], is_space[:-1], out=follows[1:-1])
+    follows[offsets] = False
+    return follows
+
+
+def _cut_runs(starts: Int64s, lengths: Int64s, longest: int) -> tuple[Int64s, Int64s]:
+    """Return starts and lengths of the tokens of n runs: as many of the longest as fit into each, one for the rest."""
+    num_longest, rest = np.divmod(lengths, longest)
+    num_tokens = num_longest + (rest > 1)
+    index = ranges_of(num_tokens)  # within its run
+    is_longest = index < np.repeat(num_longest, num_tokens)
+    return np.repeat(starts, num_tokens) + index * longest, np.where(is_longest, longest, np.repeat(rest, num_tokens))
