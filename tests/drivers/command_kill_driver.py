@@ -4,7 +4,8 @@
 
 Reads FOLDER/spec.json. Each command forks from a process that has imported all, is killed three times, and then
 runs to its end. After each: whatever is visible is complete and has the bytes of a build that nothing
-disturbed, and nothing is lost that was tagged or younger than the grace. Prints {"killed": {...}, "problems": [...]}.
+disturbed, and nothing is lost that was tagged or younger than the grace. An export shows nothing half done, and ends
+with the files of one that nothing disturbed. Prints {"killed": {...}, "problems": [...]}.
 """
 
 from __future__ import annotations
@@ -22,23 +23,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import pytest
 import s3fs  # noqa: F401  (a fork would import it each time)
-import tokenloom.cli.commands.collect
-import tokenloom.cli.commands.tag
 
 import tokenloom.cli.commands.export
+import tokenloom.cli.commands.space
+import tokenloom.cli.commands.tags
 import tokenloom.flows.export_steps
 import tokenloom.tasks.exporting.streams
 import tokenloom.tasks.sources.jsonl
 import tokenloom.tokenizers.byte  # noqa: F401  (the same)
 from tests.builders import datasets
+from tests.builders.exported import small_parts
 from tests.drivers.kill_driver import find_incomplete, forked
 from tests.servers.s3_server import download
 from tokenloom.cli.main import main
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.exporting.export import BEGUN
 
 _OLD_SECONDS = 20 * 24 * 3600.0  # more than the grace of gc
 _SEEDS = 4  # so many versions
+_FORMATS = ("datatrove", "mds", "huggingface", "megatron")
+Files = dict[str, bytes]
 
 
 class _Kills:
@@ -53,7 +59,7 @@ class _Kills:
     def __init__(self, folder: Path, spec: BuildSpec, store: str) -> None:
         self._folder, self._spec = folder, spec.model_copy(update={"store": store})
         self._dataset, self._is_local = f"{store}/{spec.dataset}", "://" not in store
-        self.manifests: dict[str, bytes] = {}  # of builds that nothing disturbed, by version
+        self.manifests: Files = {}  # of builds that nothing disturbed, by version
         self._seconds: dict[str, float] = {}
         self.killed: Counter[str] = Counter()
         self.problems: list[str] = []
@@ -68,24 +74,45 @@ class _Kills:
         self._finish("build", lambda: self._build(0))
         while self.killed.total() < number:
             seed, version = random.randrange(_SEEDS), random.choice(sorted(self._visible()))
-            export = str(self._folder / f"export-{self.killed.total()}")
+            export = f"{self._dataset}-export-{self.killed.total()}"
+            wanted = random.choice(_FORMATS)
             commands: dict[str, Callable[[], object]] = {
                 "build": lambda seed=seed: self._build(seed),  # type: ignore[misc]
-                "export": lambda to=export: _command("export", self._dataset, "datatrove", to, "--workers", "0"),  # type: ignore[misc]
+                "export": lambda to=export, of=version, name=wanted: self._export(of, name, to),  # type: ignore[misc]
                 "tag": lambda name=version: _command("tag", f"{self._dataset}@{name}", "prod"),  # type: ignore[misc]
                 "young gc": lambda: _command("gc", self._dataset, "--keep-last", "0", "--delete"),
                 "gc": lambda: self._collect(_OLD_SECONDS),
             }
-            name = random.choice([*commands, "gc"])
+            name = random.choice([*commands, "gc"]) if self.killed else "export"
             keeps_all = name != "gc"
+            whole = self._undisturbed(version, wanted) if name == "export" else {}
             for _ in range(3):
                 self.killed[name] += self._kill(name, commands[name], keeps_all=keeps_all)
+                self._look_at_export(export, whole, has_ended=False)
             self._finish(name, commands[name], keeps_all=keeps_all)
+            self._look_at_export(export, whole, has_ended=True)
             if self._is_local:
                 self._gc_beside_a_build(seed)
 
     def _build(self, seed: int) -> None:
         datasets.build(self._spec.model_copy(update={"seed": seed}))
+
+    def _export(self, version: str, name: str, to: str) -> None:
+        _command("export", f"{self._dataset}@{version}", name, to, "--workers", "0")
+
+    def _undisturbed(self, version: str, name: str) -> Files:
+        """Return the files of an export that nothing disturbs."""
+        to = str(self._folder / f"whole-{version}-{name}")
+        if not Path(to).exists():
+            assert _status_of(lambda: self._export(version, name, to)) == 0
+        return _files(Path(to))
+
+    def _look_at_export(self, to: str, whole: Files, *, has_ended: bool) -> None:
+        """Note which visible files of an export are not complete; on an object store they appear one by one."""
+        with self._copy(to) as folder:
+            found = {name: data for name, data in _files(folder).items() if not name.startswith(("work/", BEGUN))}
+        if found != whole if has_ended or (self._is_local and found) else not found.items() <= whole.items():
+            self.problems.append(f"{to}: half an export is visible: {sorted(found)}")
 
     def _collect(self, seconds: float) -> None:
         """Run gc so many seconds later."""
@@ -140,19 +167,24 @@ class _Kills:
         self.problems += [f"{name}: {version} is lost" for version in kept - found.keys()]
 
     @contextmanager
-    def _copy(self) -> Iterator[Path]:
-        """The folder of the dataset, or of a copy of one in the bucket."""
+    def _copy(self, place: str = "") -> Iterator[Path]:
+        """The folder at a place, that of the dataset if none is named, or a copy of one in the bucket."""
+        place = place or self._dataset
         if self._is_local:
-            yield Path(self._dataset)
+            yield Path(place)
             return
         with tempfile.TemporaryDirectory() as name:
-            key = self._dataset.partition("://")[2].partition("/")[2]
+            key = place.partition("://")[2].partition("/")[2]
             download(os.environ["AWS_ENDPOINT_URL"], key, Path(name))
             yield Path(name)
 
     def _visible(self) -> set[str]:
         with self._copy() as dataset:
             return {path.parent.name for path in dataset.glob("versions/*/manifest.json")}
+
+
+def _files(folder: Path) -> Files:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _command(*arguments: str) -> None:
@@ -190,6 +222,7 @@ def _ended_by_a_kill(command: Callable[[], object], seconds: float) -> bool:
 
 if __name__ == "__main__":
     random.seed(5)
+    small_parts(pytest.MonkeyPatch())
     place = Path(sys.argv[1])
     kills = _Kills(place, BuildSpec.model_validate_json((place / "spec.json").read_text()), sys.argv[2])
     kills.run(int(sys.argv[3]))

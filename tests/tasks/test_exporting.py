@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,6 @@ import xxhash
 from tests.builders.commands import run_json
 from tests.builders.damaging import flip_bit
 from tests.builders.exported import READERS, Exportable, small_parts
-from tests.counts import count, full_only
-from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.flows.direct import export_directly
@@ -292,30 +288,3 @@ def test_a_resumed_export_writes_only_what_is_missing(tmp_path: Path, monkeypatc
     }
     assert kept == set(done)
     assert not staged.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=full_only)])
-def test_exports_killed_at_random_moments_show_nothing_half_done(workers: int, tmp_path: Path) -> None:
-    made = Exportable(tmp_path, 50_000, with_masks=True, long_tokens=1_500_000)
-    _run_kills(made.reference, str(tmp_path / "out"), count(6, 40 if workers else 200), workers)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_exports_to_s3_killed_at_random_moments_show_nothing_half_done(
-    tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, s3_proxy: object
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
-    made = Exportable(tmp_path, 50_000, with_masks=True)
-    _run_kills(made.reference, f"s3://{BUCKET}/exports", count(2, 200), 0)
-
-
-def _run_kills(reference: str, place: str, number: int, workers: int) -> None:
-    command = [sys.executable, "-m", "tests.drivers.export_kill_driver", reference, place, str(number), str(workers)]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kills = json.loads(done.stdout)
-    assert kills["problems"] == []
-    assert kills["killed"] == number
