@@ -22,8 +22,8 @@ from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partition
 from tokenloom.tasks.rows.forms import IDS
 from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.shuffling.assign import check_documents_found, cut_split
-from tokenloom.tasks.sources.files.opening import following_position
-from tokenloom.tasks.sources.naming import naming_source
+from tokenloom.tasks.sources.files import following_position
+from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes
 

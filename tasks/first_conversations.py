@@ -18,7 +18,7 @@ from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partition
 from tokenloom.tasks.rows.rules import keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.naming import naming_source, with_line
+from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.tokenizers import Tokenizer
 
 _NUM_TRIED = 20  # rows, of which the first may be dropped or bad

@@ -30,8 +30,8 @@ from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader
-from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tasks.sources.naming import naming_source
+from tokenloom.tasks.sources.files import sharing_files
+from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer

@@ -10,7 +10,7 @@ from tokenloom.chat.template import ChatTemplate
 from tokenloom.chat.tokenizer_files import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.errors import InputError, SpecError
 from tokenloom.spec.chat import OF_TOKENIZER, TEMPLATES
-from tokenloom.tasks.sources.files.opening import info_of, open_input
+from tokenloom.tasks.sources.files import info_of, open_input
 from tokenloom.tokenizers.hub import CONFIG
 from tokenloom.wording import tokenizer_name
 

@@ -29,14 +29,11 @@ from tokenloom.spec.wildcards import escaped
 from tokenloom.tasks.planning.input_messages import HELD_OUT
 from tokenloom.tasks.planning.inputs import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.base import Rows
-from tokenloom.tasks.sources.files.compressed import compression, open_decompressed
-from tokenloom.tasks.sources.files.downloads import with_urls
-from tokenloom.tasks.sources.files.finding import find_files, match
-from tokenloom.tasks.sources.files.opening import input_bytes, is_local
-from tokenloom.tasks.sources.naming import naming_source
-from tokenloom.tasks.sources.rows.records import RecordReader
-from tokenloom.tasks.sources.rows.shown_names import shown_names
+from tokenloom.tasks.sources.base import BadValue, Rows
+from tokenloom.tasks.sources.column_names import shown_names
+from tokenloom.tasks.sources.files import compression, input_bytes, is_local, open_decompressed, with_urls
+from tokenloom.tasks.sources.listing import find_files, match
+from tokenloom.tasks.sources.reader import RecordReader, naming_source
 from tokenloom.wording import counted, first_of, shown_bytes
 
 KINDS = {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
@@ -125,7 +122,10 @@ def _has_separator(url: str) -> bool:
         if first.value.reason != "too_large":
             raise first.value
         return False
-    reader.parse(url, 0, first.value)
+    try:
+        reader.parse(first.value)
+    except BadValue as error:
+        raise error.at(url, 0) from error
     return first.num_bytes + len(_SEPARATOR) <= size and compression(url) is None
 
 
@@ -140,9 +140,9 @@ def _names(url: str, base: Options) -> tuple[list[str], list[str]]:
         try:
             if isinstance(raw.value, BadRow):
                 raise raw.value
-            value = reader.parse(reader.place(url, raw.row), raw.row, raw.value)
-        except BadRow as error:
-            problem = error
+            value = reader.parse(raw.value)
+        except (BadRow, BadValue) as error:
+            problem = error if isinstance(error, BadRow) else error.at(reader.place(url, raw.row), raw.row)
             continue
         keys |= dict.fromkeys(value if isinstance(value, Mapping) else [WHOLE_ROW])
         paths |= dict.fromkeys(_paths(value) if isinstance(value, Mapping) else [WHOLE_ROW])

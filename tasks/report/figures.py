@@ -16,8 +16,7 @@ from tokenloom.storage.versions.published import find_build_record, load_manifes
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.samples import SampledDocument, TokenSample, frequent_tokens, sampled_documents
-from tokenloom.tokenizers import Tokenizer
-from tokenloom.tokenizers import load_job_tokenizer, version_decoder
+from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, version_decoder
 
 _MAX_HISTORY = 20  # versions whose tokens are compared
 _MIN_DOCUMENTS = 10  # of a split whose shares are compared

@@ -21,8 +21,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.records import build_path
 from tokenloom.storage.work.work_files import reading_work_file
 from tokenloom.tasks.rows.forms import conversation_text
-from tokenloom.tasks.sources.files.compressed import open_decompressed
-from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 
 _NAME = "excluded.bin"
 _DIGEST_BYTES = 16

@@ -1,22 +1,23 @@
-"""Kinds of sources: each is a module with a `Reader` (see base.py), imported on first use."""
+"""Kinds of sources: each is a class of a module (see SourceReader), imported on first use."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, Rows, SourceReader
+from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, Rows
+from tokenloom.tasks.sources.reader import SourceReader
 
 __all__ = ["FileRange", "Options", "PartitionRange", "Rows", "SourceReader", "make_reader"]
 
-_MODULES = {
-    "parquet": "tokenloom.tasks.sources.parquet",
-    "jsonl": "tokenloom.tasks.sources.jsonl",
-    "csv": "tokenloom.tasks.sources.csv_rows",
-    "text": "tokenloom.tasks.sources.text",
-    "arrow": "tokenloom.tasks.sources.arrow",
-    "arrayrecord": "tokenloom.tasks.sources.array_record",
-    "huggingface": "tokenloom.tasks.sources.hugging_face",
-    "tokens": "tokenloom.tasks.sources.tokens.reader",
+_READERS = {  # kind -> the class that reads it
+    "parquet": "tokenloom.tasks.sources.parquet.Reader",
+    "jsonl": "tokenloom.tasks.sources.lines.JsonReader",
+    "csv": "tokenloom.tasks.sources.csv_rows.Reader",
+    "text": "tokenloom.tasks.sources.lines.TextReader",
+    "arrow": "tokenloom.tasks.sources.arrow.Reader",
+    "arrayrecord": "tokenloom.tasks.sources.array_record.Reader",
+    "huggingface": "tokenloom.tasks.sources.hugging_face.Reader",
+    "tokens": "tokenloom.tasks.sources.tokens.make_reader",
 }
 
 
@@ -26,5 +27,6 @@ def make_reader(options: Options) -> SourceReader:
     Args:
         options: `kind`, and how a file is read, such as the text column.
     """
-    reader: SourceReader = import_module(_MODULES[options["kind"]]).Reader(options)
+    module, _, name = _READERS[options["kind"]].rpartition(".")
+    reader: SourceReader = getattr(import_module(module), name)(options)
     return reader

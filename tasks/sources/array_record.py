@@ -14,11 +14,11 @@ from typing import Any
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.rows.fields import Fields
-from tokenloom.tasks.sources.rows.json_values import OTHER_BYTES, parse_json
-from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
+from tokenloom.tasks.sources.files import input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.lines import OTHER_BYTES
+from tokenloom.tasks.sources.listing import FoundFile, find_files
+from tokenloom.tasks.sources.reader import RawRow, RecordReader
+from tokenloom.tasks.sources.values import parse_json
 
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 
@@ -31,7 +31,7 @@ class Reader(RecordReader):
     """
 
     def __init__(self, options: Options) -> None:
-        super().__init__(options, Fields({"text": None, **options}))
+        super().__init__({"text": None, **options})
         self._is_json = options.get("text") is not None or options.get("messages") is not None
         max_bytes = int(options["max_bytes"])
         self._max_record_bytes = 2 * max_bytes + OTHER_BYTES if self._is_json else max_bytes
@@ -66,11 +66,14 @@ class Reader(RecordReader):
         """See RecordReader.place."""
         return f"{url}, record {row}"
 
-    def parse(self, place: str, row: int, raw: Any) -> Any:
+    def parse(self, raw: bytes) -> Any:
         """See RecordReader.parse."""
-        if self._is_json:
-            return parse_json(place, row, self.decode(place, row, raw))
-        return self.decode(place, row, raw)
+        text = self.columns.decoding.decode(raw)
+        return parse_json(text) if self._is_json else text
+
+    def json_text(self, raw: bytes) -> str:
+        """See RecordReader.json_text."""
+        return self.columns.decoding.decode(raw)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the runs of consecutive numbers in `rows`."""

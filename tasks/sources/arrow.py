@@ -8,15 +8,19 @@ memory. No value of a batch is used before the batch's offsets are checked.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import first_wildcard
+from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
     REPAIR,
@@ -24,20 +28,27 @@ from tokenloom.tasks.sources.base import (
     Group,
     Options,
     PartitionRange,
-    Rows,
-    SourceReader,
+    RowBatch,
     cut_groups,
     locate_groups,
+    numbered,
 )
-from tokenloom.tasks.sources.files.finding import FoundFile
-from tokenloom.tasks.sources.files.opening import input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.rows.arrow_checks import check_batch
-from tokenloom.tasks.sources.rows.columns import Columns
-from tokenloom.tasks.sources.saved_datasets import find_arrow_files
+from tokenloom.tasks.sources.column_names import check_batch
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.listing import FoundFile, found_file, match
+from tokenloom.tasks.sources.reader import SourceReader
 
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
+_STATE, _DICT = "state.json", "dataset_dict.json"
+_NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
+_INDICES = "_indices_data_files"  # an old release wrote such files; a dataset without any is supported
+_STATE_KEYS = {  # the keys that releases of datasets have written
+    *("_data_files", "_fingerprint", "_split", "_indexes", "_info", "_inplace_history"),
+    *("_format_columns", "_format_kwargs", "_format_type", "_output_all_columns"),  # how rows are shown
+}
 
 
 class Reader(SourceReader):
@@ -49,7 +60,7 @@ class Reader(SourceReader):
     """
 
     def __init__(self, options: Options, columns: Columns | None = None) -> None:
-        self._columns = columns or Columns(options)
+        self.columns = columns or Columns(options)
         self._max_bytes = int(options.get("max_bytes", 0))
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -64,7 +75,7 @@ class Reader(SourceReader):
         """Open a file; provides its record batches from the first of `part` on."""
         with _open_source(url) as source:
             batches = _file_batches if _has_footer(source) else _stream_batches
-            yield batches(source, url, part, self._columns, self._max_bytes)
+            yield batches(source, url, part, self.columns, self._max_bytes)
 
     def schema(self, url: str) -> pa.Schema:
         """Return the columns of a file."""
@@ -81,8 +92,8 @@ class Reader(SourceReader):
         """See SourceReader.partitions; `start` and `end` count record batches."""
         return cut_groups(self._groups(url))
 
-    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
-        """See SourceReader.read; `start` and `end` count record batches."""
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches; `start` and `end` count record batches."""
         assert part.first_row is not None or part.start == 0
         row, next_index = part.first_row or 0, part.start
         with self._open(url, part) as batches:
@@ -91,7 +102,7 @@ class Reader(SourceReader):
                     check_batch(batch)
                 except pa.ArrowException as error:
                     raise InputError(f"{url}, record batch {index}: damaged: {message_of(error)}; {REPAIR}") from error
-                yield from self._columns.rows(batch, row, url)
+                yield numbered(batch, row)
                 row, next_index = row + batch.num_rows, index + 1
                 if next_index == part.end:
                     return
@@ -270,3 +281,60 @@ def _column_bytes(column: pa.Array) -> int:
     if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
         num_bytes += len(column) * _column_bytes(column.dictionary) // len(column.dictionary)
     return num_bytes
+
+
+def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+    """Return the files that a path or glob matches; of a saved dataset, its data files.
+
+    Raises InputError if nothing matches, or if a folder that the path names is not a saved dataset.
+    """
+    pattern = path.rstrip("/")
+    root, found = match(pattern, leave_out)
+    files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
+    for name, info in found:
+        is_folder = info["type"] == "directory"
+        if not is_folder and PurePosixPath(name).name in _NO_DATA:
+            continue
+        for data in _data_files(name, pattern) if is_folder else [name]:
+            if is_folder and leave_out and leave_out.excludes(data.removeprefix(root)):
+                continue
+            files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
+    if not files:
+        raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
+    return list(files.values())
+
+
+def _data_files(folder: str, pattern: str) -> list[str]:
+    """Return the data files of a saved dataset, or none for another folder that a wildcard matched."""
+    filesystem, _ = filesystem_of(pattern)
+    read_json = partial(_read_json, None if is_local(pattern) else filesystem)
+    if filesystem.exists(f"{folder}/{_DICT}"):
+        splits = read_json(f"{folder}/{_DICT}").get("splits") or ["?"]
+        raise InputError(
+            f"{folder}: several splits, saved by datasets: {', '.join(map(str, splits))}; name one of them: "
+            f"path: {folder}/{splits[0]}"
+        )
+    if not filesystem.exists(f"{folder}/{_STATE}"):
+        if first_wildcard(pattern) is not None:
+            return []
+        raise InputError(
+            f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "
+            "to mean its files"
+        )
+    state = read_json(f"{folder}/{_STATE}")
+    if unknown := sorted(key for key, value in state.items() if key not in _STATE_KEYS and (value or key != _INDICES)):
+        raise InputError(
+            f"{folder}/{_STATE}: {unknown[0]!r} is not supported; save the dataset as parquet, and read that"
+        )
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
+    if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
+        raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")
+    return [f"{folder}/{name}" for name in names]
+
+
+def _read_json(filesystem: Any, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(filesystem.cat_file(name) if filesystem else read_regular(name))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: can't be read: {message_of(error)}; save the dataset again") from error
+    return value if isinstance(value, dict) else {}

@@ -1,9 +1,8 @@
-"""The interface of every kind of source: its files, their partitions, and their rows in batches."""
+"""Parts of files, and batches of their rows: what the readers of every kind of source give."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,11 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
-from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
+    from tokenloom.spec.row_filter import Comparison, Members
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
@@ -25,6 +23,7 @@ INDEX, MASK = "index", "mask"  # what a file of tokens has beside its ids, in th
 REPAIR = "repair or recreate the file, or leave it out"  # the next step for a damaged file
 
 Options = Mapping[str, Any]  # how a file is read; each kind knows its own keys
+PlaceOf = Callable[[int], str]  # how a message names a row, see SourceReader.place
 
 REASONS = {
     "bad_page": "rows of a parquet row group, from the first batch that can't be decoded",
@@ -80,6 +79,60 @@ class Group(NamedTuple):
     num_bytes: int
     num_rows: int
     first_byte: int | None = None
+
+
+class BadValue(Exception):
+    """A value of a row can't be used; `at` adds the row.
+
+    Args:
+        problem: the rule, the value and the next step.
+        reason: one of REASONS.
+        option: the option of the spec that helps, too.
+    """
+
+    def __init__(self, problem: str, reason: str, option: str = "") -> None:
+        super().__init__(problem)
+        self.reason, self.option = reason, option
+
+    def at(self, place: str, row: int) -> BadRow:
+        """Return the error for a row, without a traceback, which would keep the row in memory."""
+        return BadRow(f"{place}: {self}", row, self.reason, option=self.option)
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows of a file as Arrow columns, before a text is taken from them.
+
+    Attributes:
+        columns: n rows of the columns that the source names, perhaps with others.
+        rows: (n,) uint64, their numbers in the file.
+        bad: bad rows between them.
+        num_not_read: rows that the filter leaves out by the statistics of the file.
+        compared: what each comparison of the filter compares, (n,) each, where `columns` does not have it: in rows of
+            JSON, the values of a key may have different types.
+        missing_keys: see Rows.
+    """
+
+    columns: pa.RecordBatch
+    rows: NDArray[np.uint64]
+    bad: tuple[BadRow, ...] = ()
+    num_not_read: int = 0
+    compared: Mapping[Comparison | Members, pa.Array] | None = None
+    missing_keys: tuple[str, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file that the batch accounts for."""
+        return len(self.rows) + self.num_not_read + sum(row.num_rows for row in self.bad)
+
+    def slice(self, start: int, end: int) -> RowBatch:
+        """Return the rows [start, end) and the bad rows up to `end`, from `start` on unless that is 0."""
+        first = int(self.rows[start]) if start else 0
+        limit = int(self.rows[end]) if end < len(self.rows) else None
+        bad = tuple(row for row in self.bad if first <= row.row and (limit is None or row.row < limit))
+        compared = self.compared and {part: values.slice(start, end - start) for part, values in self.compared.items()}
+        columns = self.columns.slice(start, end - start)
+        return replace(self, columns=columns, rows=self.rows[start:end], bad=bad, compared=compared)
 
 
 @dataclass(frozen=True)
@@ -143,45 +196,9 @@ class Rows:
         return self.head(count), self.take(slice(count, None))
 
 
-class SourceReader(ABC):
-    """Reads the files of one source. Every error is an InputError that names the file and the row group, row or byte.
-
-    A reader is made from its options: the fields of the source in the spec, and `max_bytes`, `on_error` and
-    `encoding_errors` of its document rules. With `on_error: skip`, bad rows are in `Rows.bad`; otherwise the first is
-    raised as a BadRow.
-    """
-
-    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """Return the files that the source's `path` matches, in order, without those to leave out.
-
-        `path` is "" for a source without one.
-        """
-        return find_files(path, leave_out)
-
-    def place(self, url: str, row: int) -> str:
-        """Return how a message names a row of a file."""
-        return f"{url}, row {row}"
-
-    def notes(self, url: str) -> list[str]:
-        """Return what a person should know of how a file is read, one line each."""
-        return []
-
-    @abstractmethod
-    def partitions(self, url: str) -> list[PartitionRange]:
-        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends only on the file."""
-
-    @abstractmethod
-    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
-        """Yield the rows of a part in order, in batches of about BATCH_BYTES.
-
-        Args:
-            url: the file's path or URL.
-            part: from `partitions` or `locate` of the same file.
-        """
-
-    @abstractmethod
-    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """Return the parts to read for these rows (ascending), with as few other rows as possible."""
+def numbered(columns: pa.RecordBatch, first_row: int) -> RowBatch:
+    """Return a record batch as the rows of a file from `first_row` on."""
+    return RowBatch(columns, np.arange(first_row, first_row + len(columns), dtype=np.uint64))
 
 
 def cut_groups(groups: Sequence[Group]) -> list[PartitionRange]:

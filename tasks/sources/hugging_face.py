@@ -11,35 +11,51 @@ and `row` is the number of the row in it. With `take`, all files are one stream,
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from itertools import islice
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.wildcards import root_of
+from tokenloom.spec.wildcards import escaped, root_of
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.base import BATCH_BYTES, FileRange, Options, PartitionRange, Rows, SourceReader
-from tokenloom.tasks.sources.datasets_package import (
-    BUILDERS,
-    Dataset,
-    current_commit,
-    is_on_hub,
-    load,
-    load_pinned,
-    translate_package_errors,
+from tokenloom.tasks.sources.base import (
+    BATCH_BYTES,
+    FileRange,
+    Options,
+    PartitionRange,
+    RowBatch,
+    numbered,
 )
-from tokenloom.tasks.sources.files.finding import PINNED, FoundFile, check_names, found_file
-from tokenloom.tasks.sources.files.opening import filesystem_of, input_bytes, is_local
-from tokenloom.tasks.sources.rows.columns import Columns
-from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import (
+    HUB_STEP,
+    filesystem_of,
+    input_bytes,
+    is_local,
+    too_large_window,
+    translate_input_errors,
+)
+from tokenloom.tasks.sources.listing import PINNED, FoundFile, check_names, found_file
+from tokenloom.tasks.sources.reader import SourceReader
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
+BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
+_KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
+_HARMLESS = {  # options of a README.md that change neither rows nor texts, and what our reader of CSV takes
+    *("name", "version", "data_dir", "data_files", "description", "features", "chunksize", "batch_size", "block_size"),
+    *("use_threads", "fragment_scan_options", "memory_map", "verbose", "sep", "delimiter"),
+}
+_EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # may be nested
+_STREAM_ROWS = 16  # rows that the package gives at a time: few, since each may be a large text
+_HUB_SECONDS = 30
 
 
 class Reader(SourceReader):
@@ -52,7 +68,7 @@ class Reader(SourceReader):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._take: int | None = options.get("take")
-        self._columns = Columns(options)
+        self.columns = Columns(options)
         self._is_stream = bool(options.get("stream"))
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -105,27 +121,26 @@ class Reader(SourceReader):
             num_bytes = sum(map(input_bytes, dataset.urls if self._is_stream else [url]))
         return [PartitionRange(0, 1, num_bytes, None)]
 
-    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
-        """See SourceReader.read."""
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches."""
         with nullcontext() if is_local(url) else translate_package_errors(url):
-            yield from self._read(url)
+            dataset, index = self._opened(url)
+            if dataset.kind is None:
+                yield from self._streamed(dataset, url, None if self._is_stream else index)
+            else:
+                reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
+                parts = ((one, part) for one in dataset.urls for part in reader.partitions(one))
+                batches = (batch for one, part in parts for batch in reader.batches(one, part))
+                yield from _first_rows(batches, self._take or 0)
 
-    def _read(self, url: str) -> Iterator[Rows]:
-        dataset, index = self._opened(url)
-        if dataset.kind is None:
-            yield from self._streamed(dataset, url, None if self._is_stream else index)
-        else:
-            reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
-            yield from _read_first(reader, dataset.urls, self._take or 0)
-
-    def _streamed(self, dataset: Dataset, url: str, index: int | None) -> Iterator[Rows]:
+    def _streamed(self, dataset: Dataset, url: str, index: int | None) -> Iterator[RowBatch]:
         row, schema = 0, None
         for table in _gathered(dataset.tables(url, index, self._take)):
             if table.schema != schema:
-                self._columns.needed(table.schema, url)
+                self.columns.needed(table.schema, url)
                 schema = table.schema
             for batch in table.to_batches():
-                yield from self._columns.rows(batch, row, url)
+                yield numbered(batch, row)
                 row += len(batch)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
@@ -156,56 +171,193 @@ def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending).combine_chunks()
 
 
-def _read_first(reader: SourceReader, urls: Sequence[str], num_rows: int) -> Iterator[Rows]:
-    """Yield the first `num_rows` rows of files, counted through all of them, before any filter.
+def _first_rows(batches: Iterator[RowBatch], num_rows: int) -> Iterator[RowBatch]:
+    """Yield the first `num_rows` rows, before any filter, numbered through all files."""
+    start = 0
+    for batch in batches:
+        order = np.sort(np.concatenate([batch.rows, np.array([one.row for one in batch.bad], np.uint64)]))
+        numbers = start + np.searchsorted(order, batch.rows).astype(np.uint64)
+        bad = [one.changed(row=start + int(np.searchsorted(order, one.row))) for one in batch.bad]
+        count = int(np.searchsorted(numbers, num_rows))
+        yield replace(
+            batch.slice(0, count),
+            rows=numbers[:count],
+            bad=tuple(one.changed(num_rows=min(one.num_rows, num_rows - one.row)) for one in bad if one.row < num_rows),
+            num_not_read=min(batch.num_not_read, num_rows - start),
+        )
+        start += batch.num_rows
+        if start >= num_rows:
+            return
+
+
+class Dataset:
+    """One split of a dataset.
+
+    Attributes:
+        urls: its data files.
+        kind: the kind of source that reads the files; None if only the package reads them.
+        delimiter: the character between the columns of CSV files.
 
     Args:
-        reader: the reader of the files; numbers rows by their position, or is a RecordReader.
-        urls: the files, in order.
-        num_rows: how many rows to read.
+        builder: the package's builder of the dataset.
+        split: its name.
+        name: the dataset's name, for messages.
     """
-    if isinstance(reader, RecordReader):
-        records = islice(_records(reader, urls), num_rows)
-        return reader.batches(records, lambda row: f"{urls[0]} and the files after it, row {row}")
-    return _first(_joined(reader, urls), num_rows)
+
+    def __init__(self, builder: Any, split: str, name: str) -> None:
+        files = {str(key): list(map(str, urls)) for key, urls in (builder.config.data_files or {}).items()}
+        if split not in files:
+            raise InputError(f"{name}: no split {split!r}; its splits are: {', '.join(files) or 'none'}. Set split:")
+        if not files[split]:
+            raise InputError(f"{name}: split {split!r} has no data file; check data_files in the spec and in README.md")
+        self.urls = files[split]
+        self._builder, self._split = builder, split
+        self.kind = _kind(builder.config, self.urls)
+        self.delimiter = str(getattr(builder.config, "sep", ","))
+
+    def num_shards(self) -> int:
+        """Return the number of parts into which the package can cut the split, 0 if it can't say."""
+        try:
+            return int(self._stream(self.urls[0]).num_shards)
+        except RuntimeError:  # the package: "Sharding is ambiguous"
+            return 0
+
+    def tables(self, url: str, index: int | None, take: int | None) -> Iterator[pa.Table]:
+        """Yield the rows as tables of a few rows.
+
+        Args:
+            url: the URL of the file, or of the first one, for messages.
+            index: the index of the file whose rows to read; None for all files.
+            take: how many rows to read; None for all rows.
+        """
+        rows = self._stream(url)
+        if index is not None:
+            rows = rows.shard(num_shards=len(self.urls), index=index)
+        tables = (rows if take is None else rows.take(take)).with_format("arrow").iter(batch_size=_STREAM_ROWS)
+        with translate_package_errors(url if index is not None else f"{url} or a file after it"):
+            yield from tables
+
+    def _stream(self, url: str) -> Any:
+        if is_local(url) and not input_bytes(url):  # the package fails on an empty file
+            raise InputError(f"{url}: the file is empty; leave it out")
+        try:
+            return self._builder.as_streaming_dataset(self._split)
+        except Exception as error:  # the errors of the package's builders have no common base class
+            raise _read_error(url, error) from error
 
 
-def _records(reader: RecordReader, urls: Sequence[str]) -> Iterator[RawRow]:
-    """Yield the records of all files, numbered in sequence."""
-    parts = ((url, part) for url in urls for part in reader.partitions(url))
-    raw_rows = (raw for url, part in parts for raw in reader.raw_rows(url, part.start, part.end))
-    for number, (_, value, num_bytes) in enumerate(raw_rows):
-        yield RawRow(number, value.changed(row=number) if isinstance(value, BadRow) else value, num_bytes)
+def _kind(config: Any, urls: list[str]) -> str | None:
+    """Return the kind of source that reads the files of a config; None if only the package reads them as it says."""
+    sep, given = str(getattr(config, "sep", ",")), {field.name: field.default for field in fields(config)}
+    is_own = all(getattr(config, name) == default for name, default in given.items() if name not in _HARMLESS)
+    if not is_own or len(sep) != 1 or sep in '"\r\n\0' or any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
+        return None
+    return _KINDS.get(type(config).__name__)
 
 
-def _joined(reader: SourceReader, urls: Sequence[str]) -> Iterator[Rows]:
-    """Yield the rows of all files, numbered in sequence."""
-    first_row = 0
-    for url in urls:
-        num_rows = 0
-        for part in reader.partitions(url):
-            for rows in reader.read(url, part):
-                num_rows += rows.num_read
-                bad = tuple(one.changed(row=one.row + first_row) for one in rows.bad)
-                yield replace(rows, rows=rows.rows + np.uint64(first_row), bad=bad)
-        first_row += num_rows
+def is_on_hub(name: str) -> bool:
+    """Return whether a name is that of a dataset on the hub, not of a local folder or a builder."""
+    return name not in BUILDERS and not name.startswith("/")
 
 
-def _first(batches: Iterator[Rows], num_rows: int) -> Iterator[Rows]:
-    start = 0
-    for rows in batches:
-        end = start + rows.num_read
-        if end >= num_rows:
-            yield rows if end == num_rows else _cut(rows, start, num_rows)
-            return
-        yield rows
-        start = end
+def _library(name: str) -> Any:
+    """Return the package datasets; raises InputError if it is not installed."""
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name}: Hugging Face datasets need a package that is not installed: pip install 'tokenloom[build]'"
+        ) from error
+    return datasets
 
 
-def _cut(rows: Rows, start: int, end: int) -> Rows:
-    """Return the part before row `end` of a batch that accounts for the rows from `start` on."""
-    count = int(np.searchsorted(rows.rows, np.uint64(end)))
-    bad = tuple(one.changed(num_rows=min(one.num_rows, end - one.row)) for one in rows.bad if one.row < end)
-    num_filtered = end - start - count - sum(one.num_rows for one in bad)
-    not_read = min(rows.num_not_read, num_filtered)
-    return replace(rows.head(count), num_filtered=num_filtered, num_not_read=not_read, bad=bad)
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Stop the package, in the block, from showing progress bars and from reporting downloads over the network."""
+    has_bars, counts = not library.are_progress_bars_disabled(), library.config.HF_UPDATE_DOWNLOAD_COUNTS
+    library.disable_progress_bars()
+    library.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    try:
+        yield
+    finally:
+        library.config.HF_UPDATE_DOWNLOAD_COUNTS = counts
+        if has_bars:
+            library.enable_progress_bars()
+
+
+def current_commit(name: str, revision: str | None) -> str:
+    """Return the commit that a revision of a dataset on the hub names now."""
+    _library(name)
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS).sha)
+    except Exception as error:  # also of its HTTP library, whose errors have another base class
+        raise InputError(
+            f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
+            f"{_said(error)}; check name, revision and HF_TOKEN; {HUB_STEP}"
+        ) from error
+
+
+def load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> Dataset:
+    """Open a dataset; raises InputError if it can't be opened or lacks the split."""
+    if not is_on_hub(name) and name not in BUILDERS:
+        _check_folder(name)
+    library = _library(name)
+    try:
+        with tempfile.TemporaryDirectory() as folder, _quiet(library):  # a cache that stays empty here
+            builder = library.load_dataset_builder(
+                name, config, data_files=data_files, revision=commit, cache_dir=folder
+            )
+    except Exception as error:  # its errors have no common base class
+        raise InputError(
+            f"{name}, config {config or 'default'}: not a dataset that can be opened: {_said(error)}. Check name, "
+            "config and data_files"
+        ) from error
+    return Dataset(builder, split, name)
+
+
+load_pinned = lru_cache(maxsize=8)(load)  # the files of a commit don't change
+
+
+def _check_folder(name: str) -> None:
+    folder = Path(name)
+    if not folder.is_dir():
+        raise InputError(f"{name}: no such folder; check name, or give the name of a dataset on the hub: org/name")
+    if escaped(name) != name:
+        raise InputError(
+            f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
+            "files; rename the folder"
+        )
+    with translate_input_errors(name):
+        odd = next((path for path in folder.iterdir() if _is_special(path)), None)
+    if odd:
+        raise InputError(f"{odd}: not a regular file; remove it")  # the package would wait for what a pipe gives
+    if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
+        raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+def _said(error: Exception) -> str:
+    return named_message_of(error)[:500]
+
+
+def _read_error(url: str, error: Exception) -> InputError:
+    if window := too_large_window(str(error)):
+        return InputError(f"{url}: {window}")
+    step = "check the file" if is_local(url) else "check the network and the file, and build again"
+    return InputError(f"{url}: can't be read: {_said(error)}; {step}")
+
+
+@contextmanager
+def translate_package_errors(place: str) -> Iterator[None]:
+    """Translate errors of the package or the network in the block into InputErrors that name the place."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # of builders and of the HTTP library, without a common base class
+        raise _read_error(place, error) from error

@@ -21,12 +21,14 @@ from tokenloom.tasks.sources.base import (
     FileRange,
     Options,
     PartitionRange,
-    Rows,
-    SourceReader,
+    RowBatch,
     cut_groups,
     locate_groups,
+    numbered,
 )
-from tokenloom.tasks.sources.files.opening import announce, open_input
+from tokenloom.tasks.sources.column_names import check_batch
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import announce, open_input
 from tokenloom.tasks.sources.parquet_footer import (
     byte_ranges,
     check_counts,
@@ -36,8 +38,7 @@ from tokenloom.tasks.sources.parquet_footer import (
     may_keep,
     repeated_leaves,
 )
-from tokenloom.tasks.sources.rows.arrow_checks import check_batch
-from tokenloom.tasks.sources.rows.columns import Columns
+from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.wording import counted
 
 _MAX_BATCH_ROWS = 65_536
@@ -54,7 +55,7 @@ class Reader(SourceReader):
     """
 
     def __init__(self, options: Options, columns: Columns | None = None) -> None:
-        self._columns = columns or Columns(options)
+        self.columns = columns or Columns(options)
         self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
         self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: it is slow to parse
@@ -65,7 +66,7 @@ class Reader(SourceReader):
         with open_input(url) as file:
             known = self._footer[1] if self._footer and self._footer[0] == url else None
             opened = _parse(file, url, metadata=known)
-            names = self._columns.needed(opened.schema_arrow, url)
+            names = self.columns.needed(opened.schema_arrow, url)
             if known is None:
                 check_decrypted(opened, url, file, names)
                 self._footer = url, opened.metadata
@@ -85,12 +86,12 @@ class Reader(SourceReader):
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count row groups."""
         with self._open(url) as file:
-            leaves = leaves_of(file, self._columns.documents(file.schema_arrow, url))
+            leaves = leaves_of(file, self.columns.documents(file.schema_arrow, url))
             check_counts(file, url, leaves)
             return cut_groups([group_of(file, i, leaves) for i in range(file.metadata.num_row_groups)])
 
-    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
-        """See SourceReader.read; `start` and `end` count row groups."""
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches; `start` and `end` count row groups."""
         with self._open(url, part) as file:
             row = part.first_row
             if row is None:
@@ -100,7 +101,7 @@ class Reader(SourceReader):
                 if not is_kept:
                     yield _not_read(num_rows)
                 elif len(groups) > 1 and (joined := self._joined(url, file, groups)) is not None:
-                    yield from self._columns.rows(joined, row, url)
+                    yield numbered(joined, row)
                 else:
                     first_row = row
                     for group in groups:
@@ -110,8 +111,8 @@ class Reader(SourceReader):
 
     def _runs(self, url: str, file: pq.ParquetFile, part: FileRange) -> Iterator[tuple[bool, list[int]]]:
         """Yield runs of row groups: those that the filter may keep, in all about a batch, and those that it doesn't."""
-        may_hold = may_keep(file, self._columns.filter_of(file.schema_arrow, url))
-        leaves = leaves_of(file, self._columns.needed(file.schema_arrow, url))
+        may_hold = may_keep(file, self.columns.filter_of(file.schema_arrow, url))
+        leaves = leaves_of(file, self.columns.needed(file.schema_arrow, url))
         was_kept, run, run_bytes, run_rows = True, list[int](), 0, 0
         for group in range(part.start, part.end):
             size, is_kept = group_of(file, group, leaves), may_hold(group)
@@ -129,7 +130,7 @@ class Reader(SourceReader):
 
         A batch of one row for each of 20,000 row groups took 12 s to build, most of it for what each batch costs.
         """
-        names = self._columns.needed(file.schema_arrow, url)
+        names = self.columns.needed(file.schema_arrow, url)
         try:
             batches = list(file.iter_batches(_MAX_BATCH_ROWS, row_groups=groups, columns=names, use_threads=False))
             for batch in batches:
@@ -140,7 +141,7 @@ class Reader(SourceReader):
         num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
         return joined if len(joined) == num_rows else None
 
-    def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[Rows]:
+    def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[RowBatch]:
         num_rows = file.metadata.row_group(group).num_rows
         batches = self._batches(url, file, group)
         read = 0
@@ -155,11 +156,9 @@ class Reader(SourceReader):
             except (pa.ArrowException, OSError, OverflowError) as error:
                 message = f"{place}: can't be decoded: {message_of(error)}. Repair the file or leave it out"
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
-                if not self._skips:
-                    raise bad from error
                 yield _not_read(0, bad)
                 return
-            yield from self._columns.rows(batch, first_row + read, url)
+            yield numbered(batch, first_row + read)
             read += len(batch)
             del batch  # frees its memory before the next one is decoded
         if read != num_rows:
@@ -173,7 +172,7 @@ class Reader(SourceReader):
 
         A page may hold one long text and a million references to it.
         """
-        names = self._columns.needed(file.schema_arrow, url)
+        names = self.columns.needed(file.schema_arrow, url)
         sizes = group_of(file, group, leaves_of(file, names))
         batch_rows = min(_MAX_BATCH_ROWS, max(1, BATCH_BYTES // max(1, sizes.num_bytes // max(1, sizes.num_rows))))
         read = 0
@@ -246,8 +245,6 @@ def _parse(
         raise InputError(f"{url}: not a readable parquet file: {reason}. {step} or leave it out") from error
 
 
-def _not_read(num_rows: int, *bad: BadRow) -> Rows:
-    """Return a batch for rows whose bytes were not read."""
-    return Rows(
-        pa.array([], pa.large_string()), np.empty(0, np.uint64), num_filtered=num_rows, num_not_read=num_rows, bad=bad
-    )
+def _not_read(num_rows: int, *bad: BadRow) -> RowBatch:
+    """Return a batch for rows that were not read."""
+    return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), bad, num_rows)

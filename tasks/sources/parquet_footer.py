@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Members, comparisons_of, holds
 from tokenloom.tasks.sources.base import Group
-from tokenloom.tasks.sources.rows.column_names import field_type, value_type
-from tokenloom.tasks.sources.rows.literals import literal, units_per_second
+from tokenloom.tasks.sources.column_names import field_type, value_type
+from tokenloom.tasks.sources.filters import literal, units_per_second
 from tokenloom.wording import counted
 
 _DAY_MILLISECONDS = 86_400_000

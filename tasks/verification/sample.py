@@ -29,8 +29,8 @@ from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.rows.rules import PlaceOf
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
-from tokenloom.tasks.sources.files.shared_files import sharing_files
-from tokenloom.tasks.sources.naming import naming_source
+from tokenloom.tasks.sources.files import sharing_files
+from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tasks.verification.sources import read_rows
 from tokenloom.tokenizers import Tokenizer
 

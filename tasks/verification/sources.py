@@ -20,7 +20,7 @@ from tokenloom.tasks.rows.forms import form_of
 from tokenloom.tasks.rows.rules import PlaceOf, transformed
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
-from tokenloom.tasks.sources.rows.conversations import WANTED
+from tokenloom.tasks.sources.conversations import WANTED
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec

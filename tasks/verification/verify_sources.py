@@ -21,7 +21,7 @@ from tokenloom.storage.versions.published import read_tokenizer_files, version_p
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.planning.inputs import find_inputs
 from tokenloom.tasks.running.steps import Job
-from tokenloom.tasks.sources.naming import with_line
+from tokenloom.tasks.sources.reader import with_line
 from tokenloom.tasks.verification.sample import (
     SampleJob,
     choose_documents,

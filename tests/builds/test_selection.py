@@ -43,7 +43,7 @@ from tokenloom.storage.formats.documents import SCHEMA, table_schema
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.shuffling import shuffle
-from tokenloom.tasks.sources.files import opening
+from tokenloom.tasks.sources import files as opening
 
 Row = dict[str, Any]
 

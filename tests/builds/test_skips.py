@@ -44,10 +44,9 @@ from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.sources import FileRange, jsonl, make_reader
+from tokenloom.tasks.sources import FileRange, lines, make_reader
+from tokenloom.tasks.sources import files as opening
 from tokenloom.tasks.sources.base import REASONS
-from tokenloom.tasks.sources.files import opening
-from tokenloom.tasks.sources.rows import text_files
 
 GOOD = [f"good text {i} " + "ab" * (i % 7) for i in range(20)]
 Bad = tuple[int, int, str]  # row, number of rows, reason
@@ -192,7 +191,7 @@ def test_mixtures_of_lines_are_accounted_for(lines: list[Line], is_zipped: bool,
             texts.append(one)
         content += line + b"\n"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.jsonl.gz" if is_zipped else "a.jsonl")
+        path = Path(folder, "a.lines.gz" if is_zipped else "a.jsonl")
         path.write_bytes(gzip.compress(content) if is_zipped else content)
         spec = spec_of(path, max_bytes=60, deduplicate=deduplicates)
         kept = sorted(set(texts)) if deduplicates else texts
@@ -273,8 +272,8 @@ def test_overlong_lines_are_dropped_wherever_the_file_is_cut(
     lengths: list[int], cuts: list[int], ends_with_newline: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(jsonl, "OTHER_BYTES", 40)
-        patch.setattr(text_files, "_READ_BYTES", 40)
+        patch.setattr(lines, "OTHER_BYTES", 40)
+        patch.setattr(lines, "_READ_BYTES", 40)
         most, content, good, bad = 2 * 50 + 40, b"", {}, set()
         for length in lengths:
             line = b'{"text": "' + b"x" * length + b'"}\n'
@@ -310,7 +309,7 @@ def test_documents_between_separators_do_not_depend_on_cuts_or_blocks(
             good[row] = len(piece)
         row += len(piece) + len(separator)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(text_files, "_READ_BYTES", block_bytes)
+        patch.setattr(lines, "_READ_BYTES", block_bytes)
         path = Path(folder, "a.txt")
         path.write_text(content)
         overlaps_itself = separator[0] == separator[-1] != separator  # such a file is not cut
@@ -458,7 +457,7 @@ LINES = b"".join(json.dumps({"text": f"{i} {random.Random(i).random()}"}).encode
 ERRORS = [OSError(errno.EIO, "Input/output error"), OSError("Forbidden"), TimeoutError(), MemoryError("no memory")]
 INPUTS = {
     "a.jsonl": LINES,
-    "a.jsonl.gz": gzip.compress(LINES),
+    "a.lines.gz": gzip.compress(LINES),
     "a.json": b"[" + LINES.replace(b"\n", b",\n")[:-2] + b"]",
     "a.csv": b"text\n" + b"a row\n" * 100,
     "a.txt": b"a document",

@@ -66,7 +66,7 @@ import sys
 sys.path.insert(0, {folder!r})
 from tokenloom import tokenizers
 from tokenloom.tasks import sources
-sources._MODULES["sqlite"] = "sqlite_rows"
+sources._READERS["sqlite"] = "sqlite_rows.Reader"
 tokenizers._MODULES["character"] = "character"
 """
 

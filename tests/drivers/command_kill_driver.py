@@ -31,7 +31,7 @@ import tokenloom.cli.commands.space
 import tokenloom.cli.commands.tags
 import tokenloom.flows.export_steps
 import tokenloom.tasks.exporting.streams
-import tokenloom.tasks.sources.jsonl
+import tokenloom.tasks.sources.lines
 import tokenloom.tokenizers.byte  # noqa: F401  (the same)
 from tests.builders import datasets
 from tests.builders.exported import small_parts

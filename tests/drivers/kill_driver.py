@@ -38,9 +38,8 @@ _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
     "fsspec.implementations.local",
     "numpy.ma",
     "tokenloom.chat.encoding",
-    "tokenloom.tasks.sources.jsonl",
+    "tokenloom.tasks.sources.lines",
     "tokenloom.tasks.sources.parquet",
-    "tokenloom.tasks.sources.text",
     "tokenloom.tokenizers.byte",
 )
 _RAW_WRITE = os.write  # notes are written past all that is counted

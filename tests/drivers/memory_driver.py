@@ -27,7 +27,7 @@ from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.planning.plan import Build, Partition
 from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files.finding import PINNED
+from tokenloom.tasks.sources.listing import PINNED
 from tokenloom.tokenizers import load_tokenizer
 
 MEMBER_LINES = 40_000

@@ -21,7 +21,7 @@ from tokenloom.errors import StoreError
 from tokenloom.storage.stores import remote_retries, remote_store, s3
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
-from tokenloom.tasks.sources.files.finding import find_files
+from tokenloom.tasks.sources.listing import find_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # adlfs and gcsfs do
 

@@ -20,7 +20,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import Rows, make_reader
-from tokenloom.tasks.sources.rows.conversations import WANTED
+from tokenloom.tasks.sources.conversations import WANTED
 
 Row = dict[str, Any]
 

@@ -19,14 +19,13 @@ from tests.counts import count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files.finding import find_files, match
-from tokenloom.tasks.sources.files.globs import local_glob
+from tokenloom.tasks.sources.listing import find_files, local_glob, match
 
 _ROOT = Path(__file__).parents[2]
 _AS_ANOTHER_USER = """
 import os, sys
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources.files.finding import find_files
+from tokenloom.tasks.sources.listing import find_files
 if os.geteuid() == 0:  # root can read everything
     os.seteuid(65534)
 for pattern in sys.argv[1:]:
@@ -128,7 +127,7 @@ def test_runs_of_slashes_are_one(tmp_path: Path) -> None:
 
 _FINDING = """
 import sys
-from tokenloom.tasks.sources.files.finding import find_files
+from tokenloom.tasks.sources.listing import find_files
 
 print(*(file.path for pattern in sys.argv[1:] for file in find_files(pattern)))
 print(*{"asyncio", "fsspec"} & set(sys.modules))

@@ -42,8 +42,8 @@ from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
 from tokenloom.flows import direct
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
-from tokenloom.tasks.sources.datasets_package import translate_package_errors
-from tokenloom.tasks.sources.naming import naming_source
+from tokenloom.tasks.sources.hugging_face import translate_package_errors
+from tokenloom.tasks.sources.reader import naming_source
 
 MARK = b"\xef\xbb\xbf"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2183982\n"

@@ -16,9 +16,9 @@ from tests.builders.datasets import build, local_store, make_spec, stored_docume
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.planning.inputs import check_unchanged, find_inputs
-from tokenloom.tasks.sources import FileRange, Rows, SourceReader, datasets_package, hugging_face, make_reader, parquet
-from tokenloom.tasks.sources.files.finding import PINNED
-from tokenloom.tasks.sources.files.opening import input_bytes
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, hugging_face, make_reader, parquet
+from tokenloom.tasks.sources.files import input_bytes
+from tokenloom.tasks.sources.listing import PINNED
 
 pytest.importorskip("datasets")
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -325,7 +325,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(datasets, "load_dataset_builder", load)
     monkeypatch.setattr(hugging_face, "current_commit", commit)
     monkeypatch.setattr(hugging_face, "input_bytes", lambda url: input_bytes(local(url)))
-    datasets_package.load_pinned.cache_clear()
+    hugging_face.load_pinned.cache_clear()
     reader = reader_of("org/name", revision="main", split="train")
     files = reader.files("")
     assert [file.url for file in files] == urls
@@ -336,7 +336,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
     assert {file.options["kind"] for file in files} == {"parquet"}
     other = reader_of("org/name", take=18, stream=True)  # as in a worker, which takes the commit from the URL
     monkeypatch.setattr(hugging_face, "current_commit", lambda name, revision: pytest.fail("asked again"))
-    for method in ("read", "partitions"):
+    for method in ("batches", "partitions"):
         there = getattr(parquet.Reader, method)
         monkeypatch.setattr(
             parquet.Reader, method, lambda self, url, *rest, there=there: there(self, local(url), *rest)
@@ -346,7 +346,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: py
         "text 0 9",
         *(f"text 1 {k}" for k in range(8)),
     ]
-    datasets_package.load_pinned.cache_clear()
+    hugging_face.load_pinned.cache_clear()
 
 
 def test_files_that_the_package_reads_as_one_are_read_again_when_any_of_them_changes(tmp_path: Path) -> None:

@@ -21,10 +21,9 @@ from tokenloom.cli import main as cli
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.tasks.sources import listing as finding
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import finding
-from tokenloom.tasks.sources.files.finding import find_files
-from tokenloom.tasks.sources.files.globs import folder_glob, local_glob
+from tokenloom.tasks.sources.listing import find_files, folder_glob, local_glob
 
 TREE = ["a.txt", "b.tmp", "2024/a.txt", "2024/old/a.txt", "2024/old/deep/b.txt", "old", "x/2024/c.txt", "~hidden.txt"]
 PATTERNS: dict[str, list[str]] = {  # pattern -> what it leaves out

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.counts import count, full_only
-from tokenloom.tasks.sources import jsonl
+from tokenloom.tasks.sources import lines
 
 pytestmark = pytest.mark.slow
 MILLION = 1_000_000
@@ -113,7 +113,7 @@ def test_a_line_of_100_mb_is_read_as_a_document(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     text = random_text(100 * MILLION)
     path.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": "after"}) + "\n")
-    reader = jsonl.Reader({"text": "text", "max_bytes": 2**28})
+    reader = lines.JsonReader({"text": "text", "max_bytes": 2**28})
     parts = reader.partitions(str(path))
     texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part)]
     assert [line for batch in texts for line in batch] == [text, "after"]

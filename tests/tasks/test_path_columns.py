@@ -19,7 +19,7 @@ from tokenloom.errors import InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.versions.published import load_manifest, version_path
-from tokenloom.tasks.sources.rows.path_columns import OPTION, path_columns
+from tokenloom.tasks.sources.values import OPTION, path_columns
 
 KINDS = ("jsonl", "csv", "parquet", "arrow")
 FOLDERS = ("year=2021/lang=en", "year=2022/lang=de", "year=2022/lang=x%2Fy", "year=__HIVE_DEFAULT_PARTITION__/lang=en")

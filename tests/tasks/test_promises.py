@@ -44,7 +44,7 @@ def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill(tmp_path: Path
 
 def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document {i} " * (1 + i % 40) for i in range(900)])
-    monkeypatch.setattr("tokenloom.tasks.sources.rows.records.BATCH_BYTES", 1000)
+    monkeypatch.setattr("tokenloom.tasks.sources.reader.BATCH_BYTES", 1000)
     built = []
     for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
         monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._ROOM_BYTES", 3_000)  # the tokens outgrow it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fsspec
 
 from tests.builders.memory_objects import SCHEME
-from tokenloom.tasks.sources.files.shared_files import open_url, sharing_files
+from tokenloom.tasks.sources.files import open_url, sharing_files
 
 
 def test_sharing_files_keeps_at_most_two_files_open() -> None:

@@ -21,7 +21,7 @@ from tests.tasks.source_conformance import Row, SourceConformance, make_rows
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.planning.proposal import propose
 from tokenloom.tasks.sources import SourceReader, make_reader
-from tokenloom.tasks.sources.files import finding
+from tokenloom.tasks.sources import listing as finding
 
 _SCHEMA = pa.schema({"text": pa.string(), "score": pa.float64(), "lang": pa.string()})
 

@@ -27,8 +27,8 @@ from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.planning.input_messages import input_messages, table_messages
 from tokenloom.tasks.planning.inputs import find_inputs
-from tokenloom.tasks.sources import FileRange, SourceReader, jsonl, make_reader
-from tokenloom.tasks.sources.files import opening
+from tokenloom.tasks.sources import FileRange, SourceReader, make_reader
+from tokenloom.tasks.sources import files as opening
 
 Row = tuple[int, str | None]
 OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
@@ -71,7 +71,7 @@ def test_any_cut_of_json_lines_gives_every_line_exactly_once(
     if lines and not ends_with_newline:
         content = content.rstrip()
     bounds = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
-    reader = jsonl.Reader(OPTIONS)
+    reader = make_reader({"kind": "jsonl", **OPTIONS})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lines.jsonl")
         path.write_bytes(content)

@@ -254,7 +254,7 @@ def test_a_negative_id_is_outside_of_the_largest_vocabulary(tmp_path: Path) -> N
 def test_a_document_above_the_limit_is_skipped_without_being_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "PIECE_TOKENS", 5)
+    monkeypatch.setattr(base, "BATCH_TOKENS", 5)
     path = write_megatron(tmp_path / "a", [[[5] * 10], [[6] * 30], [[7] * 11]])
     documents = {"max_bytes": 40, "on_error": "skip"}
     spec = tokens_spec(tmp_path, path, 100, documents=documents)
@@ -506,7 +506,7 @@ def test_ids_that_the_decoder_does_not_have_are_shown_as_numbers() -> None:
 def test_tokens_are_estimated_by_tokens_where_later_documents_are_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "PIECE_TOKENS", 1_000)
+    monkeypatch.setattr(base, "BATCH_TOKENS", 1_000)
     monkeypatch.setattr(estimate, "_READ_BYTES", 20_000)
     long, short = ([[[i % 9 + 1] * size]] for i, size in [(1, 100), (2, 10)])
     path = write_megatron(tmp_path / "a", [*(long * 100), *(short * 900)])

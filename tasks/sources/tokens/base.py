@@ -8,35 +8,40 @@ once a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, runs_of
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, runs_of
+from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
+from tokenloom.storage.work.fingerprints import joined_fingerprint, remote_fingerprint
 from tokenloom.tasks.sources.base import (
     INDEX,
     MASK,
     REPAIR,
+    BadValue,
     FileRange,
     Options,
     PartitionRange,
+    RowBatch,
     cut_evenly,
     locate_runs,
 )
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.files.opening import announce, input_bytes, open_input
+from tokenloom.tasks.sources.files import announce, info_of, input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.listing import FoundFile, find_files, local_info
+from tokenloom.tasks.sources.reader import SourceReader
+from tokenloom.tasks.sources.tokens.ids import BATCH_TOKENS, ID_BYTES, IdColumns, id_batch
 from tokenloom.wording import counted
 
-ID_BYTES = 4  # of an id in a batch, whatever its type in the file
-PIECE_TOKENS = 1_000_000  # about so many are in memory at a time
 #: Why two files contradict each other, and the next step.
 MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
 MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # of a first token and a number of tokens
@@ -57,31 +62,6 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Whole documents of a file, end to end, with the ids that mark their begin and end, as the file has them.
-
-    Attributes:
-        ids: (num_tokens,) of an integer type.
-        lengths: (n,) tokens of each document.
-        rows: (n,) their numbers, see TokenFormat.place.
-        learned: (num_tokens,) whether each token is a target, None for a file without a mask.
-        bad: rows that were left out.
-    """
-
-    ids: AnyArray
-    lengths: Int64s
-    rows: UInt64s
-    learned: NDArray[np.bool_] | None = None
-    bad: tuple[BadRow, ...] = ()
-
-    @classmethod
-    def without_documents(cls, bad: tuple[BadRow, ...], *, has_mask: bool) -> Piece:
-        """Return a piece with nothing but rows that were left out."""
-        nothing = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64)
-        return cls(*nothing, np.empty(0, bool) if has_mask else None, bad)
-
-
-@dataclass(frozen=True)
 class Layout:
     """What a file holds: its documents (0 without an index), its tokens, their type, the byte at which they begin."""
 
@@ -95,7 +75,7 @@ class Layout:
         return self.first_byte + token * self.dtype.itemsize
 
 
-class TokenFormat:
+class TokenFormat(SourceReader):
     """How the files of a format hold documents, which lie end to end; a format adds `layout`, and `bounds` of an index.
 
     Without an index, documents end with the end-of-text id, or with the file. In a file that begins with `bos_id`, only
@@ -122,6 +102,7 @@ class TokenFormat:
         self.bos_id = None if options.get("bos_id") is None else int(options["bos_id"])
         self.infers = INDEX not in options.get("has", ())
         self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
+        self.columns = IdColumns(options)
 
     def check_name(self, url: str) -> None:
         """Raise InputError if a file is not an input by its name."""
@@ -135,7 +116,11 @@ class TokenFormat:
         return [f"{url}: no index, so a document ends with the id {self.eot_id:,}"] if self.infers else []
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files."""
+        """See SourceReader.files; raises InputError if a file lacks one that belongs to it."""
+        return _with_sides(self.matching(path, leave_out), self)
+
+    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
+        """Return the files that a path matches, also those that belong to others."""
         return find_files(path, leave_out)
 
     def sides(self, url: str) -> Sequence[Side]:
@@ -174,13 +159,8 @@ class TokenFormat:
         count = layout.num_tokens if num_rows is None else num_rows
         return cut_evenly(count, max(1, ID_BYTES * layout.num_tokens), num_rows) if count else []
 
-    def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
-        """Yield the documents of a part in order, in pieces of about PIECE_TOKENS or one document.
-
-        Args:
-            url: of the file.
-            part: from `partitions` or `locate`.
-        """
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches; of about BATCH_TOKENS or one document."""
         layout = self.layout(url)
         count, what = (layout.num_tokens, "token") if self.infers else (layout.num_documents, "document")
         if part.end > count:
@@ -193,25 +173,27 @@ class TokenFormat:
             else:
                 yield from self._indexed(file, url, layout, part, mask_of)
 
-    def _indexed(self, file: IO[bytes], url: str, layout: Layout, part: FileRange, mask_of: MaskOf) -> Iterator[Piece]:
+    def _indexed(
+        self, file: IO[bytes], url: str, layout: Layout, part: FileRange, mask_of: MaskOf
+    ) -> Iterator[RowBatch]:
         for start in range(part.start, part.end, _INDEX_DOCUMENTS):
             bounds = self.bounds(url, start, min(start + _INDEX_DOCUMENTS, part.end))
             _announce_large(file, layout, int(bounds[0]), int(bounds[-1]))
-            for first, end in runs_of(bounds, PIECE_TOKENS):
+            for first, end in runs_of(bounds, BATCH_TOKENS):
                 run, row = bounds[first : end + 1], start + first
                 num_tokens = int(run[-1] - run[0])
                 if self.is_too_large(num_tokens) and end == first + 1:
-                    yield self._only_bad(url, row, num_tokens)
+                    yield self._too_large(url, row, num_tokens)
                     continue
                 ids = read_values(file, url, layout.byte(int(run[0])), num_tokens, layout.dtype)
                 rows = np.arange(row, row + len(run) - 1, dtype=np.uint64)
-                yield Piece(ids, np.diff(run), rows, mask_of(int(run[0]), num_tokens))
+                yield id_batch(ids, np.diff(run), rows, mask_of(int(run[0]), num_tokens))
 
-    def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[Piece]:
+    def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[RowBatch]:
         """Yield the documents that begin in a part."""
         stream.announce(part.start, part.end)
         position = stream.next_document(part.start - 1, part.end) if part.start else stream.first
-        usual = num_read = min(PIECE_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
+        usual = num_read = min(BATCH_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
         while position < part.end:
             ids, ends = stream.read(position, position + num_read)
             if len(ends):
@@ -219,10 +201,10 @@ class TokenFormat:
                 ends = ends[: np.searchsorted(begins, part.end)]
                 ids = ids[: int(ends[-1])]
                 rows = begins[: len(ends)].astype(np.uint64)
-                yield Piece(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
+                yield id_batch(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
                 position, num_read = position + len(ids), usual
             elif self.is_too_large(len(ids)):
-                yield self._only_bad(stream.url, position, len(ids))
+                yield self._too_large(stream.url, position, len(ids))
                 position, num_read = stream.next_document(position + len(ids), part.end), usual
             else:
                 # What was read is read again: that is rare, and simpler than joining parts.
@@ -246,10 +228,6 @@ class TokenFormat:
         with open_input(mask_url) as file:
             yield partial(_read_mask, file, mask_url)
 
-    def _only_bad(self, url: str, row: int, num_tokens: int) -> Piece:
-        """Return a piece with nothing but a document that is too large."""
-        return Piece.without_documents((self.too_large(url, row, num_tokens),), has_mask=self.has_mask)
-
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate."""
         layout = self.layout(url)
@@ -264,13 +242,14 @@ class TokenFormat:
         """Return whether a document has more tokens than the document rules allow: it need not be read."""
         return num_tokens > self._max_tokens
 
-    def too_large(self, url: str, row: int, num_tokens: int) -> BadRow:
-        """Return the BadRow of a document of which is_too_large is true."""
-        message = (
-            f"{self.place(url, row)}: {counted(num_tokens, 'token')}, too many for documents.max_bytes, which counts "
-            f"{ID_BYTES} bytes for each; raise that value"
+    def _too_large(self, url: str, row: int, num_tokens: int) -> RowBatch:
+        """Return the batch of a document of which is_too_large is true."""
+        problem = (
+            f"{counted(num_tokens, 'token')}, too many for documents.max_bytes, which counts {ID_BYTES} bytes for "
+            "each; raise that value"
         )
-        return BadRow(message, row, "too_large", option="check tokenizer.eot_id" if self.infers else "")
+        bad = BadValue(problem, "too_large", "check tokenizer.eot_id" if self.infers else "")
+        return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), (bad.at(self.place(url, row), row),))
 
 
 class _Stream:
@@ -308,8 +287,8 @@ class _Stream:
 
     def next_document(self, start: int, limit: int) -> int:
         """Return the first position after `start` at which a document begins; `limit` if there is none before it."""
-        for position in range(start, limit, PIECE_TOKENS):
-            _, ends = self.read(position, min(position + PIECE_TOKENS, limit))
+        for position in range(start, limit, BATCH_TOKENS):
+            _, ends = self.read(position, min(position + BATCH_TOKENS, limit))
             if len(ends):
                 return position + int(ends[0])
         return limit
@@ -340,3 +319,49 @@ def read_values(file: IO[bytes], url: str, position: int, count: int, dtype: Any
             f"{position:,} are needed: it was cut; {REPAIR}"
         )
     return np.frombuffer(data, dtype)
+
+
+def _with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile]:
+    """Return the inputs among the files that match, each with the files that belong to it.
+
+    Raises InputError if a required file is missing, or if only some inputs have an index or a mask.
+    """
+    known = {file.url: file for file in found}
+    sides = {url: form.sides(url) for url in known}
+    beside = {side.url for own in sides.values() for side in own}
+    inputs = [_with_own(file, sides[file.url], known, form) for file in found if file.url not in beside]
+    for role in (INDEX, MASK):
+        has_it = {role in file.options["has"]: file.url for file in inputs}
+        if len(has_it) > 1:
+            raise InputError(
+                f"{has_it[False]}: it has no {role}, and {has_it[True]} has one; add the file that is missing, or read "
+                "them as two sources"
+            )
+    return inputs
+
+
+def _with_own(file: FoundFile, sides: Sequence[Side], known: Mapping[str, FoundFile], form: TokenFormat) -> FoundFile:
+    form.check_name(file.url)
+    prints, there = [file.fingerprint], list[Side]()
+    for side in sides:
+        beside = known.get(side.url)
+        fingerprint = beside.fingerprint if beside else _fingerprint(side, file.url)
+        if fingerprint != "":
+            prints.append(fingerprint)
+            there.append(side)
+    fingerprint = None if file.fingerprint is None else joined_fingerprint([one or "" for one in prints])
+    options = {"has": form.has(file.url, [side.role for side in there])}
+    return replace(file, fingerprint=fingerprint, sides=tuple(side.url for side in there), options=options)
+
+
+def _fingerprint(side: Side, url: str) -> str | None:
+    """Return the fingerprint of a remote side, None for a local one; "" if it does not exist and need not."""
+    try:
+        info = local_info(local_path(side.url)) if is_local(side.url) else info_of(side.url)
+    except InputError as error:
+        if not isinstance(error.__cause__, Exception) or kind_of(error.__cause__) != "missing":
+            raise
+        if side.is_required:
+            raise InputError(f"{url}: {side.url}, which belongs to it, is missing; copy both files") from error
+        return ""
+    return None if is_local(side.url) else remote_fingerprint(info, side.url)

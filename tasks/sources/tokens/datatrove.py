@@ -15,9 +15,9 @@ import numpy as np
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s
 from tokenloom.tasks.sources.base import INDEX, MASK, REPAIR
-from tokenloom.tasks.sources.files.opening import open_input
+from tokenloom.tasks.sources.files import open_input
 from tokenloom.tasks.sources.tokens.base import MISMATCH, Layout, Side, TokenFormat, read_values
-from tokenloom.tasks.sources.tokens.raw import count_ids, count_values
+from tokenloom.tasks.sources.tokens.nanogpt import count_ids, count_values
 
 METADATA = "metadata"
 BESIDE = {INDEX: ".index", MASK: ".loss", METADATA: ".metadata"}  # suffixes of the files beside X.ds

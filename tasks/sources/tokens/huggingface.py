@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.tasks.sources import arrow, parquet
-from tokenloom.tasks.sources.base import INDEX, MASK, FileRange, Options, PartitionRange
-from tokenloom.tasks.sources.files.finding import FoundFile, find_files
-from tokenloom.tasks.sources.rows.shown_names import shown_names
-from tokenloom.tasks.sources.saved_datasets import find_arrow_files
-from tokenloom.tasks.sources.tokens.base import Piece, TokenFormat
-from tokenloom.tasks.sources.tokens.id_columns import ATTENTION, BESIDE, IDS, IdColumns, piece_of
+from tokenloom.tasks.sources.arrow import find_arrow_files
+from tokenloom.tasks.sources.base import INDEX, MASK, FileRange, Options, PartitionRange, RowBatch
+from tokenloom.tasks.sources.column_names import shown_names
+from tokenloom.tasks.sources.listing import FoundFile, find_files
+from tokenloom.tasks.sources.tokens.base import TokenFormat
+from tokenloom.tasks.sources.tokens.ids import ATTENTION, BESIDE, IDS, IdColumns
 
 _PARQUET = ".parquet"
 
@@ -27,15 +27,16 @@ class Format(TokenFormat):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        columns = IdColumns([name for name in BESIDE if name in options["has"]] if "has" in options else None)
-        self._arrow, self._parquet = arrow.Reader(options, columns), parquet.Reader(options, columns)
+        beside = [name for name in BESIDE if name in options["has"]] if "has" in options else None
+        self.columns = IdColumns(options, beside)
+        self._arrow, self._parquet = arrow.Reader(options, self.columns), parquet.Reader(options, self.columns)
         self._found: list[str] | None = None
 
     def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
         return self._parquet if url.endswith(_PARQUET) else self._arrow
 
-    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See SourceReader.files; a folder that datasets.save_to_disk wrote means its data files."""
+    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
+        """See TokenFormat.matching; a folder that datasets.save_to_disk wrote means its data files."""
         return (find_files if path.endswith(_PARQUET) else find_arrow_files)(path, leave_out)
 
     def has(self, url: str, sides: Collection[str]) -> list[str]:
@@ -55,10 +56,9 @@ class Format(TokenFormat):
         """See TokenFormat.partitions; `start` and `end` count row groups or record batches."""
         return self._reader(url).partitions(url)
 
-    def pieces(self, url: str, part: FileRange) -> Iterator[Piece]:
-        """See TokenFormat.pieces."""
-        for rows in self._reader(url).read(url, part):
-            yield piece_of(rows, url, self.has_mask)
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches."""
+        return self._reader(url).batches(url, part)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See TokenFormat.locate."""

@@ -14,7 +14,7 @@ import numpy as np
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype
 from tokenloom.tasks.sources.base import REPAIR
-from tokenloom.tasks.sources.files.opening import input_bytes, open_input
+from tokenloom.tasks.sources.files import input_bytes, open_input
 from tokenloom.tasks.sources.tokens.base import Layout, TokenFormat, read_values
 
 HEADER_INTS = 256

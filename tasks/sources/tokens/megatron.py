@@ -17,8 +17,8 @@ from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s
 from tokenloom.tasks.sources.base import INDEX, REPAIR
-from tokenloom.tasks.sources.files.finding import FoundFile
-from tokenloom.tasks.sources.files.opening import input_bytes, open_input
+from tokenloom.tasks.sources.files import input_bytes, open_input
+from tokenloom.tasks.sources.listing import FoundFile
 from tokenloom.tasks.sources.tokens.base import Layout, Side, TokenFormat, read_values
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
@@ -56,10 +56,10 @@ class Format(TokenFormat):
     name = "megatron"
     suffix = ".bin"
 
-    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-        """See TokenFormat.files; a path may be the prefix alone, as Megatron's own options are."""
+    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
+        """See TokenFormat.matching; a path may be the prefix alone, as Megatron's own options are."""
         is_prefix = not path.endswith((self.suffix, "*"))
-        return super().files(path.removesuffix(".idx") + self.suffix if is_prefix else path, leave_out)
+        return super().matching(path.removesuffix(".idx") + self.suffix if is_prefix else path, leave_out)
 
     def sides(self, url: str) -> Sequence[Side]:
         """See TokenFormat.sides."""

@@ -15,9 +15,9 @@ import pyarrow.csv as pacsv
 from tokenloom.errors import InputError, message_of
 from tokenloom.storage.formats.arrays import Int64s, token_dtype
 from tokenloom.tasks.sources.base import INDEX, MASK, Options
-from tokenloom.tasks.sources.files.compressed import open_decompressed
+from tokenloom.tasks.sources.files import open_decompressed
 from tokenloom.tasks.sources.tokens.base import MISMATCH, Layout, Side, TokenFormat
-from tokenloom.tasks.sources.tokens.raw import count_ids
+from tokenloom.tasks.sources.tokens.nanogpt import count_ids
 
 IDS, MASKS = "token_ids", "labels_mask"  # with which the names of token files and of their masks begin
 LINES = ".csv.gz"  # in place of .npy

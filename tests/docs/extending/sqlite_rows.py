@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 from tokenloom.errors import InputError
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly
-from tokenloom.tasks.sources.files.opening import input_bytes, open_input
-from tokenloom.tasks.sources.rows.fields import Fields
-from tokenloom.tasks.sources.rows.records import RawRow, RecordReader
+from tokenloom.tasks.sources.files import input_bytes, open_input
+from tokenloom.tasks.sources.reader import RawRow, RecordReader
 
 
 class Reader(RecordReader):
@@ -23,7 +22,7 @@ class Reader(RecordReader):
     """
 
     def __init__(self, options: Options) -> None:
-        super().__init__(options, Fields(options))
+        super().__init__(options)
         self._table = '"' + str(options["table"]).replace('"', '""') + '"'
 
     @contextmanager
@@ -56,7 +55,7 @@ class Reader(RecordReader):
                 num_bytes = sum(len(str(value)) for value in row)
                 yield RawRow(row[0], dict(zip(names[1:], row[1:], strict=True)), num_bytes)
 
-    def parse(self, place: str, row: int, raw: Any) -> Any:
+    def parse(self, raw: Any) -> Any:
         """See RecordReader.parse."""
         return raw
 

@@ -1,11 +1,12 @@
-"""Take the texts or conversations and the ids of rows from columns of Arrow record batches.
+"""Take the texts or conversations, the ids and the filter's columns of rows from record batches.
 
-The columnar counterpart of fields.py, for kinds that are read in batches: parquet, Arrow, Hugging Face datasets.
+Every kind of source yields such batches. A row's texts become valid UTF-8 here, or the row is bad.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,17 +16,15 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, message_of
 from tokenloom.spec.row_filter import Comparison, Filter, Members, comparisons_of, decided, parse_filter
+from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.storage.formats.arrays import runs_of
-from tokenloom.tasks.sources.base import BATCH_BYTES, Options, Rows
-from tokenloom.tasks.sources.rows.column_filter import check_comparable, kept_rows
-from tokenloom.tasks.sources.rows.column_names import field_type, has_column, is_list, pick, plain, value_type
-from tokenloom.tasks.sources.rows.conversations import ROLES, instead_of_text
-from tokenloom.tasks.sources.rows.decoding import Decoding
-from tokenloom.tasks.sources.rows.literals import compare
-from tokenloom.tasks.sources.rows.path_columns import OPTION
+from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, Options, PlaceOf, RowBatch, Rows
+from tokenloom.tasks.sources.column_names import field_type, has_column, is_list, pick, plain, value_type
+from tokenloom.tasks.sources.filters import check_comparable, is_kept, kept_rows
+from tokenloom.tasks.sources.values import OPTION, ROLES, Decoding, instead_of_text
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns
+    from tokenloom.tasks.sources.conversations import ConversationColumns
 
 _VALUE_BYTES = 8  # of a value beside the texts of a conversation
 
@@ -41,15 +40,15 @@ class Columns:
     def __init__(self, options: Options) -> None:
         self._conversations: ConversationColumns | None = None
         if options.get("messages") is not None:
-            from tokenloom.tasks.sources.rows.conversation_columns import ConversationColumns  # texts need none of it
+            from tokenloom.tasks.sources.conversations import ConversationColumns  # texts need none of it
 
             self._conversations = ConversationColumns(options)
-        self._text: str = options["text"] or ""  # not used if there are conversations
+        self._text: str = options.get("text") or WHOLE_ROW  # not used if there are conversations
         self.id: str | None = options.get("id")
-        self._filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
-        self._path_columns: dict[str, str | None] = options.get(OPTION, {})
+        self.filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
+        self.path_columns: dict[str, str | None] = options.get(OPTION, {})
         self._skips = options.get("on_error") == "skip"
-        self._decoding = Decoding(options)
+        self.decoding = Decoding(options)
 
     def needed(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the dotted names of the columns to read; raises InputError if one is missing or of a wrong type."""
@@ -88,11 +87,11 @@ class Columns:
         return [self._text]
 
     def _is_of_path(self, schema: pa.Schema, name: str) -> bool:
-        return name in self._path_columns and not has_column(schema, name)
+        return name in self.path_columns and not has_column(schema, name)
 
     def _pick(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         if self._is_of_path(batch.schema, name):
-            return pa.repeat(pa.scalar(self._path_columns[name], pa.large_string()), len(batch))
+            return pa.repeat(pa.scalar(self.path_columns[name], pa.large_string()), len(batch))
         return pick(batch, name)
 
     def filter_of(self, schema: pa.Schema, url: str) -> Filter | None:
@@ -105,54 +104,76 @@ class Columns:
             if not self._is_of_path(schema, comparison.column):
                 return None
             try:
-                return compare(self._path_columns[comparison.column], comparison, parses_numbers=True)
-            except ValueError as error:
-                raise InputError(f"{url}: {message_of(error)}; check the filter") from error
+                return is_kept(self.path_columns[comparison.column], comparison)
+            except BadValue as error:
+                raise InputError(f"{url}: {message_of(error)}") from error
 
-        return decided(self._filter, decide) if self._filter and self._path_columns else self._filter
+        return decided(self.filter, decide) if self.filter and self.path_columns else self.filter
 
-    def rows(self, batch: pa.RecordBatch, first_row: int, url: str) -> Iterator[Rows]:
-        """Yield the rows of a record batch, in batches of about BATCH_BYTES of text.
+    def rows(self, batch: RowBatch, url: str, place_of: PlaceOf) -> Iterator[Rows]:
+        """Yield the documents of a batch, in batches of about BATCH_BYTES of text.
 
         Args:
             batch: with at least the needed columns.
-            first_row: the number of its first row in the file.
-            url: for messages.
+            url: of the file, for messages.
+            place_of: how a message names a row of it.
         """
-        names = [self._text] if self._conversations is None else self.documents(batch.schema, url)
-        lengths = sum(_text_lengths(self._pick(batch, name)) for name in names)
+        if not len(batch.rows):
+            yield from self.reported(self._left_out(batch))
+            return
+        names = [self._text] if self._conversations is None else self._conversations.names(batch.columns.schema, url)
+        lengths = sum(_text_lengths(self._pick(batch.columns, name)) for name in names)
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         for start, end in runs_of(offsets, BATCH_BYTES):
-            yield self._rows(batch.slice(start, end - start), names, first_row + start, url)
+            yield from self.reported(self._rows(batch.slice(start, end), names, url, place_of))
 
-    def _rows(self, batch: pa.RecordBatch, names: list[str], first_row: int, url: str) -> Rows:
-        numbers = np.arange(first_row, first_row + len(batch), dtype=np.uint64)
-        documents = [plain(self._pick(batch, name)) for name in names]
+    def reported(self, rows: Rows) -> Iterator[Rows]:
+        """Yield a batch; unless bad rows are skipped, yield its rows up to the first bad one, and raise that."""
+        if rows.bad and not self._skips:
+            before = int(np.searchsorted(rows.rows, rows.bad[0].row))
+            yield replace(rows.head(before), bad=())  # an earlier row may break the document rules
+            raise rows.bad[0]
+        yield rows
+
+    def _rows(self, batch: RowBatch, names: list[str], url: str, place_of: PlaceOf) -> Rows:
+        columns, numbers = batch.columns, batch.rows
+        documents = [plain(self._pick(columns, name)) for name in names]
         if self._conversations is None:
             documents = [_joined(documents[0])]
-        raw_ids = None if self.id is None else plain(self._pick(batch, self.id))
-        num_filtered = 0
-        if (tree := self.filter_of(batch.schema, url)) is not None:
-            kept = kept_rows(batch, tree, url)
-            mask, num_filtered = pa.array(kept), int((~kept).sum())
+        raw_ids = None if self.id is None else plain(self._pick(columns, self.id))
+        num_filtered = batch.num_not_read
+        tree = self.filter if batch.compared is not None else self.filter_of(columns.schema, url)
+        if tree is not None:
+            kept = kept_rows(columns, batch.compared, tree, url)
+            mask = pa.array(kept)
             documents, numbers = [one.filter(mask) for one in documents], numbers[kept]
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)
+            num_filtered += int((~kept).sum())
         bad: dict[int, BadRow] = {}
-        documents = [self._strings(one, numbers, url, bad) if _is_string(one.type) else one for one in documents]
+        documents = [self._strings(one, numbers, place_of, bad) if _is_string(one.type) else one for one in documents]
+        missing = batch.missing_keys
         if self._conversations is None:
             texts = documents[0]
         else:
-            texts = self._conversations.texts(dict(zip(names, documents, strict=True)), numbers, url, bad)
-        ids = None if raw_ids is None else self._strings(raw_ids, numbers, url, bad)
-        if bad and not self._skips:
-            raise bad[min(bad)]
+            texts = self._conversations.texts(dict(zip(names, documents, strict=True)), numbers, place_of, bad)
+            missing = tuple(sorted({*missing, *self._conversations.missing_keys}))
+        ids = None if raw_ids is None else self._strings(raw_ids, numbers, place_of, bad)
         if bad:
             good = ~np.isin(numbers, np.array(list(bad), np.uint64))
             texts, numbers = texts.filter(pa.array(good)), numbers[good]
             ids = ids if ids is None else ids.filter(pa.array(good))
-        return Rows(texts, numbers, ids, num_filtered=num_filtered, bad=tuple(bad[row] for row in sorted(bad)))
+        in_order = tuple(sorted((*batch.bad, *bad.values()), key=lambda row: row.row))
+        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, missing)
 
-    def _strings(self, values: pa.Array, numbers: NDArray[np.uint64], url: str, bad: dict[int, BadRow]) -> pa.Array:
+    def _left_out(self, batch: RowBatch) -> Rows:
+        """Return a batch in which there are only rows that were left out."""
+        nothing = pa.array([], pa.large_string())
+        ids = None if self.id is None else nothing
+        return Rows(nothing, batch.rows, ids, batch.num_not_read, batch.num_not_read, batch.bad, batch.missing_keys)
+
+    def _strings(
+        self, values: pa.Array, numbers: NDArray[np.uint64], place_of: PlaceOf, bad: dict[int, BadRow]
+    ) -> pa.Array:
         """Return values as valid UTF-8, (n,) large_string; invalid ones are repaired, or null and noted in `bad`."""
         try:
             if pa.types.is_integer(values.type):
@@ -161,16 +182,14 @@ class Columns:
             strings.validate(full=True)  # Arrow's decoders don't check that strings are UTF-8
             return strings
         except pa.ArrowInvalid:
-            return self._decoded(values.cast(pa.large_binary()), numbers, url, bad)
-
-    def _decoded(self, values: pa.Array, numbers: NDArray[np.uint64], url: str, bad: dict[int, BadRow]) -> pa.Array:
+            values = values.cast(pa.large_binary())
         texts: list[str | None] = []
         for value, row in zip(values.to_pylist(), numbers.tolist(), strict=True):
             try:
-                texts.append(None if value is None else self._decoding.decode(f"{url}, row {row}", row, value))
-            except BadRow as error:
+                texts.append(None if value is None else self.decoding.decode(value))
+            except BadValue as error:
                 texts.append(None)
-                bad[row] = error
+                bad[row] = error.at(place_of(row), row)
         return pa.array(texts, pa.large_string())
 
 

@@ -1,0 +1,193 @@
+"""Find and check columns of Arrow schemas and batches by dotted names, into structs, and show names in messages.
+
+An option such as `text` is the name of a column. The filter contains names of columns, so messages word it differently.
+Offsets and indices are checked before any value is used: Arrow's decoders take them from the file unchecked, and might
+read foreign memory or another row's text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenloom.errors import InputError
+
+_UUID, _JSON = "arrow.uuid", "arrow.json"  # extension types that parquet's logical types become
+_PLAIN = re.compile(r"[\w.-]+")
+_MAX_NAMES = 50
+_MAX_CHARS = 100
+_JSON_TYPES = {str: "a string", list: "an array", dict: "an object", bool: "a boolean", type(None): "null"}
+
+
+def _path(schema: pa.Schema, name: str) -> list[str]:
+    """Return the names on the way to a column; a column whose own name has the dots comes first."""
+    return [name] if name in schema.names or not name.strip(".") else name.split(".")
+
+
+def has_column(schema: pa.Schema, name: str) -> bool:
+    """Return whether a schema has a column of a name, or one that the dotted name leads into."""
+    return _path(schema, name)[0] in schema.names
+
+
+def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
+    """Return the type of a column; raises InputError if the schema does not have exactly one of that name.
+
+    Args:
+        schema: a file's schema.
+        name: the column's name, dotted into structs.
+        url: the file's path or URL, for messages.
+        key: the key of the spec that names the column, for messages.
+    """
+    first, *rest = _path(schema, name)
+    if schema.names.count(first) != 1:
+        raise column_error(url, key, first if first in schema.names else name, schema.names)
+    kind = schema.field(first).type
+    parent = first
+    for part in rest:
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            wanted, change = wanted_column(key, name), change_option(key).capitalize()
+            raise InputError(f"{url}: no column {wanted}: {_inside(parent, kind)}. {change} a column")
+        parent = f"{parent}.{part}"
+        kind = kind.field(part).type
+    return kind
+
+
+def _inside(name: str, kind: pa.DataType) -> str:
+    """Return how a message describes the fields of a column."""
+    if not pa.types.is_struct(kind):
+        return f"column {name!r} is {kind}, which has no fields"
+    return f"the fields of {name!r} are: {shown_names(field.name for field in kind)}"
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is one of lists, of any length and kind of offsets."""
+    types = pa.types
+    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def pick(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of a batch by its dotted name."""
+    first, *rest = _path(batch.schema, name)
+    return reduce(pc.struct_field, rest, batch.column(first))
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Return values without dictionaries, views and extension types, which few of Arrow's functions accept.
+
+    A UUID becomes its 36 characters, as other tools print it.
+    """
+    if pa.types.is_dictionary(values.type):
+        values = pa.DictionaryArray.from_arrays(values.indices, plain(values.dictionary)).dictionary_decode()
+    if _is_extension(values.type, _UUID):
+        values = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.large_string())
+    if _is_extension(values.type, _JSON):
+        values = values.storage
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column's values: of a dictionary, the type of its entries; UUIDs and JSON are strings."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if _is_extension(kind, _JSON):
+        return kind.storage_type
+    return pa.large_string() if _is_extension(kind, _UUID) else kind
+
+
+def _is_extension(kind: pa.DataType, name: str) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == name
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Return a list of names to copy into a spec, with long names cut; "none" for no names.
+
+    Example: ["text", "a, b", ""] -> 'text, "a, b", ""'
+    """
+    names = iter(names)
+    shown = [_shown(str(name)) for name in islice(names, _MAX_NAMES)]
+    num_more = sum(1 for _ in names)
+    return (", ".join(shown) or "none") + (f" and {num_more} more" if num_more else "")
+
+
+def _shown(name: str) -> str:
+    if len(name) > _MAX_CHARS:
+        name = name[:_MAX_CHARS] + "..."
+    name = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
+
+
+def wanted_column(key: str, name: str) -> str:
+    """Return how a message shows a column that the option `key` names: "'score', which the filter names"."""
+    return f"{name!r}, which the filter names" if key == "filter" else repr(name)
+
+
+def column_error(url: str, key: str, name: str, names: Sequence[str], check: str = "") -> InputError:
+    """Return the error for a column that a file does not have exactly once.
+
+    Args:
+        url: the file's path or URL.
+        key: the key of the spec that names the column: text, id or filter.
+        name: the column's name.
+        names: those of all columns.
+        check: what else may be wrong, before the advice to name another column.
+    """
+    found, change = "two columns" if name in names else "no column", change_option(key)
+    advice = f"{check}, or {change}" if check else change.capitalize()
+    return InputError(
+        f"{url}: {found} {wanted_column(key, name)}; its columns are: {shown_names(names)}. {advice} one of them"
+    )
+
+
+def change_option(key: str) -> str:
+    """Return the advice to let the option `key` name another column, which follows: "set text: to"."""
+    return "change filter: to name" if key == "filter" else f"set {key}: to"
+
+
+def json_type(value: Any) -> str:
+    """Return the type of a JSON value with its article: "a number", "an object"."""
+    return _JSON_TYPES.get(type(value), "a number")
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Raise ArrowInvalid if a column's lengths, offsets or indices are out of its bounds."""
+    try:
+        batch.validate()
+        for column in batch.columns:
+            _check_array(column)
+    except IndexError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def _check_array(values: pa.Array) -> None:
+    """Check all offsets of an array whose lengths are checked; strings may hold invalid UTF-8 (see Columns)."""
+    kind, types = values.type, pa.types
+    if isinstance(values, pa.ExtensionArray):
+        _check_array(values.storage)
+    elif types.is_struct(kind):
+        for i in range(kind.num_fields):
+            _check_array(values.field(i))
+    elif types.is_dictionary(kind):
+        pa.DictionaryArray.from_arrays(values.indices, pa.nulls(len(values.dictionary))).validate(full=True)
+        _check_array(values.dictionary)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        offsets = values.offsets.to_numpy()
+        if len(values) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(values.values)):
+            raise pa.ArrowInvalid("offsets of lists are out of order")
+        _check_array(values.values)
+    elif types.is_fixed_size_list(kind):
+        _check_array(values.values)
+    elif types.is_string(kind) or types.is_large_string(kind):
+        values.view(pa.binary() if types.is_string(kind) else pa.large_binary()).validate(full=True)
+    elif types.is_string_view(kind):
+        values.view(pa.binary_view()).validate(full=True)
+    else:
+        values.validate(full=True)

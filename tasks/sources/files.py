@@ -1,0 +1,377 @@
+"""Open input files, local or remote, plain or compressed; every error becomes an InputError that names the file.
+
+A file on a web server that gives no length or etag (chunked or compressed answers), or sends no ranges, can't be read
+in parts, or not be pinned without its content. Its whole copy in TMPDIR is read like a local file by the processes of
+this machine, and deleted when this process ends.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any, cast
+
+import pyarrow as pa
+
+from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
+from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.local_files import LFS_BYTES, LFS_POINTER, NO_LFS_FILE, open_regular, read_regular
+from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
+from tokenloom.storage.stores.remote_retries import RemoteCalls
+from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
+from tokenloom.storage.stores.urls import bucket_and_key, is_object, scheme_of
+
+Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least
+HUB_STEP = (
+    "check the network, HTTPS_PROXY and HF_HUB_OFFLINE; or fetch the files with `hf download` elsewhere, and give "
+    "their folder"
+)
+_opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_NOT_TEXT = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh91AY&SY": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"PK\x03\x04": "zip",
+    b"PAR1": "parquet",
+    b"ARROW1": "Arrow",
+}
+_UNSUPPORTED = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
+_BUFFER_BYTES = 2**20
+_MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
+_SILENT_SECONDS = 60.0  # without a byte
+_PARTIAL, _NO_RANGE = 206, 416  # of HTTP
+_CHECKSUMS = ("ETag", "Content-MD5")
+_PREFIX = "tokenloom-web-"
+_COPY = re.compile(rf"/(?:[^\s:]+/)?{_PREFIX}\w+/[0-9a-f]{{16}}(?=/)")
+
+
+def is_local(url: str) -> bool:
+    """Return whether `url` is a path on this machine."""
+    return "://" not in url or url.startswith(("file://", "local://"))
+
+
+def local_path(url: str) -> str:
+    """Return a local path without its protocol, with each run of "/" as one."""
+    return re.sub("//+", "/", url.removeprefix("file://").removeprefix("local://"))
+
+
+def filesystem_of(pattern: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, and the name that the file system uses for it.
+
+    For an object store the first item is the class of the file system. Raises InputError if no file system reads the
+    URL.
+    """
+    import fsspec  # local files do not need it, and it imports asyncio and ssl
+
+    if is_local(pattern):  # "::" in a local name does not chain file systems
+        return fsspec.filesystem("file"), local_path(pattern)
+    try:
+        if is_object(pattern):  # RemoteCalls has its own file system; a second one would look for credentials again
+            kind = fsspec.get_filesystem_class(pattern.partition("://")[0])
+            return kind, str(kind._strip_protocol(pattern))
+        with translate_input_errors(pattern):  # hf:// asks the hub here
+            return fsspec.core.url_to_fs(pattern)  # type: ignore[no-any-return]
+    except (ImportError, ValueError) as error:
+        reason = message_of(error)
+        raise InputError(f"{pattern}: this kind of URL can't be read here: {reason}; copy the files") from error
+
+
+def info_of(url: str) -> Info:
+    """Return what the file system says about a file now; raises InputError if the file does not exist."""
+    filesystem, name = filesystem_of(url)
+    return info_in(filesystem, name, url)
+
+
+def info_in(filesystem: Any, name: str, url: str) -> Info:
+    """Return what a file system says about the file `name`; raises InputError, naming `url`, if it does not exist."""
+    with translate_input_errors(url):
+        try:
+            if is_object(url):
+                return dict(RemoteCalls(url).call(url, "info", name))
+            filesystem.invalidate_cache()
+            return dict(filesystem.info(name))
+        except FileNotFoundError as error:
+            if kind_of(error) == "missing":
+                raise InputError(f"{url}: no such file; check the path") from error
+            raise
+
+
+def input_bytes(url: str) -> int:
+    """Return the length of an input file in bytes; raises InputError if it can't be read."""
+    with translate_input_errors(url):
+        if "://" not in url:
+            return os.stat(url).st_size
+        if is_object(url):
+            with open_url(url) as file:
+                return file.size()
+        filesystem, name = filesystem_of(url)
+        return int(filesystem.size(name))
+
+
+def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
+    """Open a local path or a URL for reading; "::" in a local name does not chain file systems."""
+    if is_local(url):
+        return open_regular(local_path(url))
+    if is_object(url):
+        return open_url(url)  # type: ignore[return-value]  # it has all of IO[bytes] that readers use
+    filesystem, name = filesystem_of(url)
+    opened: AbstractContextManager[IO[bytes]] = filesystem.open(name, "rb")
+    return opened
+
+
+@contextmanager
+def open_input(url: str) -> Iterator[IO[bytes]]:
+    """Open an input file for reading; raises InputError if it is missing or can't be read."""
+    deleted = "the file was deleted after the build was planned; build again"
+    with translate_input_errors(url, deleted), open_file(url) as file:
+        if (opened := _opened.get()) is not None:
+            opened.append(file)
+        size = None if is_local(url) else getattr(file, "size", None)
+        num_bytes = size() if callable(size) else size
+        if num_bytes is not None and num_bytes < LFS_BYTES:  # a pointer is small; open_regular refuses local ones
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise InputError(f"{url}: {NO_LFS_FILE}")
+            file.seek(0)
+        yield file
+
+
+def announce(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
+    """Announce which byte ranges [start, end) of an open input will be read, so that few remote requests fetch them."""
+    raw = getattr(file, "raw", file)
+    if isinstance(raw, StoreFile):
+        raw.announce(ranges)
+
+
+@contextmanager
+def translate_input_errors(url: str, missing: str | None = None) -> Iterator[None]:
+    """Translate file system errors in the block into InputErrors that name the file.
+
+    Args:
+        url: the file's path or URL.
+        missing: the reason to report for a missing file; the system's own by default.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = kind_of(error)
+        if isinstance(error, StoreError | FormatError):  # about an input file, and already complete
+            raise InputError(str(error)) from error
+        if isinstance(error, TokenloomError) or (
+            kind == "other" and not isinstance(error, OSError) and not is_permanent(error)
+        ):
+            raise
+        if kind == "missing" and missing:
+            raise InputError(f"{url}: {missing}") from error
+        reason = redacted(getattr(error, "strerror", None) or message_of(error))
+        next_step = "run the build again" if is_transient(error) else "check the file"
+        if url.startswith("hf://") and is_permanent(error):
+            next_step = HUB_STEP
+        raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)
+
+
+@contextmanager
+def following_position() -> Iterator[Callable[[], int | None]]:
+    """Provide a function that returns the byte position in the input file opened last, None if none is open."""
+    opened: list[IO[bytes]] = []
+    token = _opened.set(opened)
+
+    def position() -> int | None:
+        return next((file.tell() for file in reversed(opened) if not file.closed), None)
+
+    try:
+        yield position
+    finally:
+        _opened.reset(token)
+
+
+def compression(url: str) -> str | None:
+    """Return the compression that a file's name implies: gzip, bz2, zstd or None; raises InputError for any other."""
+    if url.endswith(_UNSUPPORTED):
+        raise InputError(f"{url}: this compression is not supported; recreate it with {', '.join(_CODECS)} or none")
+    return next((codec for suffix, codec in _CODECS.items() if url.endswith(suffix)), None)
+
+
+def _check_plain(url: str, file: IO[bytes]) -> None:
+    """Raise InputError for a file that is clearly not text, whatever the rules for bad bytes say."""
+    head = file.read(10)
+    file.seek(0)
+    for mark, what in _NOT_TEXT.items():
+        if head.startswith(mark):
+            raise InputError(
+                f"{url}: its first bytes are those of {what}; end its name in {', '.join(_CODECS)} if it is such a "
+                "file, set the kind that reads it, or leave it out"
+            )
+
+
+@contextmanager
+def open_decompressed(url: str) -> Iterator[IO[bytes]]:
+    """Open an input file for reading forwards, decompressed if its name implies it.
+
+    Arrow's codecs read several members and detect a truncated file; its gzip is 2.5 times as fast as Python's.
+
+    Raises InputError if it is missing, can't be read, or is broken.
+    """
+    codec = compression(url)
+    with open_input(url) as file:
+        if codec is None:
+            _check_plain(url, file)
+            # The readline of fsspec's files takes no maximum.
+            yield file if is_local(url) else cast(IO[bytes], io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES))
+            return
+        num_bytes = input_bytes(url)
+        announce(file, [(0, num_bytes)])
+        if num_bytes == 0:
+            raise InputError(f"{url}: the file is empty, so it is not a {codec} file; recreate it")
+        try:
+            stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+            yield cast(IO[bytes], io.BufferedReader(stream, _BUFFER_BYTES))
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
+                raise
+            reason = message_of(error)
+            broken = f"broken {codec}: {reason}; recreate the file or leave it out"
+            raise InputError(f"{url}: {too_large_window(reason) or broken}") from error
+
+
+def too_large_window(reason: str) -> str:
+    """Return what to do if the reason of a decoder is that the window of zstd is too large; "" for any other."""
+    if "requires too much memory" not in reason:
+        return ""
+    return (
+        "compressed with a window of more than 128 MiB (zstd --long=28 or more), which may not fit into a worker's "
+        "memory; recreate it with 27 or less: zstd -dc --long=31 FILE | zstd --long=27 -o NEW"
+    )
+
+
+class _InputFile(StoreFile):
+    """A StoreFile that raises InputErrors, so that decoders do not mistake a failed request for damaged data."""
+
+    def _block(self, position: int) -> tuple[int, bytes]:
+        try:
+            return super()._block(position)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{message_of(error)}: the file was deleted after the build was planned; build again"
+            ) from error
+        except (StoreError, FormatError) as error:
+            raise InputError(str(error)) from error
+
+
+_shared: ContextVar[tuple[dict[str, StoreFile], int] | None] = ContextVar("_shared", default=None)
+
+
+@contextmanager
+def sharing_files(block_bytes: int = BLOCK_BYTES) -> Iterator[None]:
+    """Make `open_url` reuse a file, with its kept blocks, each time it is opened in the with-block."""
+    token = _shared.set(({}, block_bytes))
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+@contextmanager
+def open_url(url: str) -> Iterator[StoreFile]:
+    """Open a file of a remote store by its URL; errors as StoreFile."""
+    files, block_bytes = _shared.get() or ({}, BLOCK_BYTES)
+    if url not in files:
+        bucket, key = bucket_and_key(url)
+        while len(files) >= _MAX_SHARED:
+            del files[next(iter(files))]
+        files[url] = _InputFile(RemoteStore(f"{scheme_of(url)}://{bucket}"), key, block_bytes)
+    files[url].seek(0)
+    yield files[url]
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix=_PREFIX)
+
+
+def needs_copy(filesystem: Any, url: str, info: Info) -> bool:
+    """Return whether a file can be read only as a whole, by what fsspec says about it, or by the answer to a range."""
+    from fsspec.asyn import sync
+
+    if not url.startswith(("http://", "https://")):
+        return False
+    if info["size"] is None or not any(map(info.get, _CHECKSUMS)):
+        return True
+    with translate_input_errors(url):
+        return not sync(filesystem.loop, _sends_ranges, filesystem, url)
+
+
+def copied(filesystem: Any, name: str, url: str) -> str:
+    """Download a file of a web server; return the path of its copy, which stays the same if its content does.
+
+    Args:
+        filesystem: fsspec's, whose options the request has.
+        name: of the file, in the file system.
+        url: for messages.
+
+    Raises InputError if it can't be downloaded, StoreError if TMPDIR is full.
+    """
+    from fsspec.asyn import sync
+
+    with translate_temporary_errors():
+        digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+        path = Path(_folder().name, digest, os.path.basename(name))
+        path.parent.mkdir(exist_ok=True)
+        Path(f"{path.parent}.json").write_text(json.dumps([str(path), url]))
+        part = path.with_name(f"{path.name}.part")
+        with part.open("wb") as file, translate_input_errors(url):
+            sync(filesystem.loop, _download, filesystem, name, file)
+        if not path.exists() or not filecmp.cmp(path, part, shallow=False):
+            part.replace(path)
+    return str(path)
+
+
+def with_urls(message: str) -> str:
+    """Return a message with the URLs of copies, also of another process's, in place of their paths."""
+    for folder in set(_COPY.findall(message)):
+        with suppress(OSError, ValueError):  # another program's
+            message = message.replace(*json.loads(read_regular(f"{folder}.json")))
+    return message
+
+
+async def _sends_ranges(filesystem: Any, url: str) -> bool:
+    session = await filesystem.set_session()
+    headers = {**filesystem.kwargs.get("headers", {}), "Range": "bytes=0-0", "Accept-Encoding": "identity"}
+    async with session.get(filesystem.encode_url(url), **{**filesystem.kwargs, "headers": headers}) as answer:
+        if answer.status != _NO_RANGE:  # an empty file has none
+            answer.raise_for_status()
+        return bool(answer.status == _PARTIAL)
+
+
+async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
+    import aiohttp
+
+    session = await filesystem.set_session()
+    headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS)
+    options = {**filesystem.kwargs, "headers": headers, "timeout": timeout, "auto_decompress": False}
+    async with session.get(filesystem.encode_url(url), **options) as answer:
+        answer.raise_for_status()
+        encoding = answer.headers.get("Content-Encoding", "identity")
+        if encoding in ("gzip", "x-gzip") and url.endswith(".gz"):  # what servers say of a file that is itself gzip
+            encoding = "identity"
+        if encoding not in ("gzip", "x-gzip", "identity"):
+            raise InputError(f"{url}: the server sends it as {encoding}, which is not supported; copy the file")
+        unpack = None if encoding == "identity" else zlib.decompressobj(wbits=31)
+        async for data in answer.content.iter_chunked(_BUFFER_BYTES):
+            file.write(data if unpack is None else unpack.decompress(data))
+        if unpack is not None and not unpack.eof:
+            raise InputError(f"{url}: the server's answer ends within its gzip stream; check the file")

@@ -1,1 +1,0 @@
-"""Files of sources: which ones a pattern matches, and their bytes as text."""

@@ -1,0 +1,252 @@
+"""Filters over columns: which rows of a record batch a filter keeps.
+
+A value of the filter takes the type of its column, so that rows and statistics are compared alike. It is rounded to a
+column of floats, as numpy does: 0.9 finds a float32 that was written as 0.9, which as a double is another number. With
+all other columns it is compared exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache, reduce
+from math import ceil, floor, isfinite
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tokenloom.errors import InputError, message_of
+from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Junction, Members, Scalar
+from tokenloom.tasks.sources.base import BadValue
+from tokenloom.tasks.sources.column_names import field_type, json_type, pick, plain, value_type
+
+_KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS_PER_DAY = 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Literal = str | float | Fraction
+
+
+Compared = Mapping[Comparison | Members, pa.Array]
+
+
+def kept_rows(batch: pa.RecordBatch, compared: Compared | None, tree: Filter, url: str) -> NDArray[np.bool_]:
+    """Return which rows of a batch the filter keeps, (n,); raises InputError if it can't compare a column.
+
+    Args:
+        batch: n rows, with the columns of the filter unless there is `compared`.
+        compared: see RowBatch.
+        tree: the filter.
+        url: for messages.
+    """
+    try:
+        mask = _mask(batch, compared, tree)
+    except (pa.ArrowException, ValueError) as error:
+        reason = message_of(error)
+        raise InputError(f"{url}: the filter can't compare a column: {reason}; check its value's type") from error
+    kept: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
+    return kept
+
+
+def is_kept(value: str | None, comparison: Comparison | Members) -> bool:
+    """Return whether a comparison is true of a text, which may spell a number; raises BadValue."""
+    found = comparable_column([comparable(value, comparison, parses_numbers=True)], comparison)
+    return bool(_part_mask(found, comparison)[0].as_py())
+
+
+def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) -> None:
+    """Raise InputError if the column can't be compared with the value, or with each of many."""
+    kind = value_type(field_type(schema, part.column, url, "filter"))
+    try:
+        _part_mask(plain(pa.array([], kind)), part)
+    except (pa.ArrowException, ValueError) as error:
+        why = f": {message_of(error)}"
+        if isinstance(error, pa.ArrowException):
+            why = f", with {_first_value(part)!r}; check the value's type"
+        raise InputError(f"{url}: the filter can't compare column {part.column!r}, which is {kind}{why}") from error
+
+
+def _mask(batch: pa.RecordBatch, compared: Compared | None, tree: Filter) -> pa.Array:
+    if not isinstance(tree, Junction):
+        return _part_mask(plain(pick(batch, tree.column)) if compared is None else compared[tree], tree)
+    if not tree.parts:
+        return pa.repeat(tree.is_all, len(batch))
+    masks = (_mask(batch, compared, part) for part in tree.parts)
+    return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, masks)
+
+
+def _part_mask(values: pa.Array, part: Comparison | Members) -> pa.Array:
+    """Return of which values a comparison is true, or which are among many; null for null."""
+    if isinstance(part, Comparison):
+        return _compared(values, part.operator, part.value)
+    if (wanted := _value_set(part, values.type)) is None:
+        found = [_compared(values, "==" if part.is_in else "!=", value) for value in part.values]
+        return reduce(pc.or_kleene if part.is_in else pc.and_kleene, found)
+    found = pc.is_in(_numbers(values), wanted)
+    return pc.if_else(values.is_valid(), found if part.is_in else pc.invert(found), None)
+
+
+def _compared(values: pa.Array, operator: str, value: Scalar) -> pa.Array:
+    """Return of which values a comparison is true, (n,); null for null."""
+    wanted, values = literal(value, values.type), _numbers(values)
+    if isinstance(wanted, str) or not (pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)):
+        scalar = pa.scalar(wanted if isinstance(wanted, str) else float(wanted))
+    elif (found := _stored(wanted, operator, values.type)) is None:  # each value compares with it as zero does
+        return pc.if_else(values.is_valid(), COMPARE[operator](0, wanted), None)
+    else:
+        scalar = found
+    return pc.call_function(_KERNELS[operator], [values, scalar])
+
+
+def _stored(wanted: float | Fraction, operator: str, kind: pa.DataType) -> pa.Scalar | None:
+    """Return the number to compare integers or decimals with, None if no value of their type has its place.
+
+    A number between two values of the type, such as 0.5, becomes the one that leaves the same rows.
+    """
+    scale = kind.scale if pa.types.is_decimal(kind) else 0
+    if not isinstance(wanted, Fraction):  # infinite
+        return None
+    units = wanted * Fraction(10) ** scale
+    if units.denominator != 1 and operator in ("==", "!="):
+        return None
+    whole = ceil(units) if operator in ("<", ">=") else floor(units)
+    try:
+        return pa.scalar(Decimal(f"{whole}E{-scale}") if pa.types.is_decimal(kind) else whole, kind)
+    except (pa.ArrowInvalid, OverflowError):  # outside the type
+        return None
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    """Return times and booleans as integers, floats as doubles, and other values as they are."""
+    if pa.types.is_floating(values.type):
+        return values.cast(pa.float64())
+    if pa.types.is_boolean(values.type):
+        return values.cast(pa.uint8())
+    if units_per_second(values.type) is None:
+        return values
+    return values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+
+
+@lru_cache(maxsize=8)
+def _value_set(members: Members, kind: pa.DataType) -> pa.Array | None:
+    """Return the values that a column of type `kind` can equal; None if Arrow compares that type only one by one."""
+    types, stored = pa.types, _numbers(pa.array([], kind)).type
+    if types.is_decimal(stored):
+        return None
+    wanted = [literal(value, kind) for value in members.values]
+    if isinstance(wanted[0], str):
+        if types.is_string(kind) or types.is_large_string(kind):
+            return pa.array(wanted, kind)
+        is_binary = types.is_binary(kind) or types.is_large_binary(kind)
+        return pa.array([str(value).encode() for value in wanted], kind) if is_binary else None
+    if types.is_integer(stored):
+        scalars = (_stored(value, "==", stored) for value in wanted if not isinstance(value, str))
+        return pa.array([scalar.as_py() for scalar in scalars if scalar is not None], stored)
+    if types.is_floating(stored):
+        zeros = [0.0, -0.0] if 0 in wanted else []  # equal, but not to is_in
+        return pa.array([*map(float, wanted), *zeros], stored)
+    return None
+
+
+@lru_cache(maxsize=64, typed=True)  # each batch asks for it
+def literal(value: Scalar, kind: pa.DataType) -> Literal:
+    """Return what a column of a type is compared with; raises ValueError if a column of times can't be.
+
+    Args:
+        value: as the filter has it; True is 1, and False is 0.
+        kind: of the column's values. For one of times, the result counts its units since 1970 in UTC.
+    """
+    if (units := units_per_second(kind)) is not None:
+        return _seconds(value) * units
+    if isinstance(value, str):
+        return value
+    if not isfinite(value):
+        return float(value)
+    if pa.types.is_floating(kind):
+        with np.errstate(over="ignore"):
+            rounded = float(kind.to_pandas_dtype()(value))
+        return rounded if isfinite(rounded) else float(value)  # 1e300 is larger than any finite float32
+    is_short = isinstance(value, float) and pa.types.is_decimal(kind)
+    return Fraction(repr(value)) if is_short else Fraction(value)
+
+
+def units_per_second(kind: pa.DataType) -> Fraction | None:
+    """Return in what a column of times counts; None for a column of another type."""
+    if pa.types.is_timestamp(kind):
+        return Fraction(_UNITS_PER_SECOND[kind.unit])
+    if pa.types.is_date64(kind):
+        return Fraction(_UNITS_PER_SECOND["ms"])
+    return Fraction(1, _SECONDS_PER_DAY) if pa.types.is_date32(kind) else None
+
+
+def _seconds(value: Scalar) -> Fraction:
+    """Return the seconds from 1970 to a date or time in the form of ISO 8601; without a zone it is in UTC."""
+    text = value if isinstance(value, str) else ""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f'{value!r} is not a date or time of ISO 8601; correct it, as in "2024-01-31" or "2024-01-31T12:00:00Z"'
+        ) from error
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
+    digits = re.search(r"[.,](\d+)", text)  # more of them than Python keeps
+    fraction = Fraction(f"0.{digits[1]}") if digits else Fraction(0)
+    return since.days * _SECONDS_PER_DAY + since.seconds + fraction
+
+
+def comparable(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> str | float | None:
+    """Return a single value, of JSON for instance, as the text or number that the filter compares.
+
+    Args:
+        found: the value.
+        comparison: of the filter.
+        parses_numbers: whether a text that spells a number is that number; true and false are 1 and 0, blank is null.
+
+    Raises BadValue if the two can't be compared.
+    """
+    wanted = _first_value(comparison)
+    kinds = (str,) if isinstance(wanted, str) else (int, float)
+    if found is None or isinstance(found, kinds):
+        return found
+    reason = f"{json_type(found)} and {json_type(wanted)}"
+    if parses_numbers and isinstance(found, str):
+        try:
+            return _parse_number(found)
+        except ValueError as error:
+            reason = message_of(error)
+    problem = f"{comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with {wanted!r} ({reason})"
+    raise BadValue(f"{problem}; repair the row or check the filter", "bad_filter")
+
+
+def _first_value(comparison: Comparison | Members) -> Scalar:
+    return comparison.values[0] if isinstance(comparison, Members) else comparison.value
+
+
+def _parse_number(text: str) -> float | None:
+    word = text.strip().lower()
+    if word in ("", "true", "false"):
+        return None if not word else word == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def comparable_column(values: Sequence[str | float | None], comparison: Comparison | Members) -> pa.Array:
+    """Return values from `comparable` as a column; integers beyond those of filters become the nearest of them."""
+    if isinstance(_first_value(comparison), str):
+        return pa.array(values, pa.large_string())
+    if any(isinstance(value, float) for value in values):
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    try:
+        return pa.array([None if value is None else int(value) for value in values], pa.int64())
+    except OverflowError:
+        limit = 2**64  # the values of a filter are smaller
+        numbers = [None if value is None else Decimal(max(-limit, min(limit, int(value)))) for value in values]
+        return pa.array(numbers, pa.decimal128(38, 0))

@@ -1,0 +1,287 @@
+"""The interface of every kind of source: its files, their partitions, and their rows in batches.
+
+A RecordReader reads rows one at a time as Python values, such as JSON, and collects them into record batches with the
+columns that the source names. Texts and ids are strings there. Conversations stay JSON text of the whole row: Arrow's
+structs would reorder their keys, and add nulls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tokenloom.errors import BadRow, InputError
+from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.row_filter import Comparison, Members, comparisons_of
+from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
+from tokenloom.tasks.sources.column_names import json_type
+from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
+from tokenloom.tasks.sources.filters import comparable, comparable_column
+from tokenloom.tasks.sources.listing import FoundFile, find_files
+from tokenloom.tasks.sources.values import array_values, instead_of_text, is_conversation, look_up, pick
+
+_ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
+_JSON_PLACE = re.compile(r"((?:(?!: |, line \d).)+), (?:line at byte (\d+)|value (\d+) of its JSON array)")
+_MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
+_READ_BYTES = 2**20
+
+
+class SourceReader(ABC):
+    """Reads the files of one source. Every error is an InputError that names the file and the row group, row or byte.
+
+    A reader is made from its options: the fields of the source in the spec, and `max_bytes`, `on_error` and
+    `encoding_errors` of its document rules. With `on_error: skip`, bad rows are in `Rows.bad`; otherwise the first is
+    raised as a BadRow.
+
+    Attributes:
+        columns: takes the documents from the record batches of its files.
+    """
+
+    columns: Columns
+
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """Return the files that the source's `path` matches, in order, without those to leave out.
+
+        `path` is "" for a source without one.
+        """
+        return find_files(path, leave_out)
+
+    def place(self, url: str, row: int) -> str:
+        """Return how a message names a row of a file."""
+        return f"{url}, row {row}"
+
+    def notes(self, url: str) -> list[str]:
+        """Return warnings about how a file is read, one line each."""
+        return []
+
+    @abstractmethod
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends only on the file."""
+
+    @abstractmethod
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """Yield the rows of a part in order, as record batches.
+
+        Args:
+            url: the file's path or URL.
+            part: from `partitions` or `locate` of the same file.
+        """
+
+    def read(self, url: str, part: FileRange) -> Iterator[Rows]:
+        """Yield the documents of a part in order, in batches of about BATCH_BYTES; arguments as `batches`."""
+        place_of = partial(self.place, url)
+        # `map` keeps no reference to a batch, which may be large; a loop would.
+        for documents in map(partial(self.columns.rows, url=url, place_of=place_of), self.batches(url, part)):
+            yield from documents
+
+    @abstractmethod
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """Return the parts to read for these rows (ascending), with as few other rows as possible."""
+
+
+class RawRow(NamedTuple):
+    """A row as its kind reads it.
+
+    Attributes:
+        row: its number in the file.
+        value: what `RecordReader.parse` takes, or a BadRow.
+        num_bytes: about how much memory it takes.
+    """
+
+    row: int
+    value: Any
+    num_bytes: int
+
+
+class RecordReader(SourceReader):
+    """The shared half of a reader of rows; a kind adds `raw_rows`, `parse` and its partitions.
+
+    Args:
+        options: see SourceReader; if `text` is None or ".", the row itself is its text, unless there are `messages`.
+    """
+
+    parses_numbers = (
+        False  # whether all values are text, as in CSV: a filter's numbers are compared with those they spell
+    )
+
+    def __init__(self, options: Options) -> None:
+        self.columns = Columns(options)
+        self.options = options
+        self._skips = options.get("on_error") == "skip"
+
+    @abstractmethod
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
+        """Yield the rows of a part."""
+
+    @abstractmethod
+    def parse(self, raw: Any) -> Any:
+        """Return the row as text, or as a mapping of its fields; raises BadValue."""
+
+    def json_text(self, raw: Any) -> str:
+        """Return the row as JSON text, for conversations; raises BadValue."""
+        return json.dumps(self.parse(raw), default=str)
+
+    def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
+        """Return the BadRow for a row of more than `max_bytes`."""
+        problem = f"more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that value"
+        return BadValue(problem, "too_large").at(self.place(url, row), row)
+
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches."""
+        pending = _Pending(self)
+        for row, raw, num_bytes in self.raw_rows(url, part.start, part.end):
+            try:
+                if isinstance(raw, BadRow):
+                    raise raw
+                pending.add(row, raw)
+            except (BadValue, BadRow) as error:
+                bad = error.at(self.place(url, row), row) if isinstance(error, BadValue) else error.changed()
+                pending.bad.append(bad)
+                pending.num_bytes += _BAD_ROW_BYTES
+                if not self._skips:
+                    break
+            pending.num_bytes += num_bytes + _ROW_BYTES
+            del raw  # may be large, and the batch has its text
+            if pending.num_bytes >= BATCH_BYTES:
+                yield pending.take()
+        yield pending.take()
+
+
+class _Pending:
+    """The rows for the next batch of a reader."""
+
+    def __init__(self, reader: RecordReader) -> None:
+        columns, options = reader.columns, reader.options
+        self._reader, self._id, self._paths = reader, columns.id, columns.path_columns
+        self._has_conversations = options.get("messages") is not None
+        self._text = WHOLE_ROW if self._has_conversations else options.get("text") or WHOLE_ROW
+        # Members are compared by identity, so equal comparisons are not the same key.
+        self._comparisons = list(comparisons_of(columns.filter)) if columns.filter else []
+        self._missing = {one.column for one in self._comparisons} | ({self._id} if self._id is not None else set())
+        self._needs_values = not self._has_conversations or bool(self._missing)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.texts: list[str | None] = []
+        self.ids: list[str | None] = []
+        self.compared: list[list[Any]] = [[] for _ in self._comparisons]
+        self.numbers: list[int] = []
+        self.bad: list[BadRow] = []
+        self.num_bytes = 0
+
+    def add(self, row: int, raw: Any) -> None:
+        """Take what the source names from a row; raises BadValue."""
+        value = self._reader.parse(raw) if self._needs_values else None
+        compared = [self._compared(value, one) for one in self._comparisons] if self._comparisons else ()
+        identifier = None if self._id is None else self._id_of(value, self._id)
+        text = self._reader.json_text(raw) if self._has_conversations else self._text_of(value)
+        self.texts.append(text)
+        self.ids.append(identifier)
+        self.numbers.append(row)
+        for values, one in zip(self.compared, compared, strict=True):
+            values.append(one)
+
+    def take(self) -> RowBatch:
+        """Return the rows as a batch, and begin the next one."""
+        columns = {self._text: pa.array(self.texts, pa.large_string())}
+        if self._id is not None:
+            columns[self._id] = pa.array(self.ids, pa.large_string())
+        pairs = zip(self._comparisons, self.compared, strict=True)
+        batch = RowBatch(
+            pa.RecordBatch.from_arrays(list(columns.values()), list(columns)),
+            np.array(self.numbers, dtype=np.uint64),
+            tuple(self.bad),
+            compared={one: comparable_column(values, one) for one, values in pairs},
+            missing_keys=tuple(sorted(self._missing)),
+        )
+        self._clear()
+        return batch
+
+    def _found(self, value: Any, key: str) -> tuple[bool, Any]:
+        """Return whether a row, or the path of its file, has a key, and its value."""
+        has_key, found = look_up(value, key)
+        if not has_key and key in self._paths:
+            has_key, found = True, self._paths[key]
+        if has_key:
+            self._missing.discard(key)
+        return has_key, found
+
+    def _text_of(self, value: Any) -> str | None:
+        """Return the text of a row, None if it is null; raises BadValue if the row has no text."""
+        text, what = value, "it"
+        if self._text != WHOLE_ROW:
+            has_text, text = self._found(value, self._text)
+            text = text if has_text else pick(value, self._text, "text")
+            what = repr(self._text)
+        if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
+            text = "\n".join(item for item in text if item is not None)
+        if text is None or isinstance(text, str):
+            return text and self._reader.columns.decoding.clean(text, "text")
+        if is_conversation(text):
+            raise BadValue(f"{what} is a conversation; {instead_of_text(self._text)}", "not_text")
+        raise BadValue(f"{what} is {json_type(text)}, not text; repair the row", "not_text")
+
+    def _id_of(self, value: Any, key: str) -> str | None:
+        """Return the id of a row as text, None if it has none; raises BadValue."""
+        _, found = self._found(value, key)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, str | int):
+            raise BadValue(f"id {key!r} is {json_type(found)}, not a string or an integer; repair the row", "bad_id")
+        return self._reader.columns.decoding.clean(str(found), "id")
+
+    def _compared(self, value: Any, one: Comparison | Members) -> str | float | None:
+        _, found = self._found(value, one.column)
+        is_of_path = one.column in self._paths and not look_up(value, one.column)[0]
+        return comparable(found, one, parses_numbers=self._reader.parses_numbers or is_of_path)
+
+
+@contextmanager
+def naming_source(name: str | None) -> Iterator[None]:
+    """Set the source of an InputError raised in the block, unless an inner block has set it, and complete its place.
+
+    `name` is None for files that no spec names yet.
+    """
+    try:
+        yield
+    except InputError as error:
+        error.source = error.source or name
+        error.args = (with_line(error.args[0]), *error.args[1:])
+        raise
+
+
+def with_line(message: str) -> str:
+    """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
+    if found := _JSON_PLACE.match(message):
+        url, at, number = found.groups()
+        line = _line_at(url, int(at)) if at else _line_of_value(url, int(number))
+        if line is not None:
+            place = f"line {line} at byte {at}" if at else f"line {line}, value {number} of its JSON array"
+            message = f"{url}, {place}{message[found.end() :]}"
+    return with_urls(message)
+
+
+def _line_of_value(url: str, number: int) -> int | None:
+    with open_decompressed(url) as file:
+        return next((value.line for i, value in enumerate(array_values(file, url, 2**62)) if i == number), None)
+
+
+def _line_at(url: str, row: int) -> int | None:
+    """Return the line that begins at a byte, from 1; None if it is too far into the file to count."""
+    if row > (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
+        return None
+    with open_decompressed(url) as file:
+        num_newlines = at = 0
+        while data := file.read(min(_READ_BYTES, row - at)):
+            num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
+        return num_newlines + 1

@@ -1,1 +1,0 @@
-"""Rows of sources: from raw values to texts and ids, one row at a time or in columns."""
