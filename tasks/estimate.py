@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.documents import SCHEMA
+from tokenloom.storage.formats.document_table import SCHEMA
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.records import Count, Digest, Rule
 
 DOCS, BLOCKS = ".docs", ".blocks"  # suffixes of the files beside every shard
@@ -61,6 +62,19 @@ class ShardEntry:
 def beside(name: str, suffix: str) -> str:
     """Return the name of a file beside a shard: ("train/000000.tok", ".docs") -> "train/000000.docs"."""
     return name.removesuffix(".tok") + suffix
+
+
+class ShardMeasures:
+    """Measures the documents of a shard while they are written, for the columns of its entry."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, Any] = {"first_key": None, "last_key": None}  # type: ignore[explicit-any]
+
+    def add(self, rows: AnyArray) -> None:
+        """Measure the next documents: their rows in the spills, (n,), in the order of the shard."""
+        if len(keys := rows["key"]):
+            self.columns["first_key"] = self.columns["first_key"] or f"{keys[0]:016x}"
+            self.columns["last_key"] = f"{keys[-1]:016x}"
 
 
 def _has_its_files(shard: dict[str, Any]) -> bool:  # type: ignore[explicit-any]

@@ -1,9 +1,13 @@
-"""The writer of the shard file `.tok`; shard.py reads it."""
+"""The writers of the shard file `.tok`, which shard.py reads, and of the file `.mask` beside it.
+
+A mask is the class of each token, one byte each, and nothing else: classes.py says what they mean.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import IO
 
@@ -11,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import AnyArray, token_dtype
+from tokenloom.storage.formats.arrays import AnyArray, UInt64s, token_dtype
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header
@@ -112,3 +116,41 @@ class ShardWriter:
         sha256 = digest.hexdigest()
         self.blocks = ShardBlocks(sha256, header.file_bytes, hasher.block_bytes, packed, hasher.finish())
         return ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, sha256)
+
+
+class MaskWriter:
+    """Writes the mask of one shard into an open file, piece by piece.
+
+    Args:
+        file: a new file open for writing (`Store.writing`).
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sha256, self._hasher = hashlib.sha256(), BlockHasher()
+        self._counts = np.zeros(256, np.int64)
+
+    def append(self, classes: NDArray[np.uint8], num_tokens: NDArray[np.uint32]) -> UInt64s:
+        """Add the classes of whole documents; return the hash of those of each, for the document table.
+
+        Args:
+            classes: (sum(num_tokens),).
+            num_tokens: (n,) tokens of each document.
+        """
+        view = np.ascontiguousarray(classes).data
+        local_files.write_all(self._file, view)
+        self._sha256.update(view)
+        self._hasher.update(view)
+        self._counts += np.bincount(classes, minlength=256)
+        ends = np.cumsum(num_tokens, dtype=np.int64).tolist()
+        return np.array([xxhash.xxh3_64_intdigest(view[start:end]) for start, end in pairwise([0, *ends])], np.uint64)
+
+    def finish(self) -> ShardBlocks:
+        """Return the checksums of the file, after the last token."""
+        self._file.flush()
+        num_bytes = int(self._counts.sum())
+        return ShardBlocks(self._sha256.hexdigest(), num_bytes, self._hasher.block_bytes, b"", self._hasher.finish())
+
+    def counts(self) -> dict[str, int]:
+        """Return how many tokens have each class, by its number; classes that no token has are left out."""
+        return {str(number): int(self._counts[number]) for number in np.flatnonzero(self._counts).tolist()}

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.documents import DocumentTableWriter
+from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.records import sha256_of_bytes
-from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry, ShardEntry
-from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntry, ShardEntry, ShardMeasures
+from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.verification.file_checks import is_as_listed
@@ -78,7 +78,7 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
 
 def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
-    found = _Found()
+    found, measures = _Found(), ShardMeasures()
     excluded = load_exclusions(store, build.version) if build.excludes else None
     inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
     sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
@@ -90,14 +90,11 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         start_sync = stack.enter_context(local_files.syncing(token_file)) if store.is_local else None
         tokens = stack.enter_context(ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard)))
         table = stack.enter_context(DocumentTableWriter(table_file, build.has_ids, build.has_classes))
-        mask = None
-        if mask_file:
-            from tokenloom.storage.formats.mask_writer import MaskWriter  # texts have none
-
-            mask = MaskWriter(mask_file)
+        mask = MaskWriter(mask_file) if mask_file else None
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key, excluded)
             found.add(piece)
+            measures.add(piece.rows)
             progress.report(progress.Advanced(done=piece.dropped_tokens))
             hashes = [np.empty(0, np.uint64)]
             for part, num_tokens, classes in gather_tokens(build, assignment.spills, piece):
@@ -125,9 +122,7 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
     return ShardRecord(
         name=shard.name,
         split=shard.split,
-        entry=ShardEntry(
-            f"{shard.name}.tok", **asdict(written), files=files, first_key=found.first_key, last_key=found.last_key
-        ),
+        entry=ShardEntry(f"{shard.name}.tok", **asdict(written), files=files, **measures.columns),
         **found.counts,
         encoders=tuple(assignment.encoders),
         statistics=documents.statistics(),
@@ -158,21 +153,16 @@ def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int,
 
 
 class _Found:
-    """What is counted of a shard while it is written; see ShardRecord for `counts`, ShardEntry for the keys."""
+    """Counts for the validation of a shard while it is written; see ShardRecord."""
 
     def __init__(self) -> None:
         self.counts = {"duplicates": 0, "excluded": 0, "left_tokens": 0, "max_id": -1, "bad_ends": 0}
-        self.first_key: str | None = None
-        self.last_key: str | None = None
 
     def add(self, piece: Piece) -> None:
-        """Count the documents of a piece that are left out, and keep the first and the last key."""
+        """Count the documents of a piece that are left out."""
         self.counts["duplicates"] += piece.num_duplicates
         self.counts["excluded"] += piece.num_excluded
         self.counts["left_tokens"] += piece.dropped_tokens
-        if len(keys := piece.rows["key"]):
-            self.first_key = self.first_key or f"{keys[0]:016x}"
-            self.last_key = f"{keys[-1]:016x}"
 
     def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32], eot_id: int) -> None:
         """Note the largest id of some documents, and count those that do not end with end-of-text."""

@@ -14,7 +14,7 @@ from tests.builders.damaging import Made
 from tests.storage.test_blocks import blocks_of
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, decode_blocks, encode_blocks
 from tokenloom.storage.formats.classes import TEXT_CLASS
-from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, table_schema
+from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, table_schema
 from tokenloom.storage.formats.records import JsonObject, read_signed, sign
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tokenloom.storage.comparison.compare import FATES
 from tokenloom.storage.comparison.rows import ROW, Rows
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.formats.documents import BATCH_ROWS
+from tokenloom.storage.formats.document_table import BATCH_ROWS
 from tokenloom.storage.formats.keys import KEY_SPACE, finalise
 
 

@@ -18,10 +18,9 @@ from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import ShardBlocks, encode_blocks
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, LAST_TURN, MAY_LEARN, TEXT_CLASS
-from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.records import canonical_json, fields_of, sha256_of_bytes, sign
 from tokenloom.storage.formats.shard import ShardHeader
-from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
 
 EOT = 0
 

@@ -39,7 +39,7 @@ from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.documents import SCHEMA, table_schema
+from tokenloom.storage.formats.document_table import SCHEMA, table_schema
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.shuffling import shuffle

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.document_table import DocumentTable
-from tokenloom.storage.formats.documents import BATCH_ROWS, DocumentTableWriter
+from tokenloom.storage.formats.document_table import BATCH_ROWS, DocumentTable, DocumentTableWriter
 from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.stores.local import LocalStore
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.documents import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_table
+from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, DocumentTableWriter, open_table
 from tokenloom.storage.formats.shard_entries import FileEntry
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"

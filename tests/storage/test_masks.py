@@ -18,8 +18,8 @@ from tests.storage.test_spill import NUM_SPLITS, make_documents
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, ShardBlocks, decode_blocks
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.manifest import TokenizerEntry
-from tokenloom.storage.formats.mask_writer import MaskWriter
 from tokenloom.storage.formats.shard import open_shard
+from tokenloom.storage.formats.shard_writer import MaskWriter
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import (

@@ -23,7 +23,7 @@ from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.cli.main import main
 from tokenloom.spec.row_filter import FILTER_RULES
 from tokenloom.storage.formats.classes import TEXT_CLASS
-from tokenloom.storage.formats.documents import DocumentTableWriter
+from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.versions.published import version_path
 
 
