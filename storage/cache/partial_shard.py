@@ -1,44 +1,108 @@
-"""A shard of which this machine has some blocks: those that the next rows need are downloaded first, then the rest.
+"""A shard of a remote store that is not in the cache yet: its blocks are read from the store as they are needed.
 
-All processes of a machine share the file of a shard, and none trusts it: before a process first reads a block, it
-compares the bytes with the checksum in `.blocks`, downloads them if they differ, and remembers that it did. So it does
-not matter who wrote a block, whether two processes write it at once, or what a killed one left behind.
-
-To save traffic, a thread that begins to download a block claims it: it writes the time to the shard's file of claims, 8
-bytes a block, and others wait. Nothing is wrong if a claim is lost, or if two threads make one at once: they download
-the same bytes. A claim ends with its process; after half a minute if that was killed; and once no process has the file
-of claims open.
+Each block is compared with its checksum in the `.blocks` file, then kept in the memory of the process. A process reads
+the blocks of its first batch so. Of what it reads later, it takes at most a thirty-second of a shard in single blocks,
+because each process downloads these for itself; for more it waits for the whole shard, which one process of the machine
+downloads for all. It reads blocks again if the cache has no room for the shard, or if a download takes too long: the
+process that makes it may have been stopped.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
-import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from functools import lru_cache, partial
-from random import Random
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import is_full, translate_cache_errors
-from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest
+from tokenloom.storage.cache.cache_files import CacheFiles, hold
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, unpack_header
 from tokenloom.storage.formats.shard_entries import MASK
-from tokenloom.storage.stores.local_files import file_sha256
+from tokenloom.storage.stores.remote_errors import is_ending
 from tokenloom.storage.stores.store import MAX_TRANSFERS, Store, join_ranges
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
-_CLAIM_NS = 30 * 10**9  # how long a claim holds; a request takes seconds over a slow line
-_POLL_SECONDS = 0.01  # between looks whether another thread has downloaded a block
+_SINGLE_SHARE = 1 / 32  # of a shard, in single blocks
+_KEPT_BYTES = 2**28  # of single blocks, in the memory of a process, beside those that were requested last
 _MAX_KNOWN = 512  # `.blocks` files that a process keeps in memory
 _logger = logging.getLogger("tokenloom")
+
+
+class ShardRequest(NamedTuple):
+    """A shard or mask of a remote store with its SHA-256 in hexadecimal and its length, as a manifest lists it.
+
+    `blocks_sha256` is the SHA-256 of its `.blocks` file.
+    """
+
+    store: Store
+    path: str
+    sha256: str
+    num_bytes: int
+    blocks_sha256: str
+
+    @property
+    def place(self) -> str:
+        """The URL of the file, for messages."""
+        return self.store.place(self.path)
+
+
+class CacheProcess:
+    """The counters and queued downloads of one process; a forked child starts with empty ones."""
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self.files = CacheFiles(folder, limit_bytes)
+        self.lock = threading.Lock()
+        self.counters: Counter[str] = Counter()
+        self.begun: set[str] = set()  # datasets of which it has read blocks
+        self.partial: weakref.WeakSet[PartialShard] = weakref.WeakSet()
+        self.has_first_batch = threading.Event()
+        self.queue: dict[str, ShardRequest] = {}  # by SHA-256
+        self.running: set[str] = set()  # those that a thread has taken from the queue
+        self.num_threads = 0
+        self._warned: set[str] = set()
+
+    def bound_memory(self) -> None:
+        """Forget the blocks of all shards if there are too many."""
+        with self.lock:
+            if sum(shard.kept_bytes for shard in self.partial) > _KEPT_BYTES:
+                for shard in self.partial:
+                    shard.forget()
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        with self.lock:
+            self.counters[name] += number
+
+    def holds(self, request: ShardRequest) -> bool:
+        """Return whether the cache holds a complete file of that name and length now."""
+        return self.files.num_bytes(request.sha256) == request.num_bytes
+
+    def next_request(self) -> ShardRequest | None:
+        """Take the next shard from the queue; None if a thread must end."""
+        with self.lock:
+            if not self.queue or is_ending():
+                self.num_threads -= 1
+                return None
+            request = self.queue.pop(next(iter(self.queue)))
+            self.running.add(request.sha256)
+            return request
+
+    def warn_once(self, kind: str, message: str, *args: object) -> None:
+        """Write a warning to the log, one of a kind."""
+        if kind not in self._warned and not is_ending():
+            self._warned.add(kind)
+            _logger.warning(message, *args)
 
 
 def read_blocks(request: ShardRequest) -> ShardBlocks:
@@ -69,234 +133,185 @@ def _read_blocks(store: Store, name: str, sha256: str) -> ShardBlocks:
     raise FormatError(f"{place}: its SHA-256 is not the one listed, in {MAX_TRANSFERS} downloads; restore it")
 
 
-class PartialShard:
-    """A shard or mask of which some blocks may be missing; several threads may use it.
+def _missing(place: str) -> StoreError:
+    return StoreError(f"{place}: missing from a published version; restore it")
 
-    A slice of it is bytes of its tokens, or of their classes.
+
+def runs_of(blocks: Iterable[int], block_bytes: int) -> list[range]:
+    """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
+    longest = max(1, _REQUEST_BYTES // block_bytes)
+    return [range(*run) for run in join_ranges(((block, block + 1) for block in blocks), 0, longest)]
+
+
+def download_run(request: ShardRequest, checksums: ShardBlocks, run: range, count: Callable[[str, int], None]) -> bytes:
+    """Return the bytes of neighbouring blocks, downloaded again if they arrive damaged.
 
     Args:
-        process: the files and counters of this process.
+        request: the file that has them.
+        checksums: those of its blocks.
+        run: the blocks, for one request.
+        count: adds to a counter.
+
+    Raises:
+        FormatError: a block repeatedly has another checksum.
+        StoreError: the store can't be read.
+    """
+    start, end = checksums.bounds(run.start, run.stop)
+    length = checksums.block_bytes
+    for _ in range(MAX_TRANSFERS):
+        try:
+            data = request.store.read_range(request.path, start, end)
+        except FileNotFoundError as error:
+            raise _missing(request.place) from error
+        count("bytes_downloaded", len(data))
+        parts = (memoryview(data)[at : at + length] for at in range(0, len(data), length))
+        damaged = [block for block, part in zip(run, parts, strict=True) if not checksums.matches(block, part)]
+        if not damaged:
+            return data
+        count("failed_checks", 1)
+    raise FormatError(
+        f"{request.place}: block {damaged[0]} does not have the checksum in {blocks_name(request.path)}, in "
+        f"{MAX_TRANSFERS} downloads; the shard in the store is damaged; restore it"
+    )
+
+
+class PartialShard:
+    """A shard or mask that is not in the cache yet; a slice of it is bytes of its tokens, or of their classes.
+
+    Several threads may use it.
+
+    Args:
+        process: the counters of this process.
         request: the shard or mask.
-        blocks: the checksums of its blocks.
-        descriptors: of its file in the cache and of its claims; closed with this object.
+        path: the path that the complete file will have.
+        wait: waits for the complete file, and returns whether the cache has it; None if nobody downloads it.
+
+    Raises as `read_blocks`.
     """
 
     def __init__(
-        self, process: CacheProcess, request: ShardRequest, blocks: ShardBlocks, descriptors: tuple[int, int]
+        self, process: CacheProcess, request: ShardRequest, path: Path, wait: Callable[[], bool] | None
     ) -> None:
-        self._process, self._request, self._blocks = process, request, blocks
-        self._file, self._claims = descriptors
-        for descriptor in descriptors:
-            weakref.finalize(self, os.close, descriptor)
-        with suppress(BlockingIOError):
-            fcntl.flock(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._claims, 0)  # nobody else has it open: its claims are those of ended processes
-        fcntl.flock(self._claims, fcntl.LOCK_SH)
-        self._claimed: set[range] = set()  # the claims of this process
-        # A program's exit stops its threads in the middle of a download, and others would wait for them.
-        weakref.finalize(self, _release, self._claims, self._claimed, os.getpid())
-        self._verified: set[int] = set()  # the blocks that this process may read
-        #: the URL of the shard, for messages; the path of its file, and that of the complete one
-        self.place, self.path = request.place, process.files.partial_path(request.sha256)
-        self.complete_path = process.files.path(request.sha256)
-        self._first = self.shard_header().tokens_start if blocks.header else 0  # the byte where slices begin
+        self.process, self._request, self._wait = process, request, wait
+        self._kind = f"{request.store.root}/{request.path.rpartition('.')[2]}"
+        self._checksums = read_blocks(request)
+        self._kept: dict[int, bytes] = {}
+        self._num_single = 0  # blocks that were downloaded for this process alone
+        self._file: int | None = None  # descriptor of the complete file
+        self.place, self.path = request.place, path
+        with process.lock:
+            process.partial.add(self)
+        self._first = self.shard_header().tokens_start if self._checksums.header else 0  # the byte where slices begin
 
     def shard_header(self) -> ShardHeader:
         """Return the header of a shard; a mask has none."""
         place = self._request.store.place(blocks_name(self._request.path))
-        return unpack_header(memoryview(self._blocks.header), place)
+        return unpack_header(memoryview(self._checksums.header), place)
 
     def is_complete(self) -> bool:
-        """Return whether the cache holds all of the shard; raises the FormatError that its download ended with."""
-        self._process.raise_damage(self._request.sha256)
-        return self._process.holds(self._request)
+        """Return whether the cache holds the complete file."""
+        return self.process.holds(self._request)
 
     def missing(self, start: int, end: int) -> list[int]:
         """Return the blocks of the token bytes [start, end) that this process can't read yet."""
-        first = self._first
-        blocks = self._blocks.covering(first + start, first + end) if start < end else ()
-        return [block for block in blocks if block not in self._verified]
+        if start >= end or self._file is not None:
+            return []
+        blocks = self._checksums.covering(self._first + start, self._first + end)
+        return [block for block in blocks if block not in self._kept]
 
     def __getitem__(self, part: slice[int, int, None]) -> bytes:
         """Return bytes of tokens or classes; download what is missing. Errors as `fetch_blocks`."""
         if blocks := self.missing(part.start, part.stop):
             fetch_blocks({self: blocks})
-        data = os.pread(self._file, part.stop - part.start, self._first + part.start)
-        if len(data) != part.stop - part.start:
-            raise FormatError(f"{self.path}: the file was cut short while it was read; remove it")
-        return data
+        return self._read(self._first + part.start, self._first + part.stop)
 
     def offsets_bytes(self) -> bytes:
-        """Return the bytes of a shard's document offsets, which follow the tokens; errors as `fetch_blocks`."""
+        """Return the bytes of a shard's document offsets, which follow the tokens; never waits for all of the shard."""
         header = self.shard_header()
-        return self[header.offsets_start - self._first : header.file_bytes - self._first]
+        return self._read(header.offsets_start, header.file_bytes)
+
+    def _read(self, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
+        if self._file is not None:
+            data = os.pread(self._file, end - start, start)
+            if len(data) != end - start:
+                raise FormatError(f"{self.path}: the file was cut short while it was read; remove it")
+            return data
+        blocks = self._checksums.covering(start, end)
+        for run in self.runs(block for block in blocks if block not in self._kept):
+            self.download(run)
+        data = b"".join([self._kept.get(block) or self.download(range(block, block + 1)) for block in blocks])
+        begin = start - self._checksums.bounds(blocks.start, blocks.stop)[0]
+        return data[begin : begin + end - start]
 
     def runs(self, blocks: Iterable[int]) -> list[range]:
         """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
-        longest = max(1, _REQUEST_BYTES // self._blocks.block_bytes)
-        return [range(*run) for run in join_ranges(((block, block + 1) for block in blocks), 0, longest)]
+        return runs_of(blocks, self._checksums.block_bytes)
 
-    def fetch(self, run: range) -> None:
-        """Return once this process can read a run of blocks; errors as `fetch_blocks`."""
-        while missing := [block for block in run if block not in self._verified]:
-            if claimed := self._claim(missing):
-                try:
-                    self._fill(claimed)
-                finally:
-                    self._claimed.discard(claimed)
-                    _write_claims(self._claims, claimed, 0)
-            else:
-                time.sleep(_POLL_SECONDS)
+    def download(self, run: range) -> bytes:
+        """Return the bytes of a run of blocks, and keep them; errors as `download_run`."""
+        data = download_run(self._request, self._checksums, run, self.process.count)
+        length = self._checksums.block_bytes
+        for number, block in enumerate(run):
+            self._kept[block] = data[number * length : (number + 1) * length]
+        return data
 
-    def _claim(self, blocks: Iterable[int]) -> range | None:
-        """Return a run of ascending blocks that nobody downloads, and claim it; None if there is none."""
-        with self._process.lock:
-            now = time.time_ns()
-            free = (block for block in blocks if abs(now - self._claimed_at(block)) > _CLAIM_NS)
-            claimed = next(iter(self.runs(free)), None)
-            if claimed:
-                self._claimed.add(claimed)
-                _write_claims(self._claims, claimed, now)
-            return claimed
+    def takes_singly(self, blocks: Collection[int], *, is_first: bool) -> bool:
+        """Return whether to download these blocks for this process alone; if not, it can read the complete file now.
 
-    def _claimed_at(self, block: int) -> int:
-        return int.from_bytes(os.pread(self._claims, 8, 8 * block), "little")
-
-    def _fill(self, run: range) -> None:
-        """Verify blocks, and download those that are not here, again if some arrive damaged."""
-        missing = [block for block in run if not self._is_here(block)]
-        for _ in range(MAX_TRANSFERS):
-            if not missing:
-                return
-            missing = [block for part in self.runs(missing) for block in self._download(part)]
-            self._process.count("failed_checks", int(bool(missing)))
-        if missing:
-            raise FormatError(
-                f"{self.place}: block {missing[0]} does not have the checksum in {blocks_name(self._request.path)}, in "
-                f"{MAX_TRANSFERS} downloads; the shard in the store is damaged; restore it"
-            )
-
-    def _is_here(self, block: int) -> bool:
-        """Return whether the file holds a block, which this process may read then."""
-        start, end = self._blocks.bounds(block, block + 1)
-        if is_here := self._blocks.matches(block, os.pread(self._file, end - start, start)):
-            self._verified.add(block)
-        return is_here
-
-    def _download(self, run: range) -> list[int]:
-        """Download blocks in one request; return those that arrived damaged."""
-        start, end = self._blocks.bounds(run.start, run.stop)
-        try:
-            data = memoryview(self._request.store.read_range(self._request.path, start, end))
-        except FileNotFoundError as error:
-            raise _missing(self.place) from error
-        self._process.count("bytes_downloaded", len(data))
-        length, damaged = self._blocks.block_bytes, []
-        for place, block in enumerate(run):
-            part = data[place * length : (place + 1) * length]
-            if self._blocks.matches(block, part):
-                self._write(part, start + place * length)
-                self._verified.add(block)
-            else:
-                damaged.append(block)
-        return damaged
-
-    def _write(self, data: memoryview, position: int) -> None:
-        files = self._process.files
-        with translate_cache_errors(files.folder):
-            try:
-                write_at(self._file, data, position)
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                _logger.warning("%s: the disk is full; removing all cached shards", files.folder)
-                files.remove_all()
-                write_at(self._file, data, position)
-
-    def complete(self) -> None:
-        """Download all missing blocks, and give the file its name; the caller holds the shard's lock.
-
-        Raises FormatError if the SHA-256 of the shard is not the one listed.
+        Waits for the complete file if too much of the shard was downloaded singly and this is not the first batch.
         """
-        runs = self.runs(range(self._blocks.num_blocks))
-        for run in Random().sample(runs, len(runs)):
-            fetch_blocks({self: [block for block in run if not self._is_here(block)]})
-        with os.fdopen(os.dup(self._file), "rb") as file:
-            sha256 = file_sha256(file)
-        if sha256 != self._request.sha256:
-            self._process.files.remove_partial(self._request.sha256)
-            raise FormatError(
-                f"{self.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
-                f"{blocks_name(self._request.path)}: the program that wrote the version has a bug"
-            )
-        self._process.files.complete(self._request.sha256, self._file)
-        self._process.count("downloads")
+        num_single = self._num_single + len(blocks)
+        is_much = num_single > _SINGLE_SHARE * self._checksums.num_blocks
+        if self._file is None and self._wait and is_much and not is_first and self._wait():
+            self._open_complete()
+        if self._file is not None:
+            return False
+        self._num_single = num_single
+        return True
 
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of its blocks in memory, about."""
+        return len(self._kept) * self._checksums.block_bytes
 
-def _write_claims(descriptor: int, run: range, time_ns: int) -> None:
-    with suppress(OSError):  # the disk is full, say
-        os.pwrite(descriptor, time_ns.to_bytes(8, "little") * len(run), 8 * run.start)
+    def forget(self) -> None:
+        """Forget the blocks in memory; those that are needed again are downloaded again."""
+        self._kept = {}
 
+    def _open_complete(self) -> None:
+        if (file := hold(self.path)) is not None:
+            weakref.finalize(self, os.close, file)
+            self._file, self._kept = file, {}
 
-def _release(descriptor: int, claimed: set[range], pid: int) -> None:
-    """End the claims of a process; a forked child, which has a copy of them, ends none."""
-    for run in list(claimed) if os.getpid() == pid else ():
-        _write_claims(descriptor, run, 0)
+    def is_first(self) -> bool:
+        """Return whether this process has read no blocks of the shards, or of the masks, of this dataset before."""
+        return self._kind not in self.process.begun
 
-
-def _missing(place: str) -> StoreError:
-    return StoreError(f"{place}: missing from a published version; restore it")
-
-
-def write_at(descriptor: int, data: memoryview, position: int) -> None:
-    """Write all of `data` to a file; raises OSError."""
-    while len(data):
-        num_written = os.pwrite(descriptor, data, position)
-        data, position = data[num_written:], position + num_written
+    def note_first(self) -> None:
+        """Note that this process has read blocks of this dataset."""
+        self.process.begun.add(self._kind)
+        self.process.has_first_batch.set()
 
 
 def fetch_blocks(wanted: Mapping[PartialShard, Collection[int]]) -> None:
     """Return once this process can read these ascending blocks of shards; download what is missing, in parallel.
 
-    The requests are made in random order, so that processes that need the same blocks begin with different ones.
-
     Raises:
         FormatError: a block repeatedly has another checksum.
         StoreError: the store can't be read, or the cache can't be written.
     """
-    calls = [partial(shard.fetch, run) for shard, blocks in wanted.items() for run in shard.runs(blocks)]
-    if len(calls) == 1:
-        calls[0]()
-    else:
-        start_calls(Random().sample(calls, len(calls)), _NUM_REQUESTS)()
-
-
-def start_calls(calls: Iterable[Callable[[], object]], num_threads: int) -> Callable[[], None]:
-    """Make calls in threads that a program's exit does not wait for; return a function that waits for all of them.
-
-    It raises the first error, after which no further call begins. (The threads of an executor would be joined at exit
-    before anything can tell them that the program ends.)
-    """
-    calls, errors = list(calls), []
-    left = iter(calls)  # the next of a list's iterator is one step of the interpreter
-
-    def work() -> None:
-        for call in left:
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001  (`wait` raises it)
-                errors.append(error)
-            if errors:
-                return
-
-    def wait() -> None:
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-
-    count = min(num_threads, len(calls))
-    threads = [threading.Thread(target=work, daemon=True, name="tokenloom-blocks") for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return wait
+    needed = {shard: blocks for shard, blocks in wanted.items() if blocks}
+    for process in {shard.process for shard in needed}:
+        process.bound_memory()
+    is_first = any(shard.is_first() for shard in needed)
+    singly = {shard: blocks for shard, blocks in needed.items() if shard.takes_singly(blocks, is_first=is_first)}
+    runs = [(shard, run) for shard, blocks in singly.items() for run in shard.runs(blocks)]
+    if len(runs) == 1:
+        runs[0][0].download(runs[0][1])
+    elif runs:
+        with ThreadPoolExecutor(min(_NUM_REQUESTS, len(runs)), "tokenloom-blocks") as threads:
+            list(threads.map(lambda item: item[0].download(item[1]), runs))
+    for shard in needed:
+        shard.note_first()

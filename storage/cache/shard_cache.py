@@ -1,26 +1,47 @@
 """A size-limited cache of remote shards on a local disk, shared by all processes and jobs of a machine.
 
-Files are named by their SHA-256, so datasets and stores share them. A file appears under its name once it is complete
-and its SHA-256 is correct; before that, single blocks of it can be read (partial_shard.py). Afterwards its length is
-checked on each use; its reader checks the shard's own checksums and calls `discard` if they are wrong. cache_files.py
-describes the folder.
+Files are named by their SHA-256, so datasets and stores share them. One process downloads a file, under a lock, and
+gives it its name once its SHA-256 is right. Until then each process reads the blocks that it needs next from the store
+(partial_shard.py). The length of a file is checked on each use; its reader checks the shard's own checksums and calls
+`discard` if they are wrong. cache_files.py describes the folder.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from tokenloom.storage.cache.cache_files import mark_used, translate_cache_errors
-from tokenloom.storage.cache.cache_process import CacheProcess, ShardRequest, polls
+from filelock import Timeout
+
+from tokenloom.errors import FormatError, StoreError
+from tokenloom.storage.cache.cache_files import is_full, mark_used, translate_cache_errors
 from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
-from tokenloom.storage.cache.partial_shard import PartialShard, read_blocks
+from tokenloom.storage.cache.partial_shard import (
+    CacheProcess,
+    PartialShard,
+    ShardRequest,
+    download_run,
+    read_blocks,
+    runs_of,
+)
+from tokenloom.storage.formats.blocks import blocks_name
+from tokenloom.storage.stores import local_files
 
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "failed_checks")
-_SPACE_POLL_SECONDS = 0.05  # between attempts to find space
+_PATIENCE_SECONDS = 30.0  # to wait for another process's download before blocks are read instead
+_HEAD_START_SECONDS = 1.0  # for the blocks of the first batch, before whole shards take up the line
+_LOCK_POLL_SECONDS = 0.02  # between attempts to take the lock of a file
+_ROOM_POLL_SECONDS = 0.1  # between attempts to find room, which other downloads take up
+_AGAIN = "blocks of them are downloaded each time they are read; give the cache more room: TOKENLOOM_CACHE_LIMIT"
+_logger = logging.getLogger("tokenloom")
 
 
 class ShardCache:
@@ -28,8 +49,9 @@ class ShardCache:
 
     Args:
         folder: the cache's folder; other files in it are never touched.
-        limit_bytes: the limit of complete and partial shards together, at least one shard; None for no limit. Each of
-            several jobs with different limits keeps to its own when it downloads.
+        limit_bytes: the limit of complete and partial shards together; None for no limit. What does not fit, because
+            readers need the other shards now, is read from the store again and again. Each of several jobs with
+            different limits keeps to its own when it downloads.
         io_threads: concurrent downloads ahead of use, at least 1.
     """
 
@@ -68,21 +90,17 @@ class ShardCache:
         Open it at once: another process may remove it to free space. A memory map of it stays valid after that.
 
         Raises:
-            StoreError: the store cannot be read, the cache cannot be written, or the shard exceeds the limit.
+            StoreError: the store cannot be read, the cache cannot be written, or the shard does not fit into it.
             FormatError: the store's shard differs from the one listed.
         """
-        process = self._process()
-        path = process.files.path(request.sha256)
-        if not process.holds(request):
-            process.files.prepare()
-            with translate_cache_errors(self.folder), process.locked(request.sha256):
-                if not process.holds(request):
-                    if process.files.remove(request.sha256):  # its length is wrong
-                        process.count("failed_checks")
-                    self._open_partial(process, request).complete()
-                    return path
-        mark_used(path)
-        process.count("hits")
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while (path := self._fetch(request, -1)) is None:
+            if request.num_bytes > (self.limit_bytes or math.inf) or time.monotonic() > end:
+                raise StoreError(
+                    f"{self.folder}: no room for a shard of {request.num_bytes:,} bytes beside those in use; raise the "
+                    f"cache's limit, or free space: TOKENLOOM_CACHE_LIMIT, or limit_bytes of the {self!r}"
+                )
+            time.sleep(_ROOM_POLL_SECONDS)
         return path
 
     def open(self, request: ShardRequest, *, completes: bool = True) -> tuple[Path, PartialShard | None]:
@@ -92,17 +110,19 @@ class ShardCache:
             request: the shard.
             completes: whether to begin to download the rest of it.
 
-        Raises as `fetch`; a FormatError also if an earlier download found the shard damaged.
+        Raises StoreError, FormatError: the `.blocks` file can't be read, or is not the one listed.
         """
         process = self._process()
-        if not process.holds(request):
-            process.raise_damage(request.sha256)
-            with translate_cache_errors(self.folder), suppress(FileExistsError):
-                blocks = self._open_partial(process, request)
-                if completes:
-                    self.ahead([request], first=True)
-                return blocks.path, blocks
-        return self.fetch(request), None
+        path = process.files.path(request.sha256)
+        if process.holds(request):
+            mark_used(path)
+            process.count("hits")
+            return path, None
+        wait = partial(self._wait, request) if completes else None
+        blocks = PartialShard(process, request, path, wait)
+        if completes:
+            self.ahead([request], first=True)
+        return path, blocks
 
     def ahead(self, requests: Iterable[ShardRequest], *, first: bool = False) -> None:
         """Start to download shards in the given order on `io_threads` threads; return at once.
@@ -132,34 +152,85 @@ class ShardCache:
         process = self._process()
         process.files.path(sha256)
         process.files.prepare()
-        with translate_cache_errors(self.folder), process.locked(sha256):
+        with translate_cache_errors(self.folder), process.files.shard_lock(sha256):
             if process.files.remove(sha256):
                 process.count("failed_checks")
 
     def _process(self) -> CacheProcess:
         pid = os.getpid()
         if pid not in self._processes:
-            process = CacheProcess(self.folder, self.limit_bytes)
-            process.files.check_format()
-            self._processes.setdefault(pid, process)
+            self._processes.setdefault(pid, CacheProcess(self.folder, self.limit_bytes))
         return self._processes[pid]
 
-    def _open_partial(self, process: CacheProcess, request: ShardRequest) -> PartialShard:
-        """Return a shard that is downloaded by blocks; errors as `open`, FileExistsError if it is complete by now."""
-        process.files.prepare()
-        blocks = read_blocks(request)
-        what = f"waiting for {request.num_bytes:,} bytes of space, which other downloads take up"
-        waits = polls(_SPACE_POLL_SECONDS, f"{self.folder}: {what}; raise the cache's limit: TOKENLOOM_CACHE_LIMIT")
-        while (descriptors := process.files.open_partial(request.sha256, request.num_bytes)) is None:
-            next(waits)
-        return PartialShard(process, request, blocks, descriptors)
+    def _wait(self, request: ShardRequest) -> bool:
+        """Return once the cache has a shard; False if it has no room, or if another process takes too long."""
+        return self._fetch(request, _PATIENCE_SECONDS) is not None
+
+    def _fetch(self, request: ShardRequest, seconds: float) -> Path | None:
+        """Return the path of the complete file; None if it does not fit, or another process takes so many seconds."""
+        process = self._process()
+        path = process.files.path(request.sha256)
+        if not process.holds(request):
+            process.files.prepare()
+            lock = process.files.shard_lock(request.sha256)
+            with (
+                translate_cache_errors(self.folder),
+                suppress(Timeout),  # another process has it
+                lock.acquire(seconds, poll_interval=_LOCK_POLL_SECONDS),
+            ):
+                if not process.holds(request):
+                    return path if self._download(process, request) else None
+            if not process.holds(request):
+                return None
+        mark_used(path)
+        process.count("hits")
+        return path
+
+    def _download(self, process: CacheProcess, request: ShardRequest) -> bool:
+        """Download a complete file; return whether there was room. The caller holds its lock."""
+        if process.files.remove(request.sha256):  # its length is wrong
+            process.count("failed_checks")
+        checksums = read_blocks(request)
+        temporary = process.files.reserve(request.sha256, request.num_bytes)
+        if temporary is None:
+            limit = "%s: the limit of %s bytes has no room for all shards that are read now, so %s"
+            process.warn_once("room", limit, self.folder, self.limit_bytes, _AGAIN)
+            return False
+        try:
+            sha256 = hashlib.sha256()
+            with temporary.open("r+b") as file:
+                for run in runs_of(range(checksums.num_blocks), checksums.block_bytes):
+                    data = download_run(request, checksums, run, process.count)
+                    sha256.update(data)
+                    local_files.write_all(file, data)
+                file.flush()
+                os.fsync(file.fileno())
+            if sha256.hexdigest() != request.sha256:
+                raise FormatError(
+                    f"{request.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
+                    f"{blocks_name(request.path)}: the program that wrote the version has a bug"
+                )
+            mark_used(temporary)  # the system's own clock for files is coarse
+            temporary.replace(process.files.path(request.sha256))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            process.files.evict()
+            process.warn_once("full", "%s: the disk is full; cached shards were removed, and %s", self.folder, _AGAIN)
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        process.count("downloads")
+        return True
 
     def _work(self, process: CacheProcess) -> None:
-        """Download the queued shards, then end."""
+        """Download the queued shards, except those that another process downloads, then end."""
+        process.has_first_batch.wait(_HEAD_START_SECONDS)
         while (request := process.next_request()) is not None:
             try:
-                self.fetch(request)
+                self._fetch(request, 0)
             except Exception as error:  # noqa: BLE001  (it is raised where the shard is needed)
-                process.add_failed(request, error)
+                again = "ahead of use: %s; the download is retried on first use, as others that fail meanwhile"
+                process.warn_once("ahead", again, error)
             finally:
                 process.running.discard(request.sha256)

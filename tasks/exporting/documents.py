@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.cache.cache_process import ShardRequest
-from tokenloom.storage.cache.partial_shard import read_blocks
+from tokenloom.storage.cache.partial_shard import ShardRequest, read_blocks
 from tokenloom.storage.formats.arrays import AnyArray, runs_of
 from tokenloom.storage.formats.blocks import ShardBlocks
 from tokenloom.storage.formats.manifest import Manifest

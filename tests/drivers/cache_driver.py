@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tokenloom.storage.cache import partial_shard
-from tokenloom.storage.cache.cache_process import ShardRequest
+from tokenloom.storage.cache.partial_shard import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.stores import remote_retries, remote_store
 

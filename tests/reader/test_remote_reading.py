@@ -27,16 +27,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.builders.memory_objects import SCHEME
-from tests.counts import count, full_only
+from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store, shard_paths
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage.cache import partial_shard
+from tokenloom.storage.cache import partial_shard, shard_cache
 from tokenloom.storage.cache.cache_files import CacheFiles
-from tokenloom.storage.cache.partial_shard import PartialShard
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import blocks_name
@@ -226,8 +225,8 @@ def test_a_remote_epoch_is_the_local_one(
     assert {path.stem: path.read_bytes() for path in cached(cache)} == {
         entry.sha256: path.read_bytes() for entry, path in zip(data.files.entries, store.shards, strict=True)
     }
-    assert list((cache.folder / "partial").iterdir()) == []
-    assert cache.stats()["bytes_downloaded"] <= store.num_bytes  # blocks of zeros need no download
+    assert partials(cache) == []
+    assert cache.stats()["bytes_downloaded"] <= 1.15 * store.num_bytes
 
 
 def test_samples_and_workers_of_a_dataloader_read_the_same_tokens(
@@ -239,7 +238,7 @@ def test_samples_and_workers_of_a_dataloader_read_the_same_tokens(
     stream = data.iterable(batch_size=_BATCH, seed=3, num_epochs=1, drop_last=False)
     found = list(DataLoader(stream, batch_size=None, num_workers=2))
     assert_all_same(found, published.local())
-    assert s3_proxy.bytes_sent(".tok") <= 1.05 * published.num_bytes
+    assert s3_proxy.bytes_sent(".tok") <= 1.15 * published.num_bytes
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
@@ -262,14 +261,13 @@ def test_access_by_range_never_verifies_whole_shards(in_memory: Published, cache
 
 
 @pytest.mark.usefixtures("nothing_ahead")
-def test_a_batch_downloads_only_its_blocks(in_memory: Published, cache: ShardCache) -> None:
+def test_the_first_batch_downloads_only_its_blocks(in_memory: Published, cache: ShardCache) -> None:
     loader = loader_of(in_memory.open(cache), prefetch=0)
-    expected = iter(loader_of(TokenDataset(in_memory.reference, seq_len=_T), prefetch=0))
-    for number in range(1, 6):
-        assert torch.equal(next(loader)["input_ids"], next(expected)["input_ids"])
-        made = 1 if number == 1 else 9  # a window of one batch, then one of eight
-        assert 0 < cache.stats()["bytes_downloaded"] <= made * 4 * 2 * _BLOCK_BYTES  # a row is in two blocks at most
+    next(loader)
+    assert 0 < cache.stats()["bytes_downloaded"] <= _BATCH * 2 * _BLOCK_BYTES  # a row is in two blocks at most
     assert cached(cache) == []
+    next(loader)  # the second window waits for whole shards
+    assert cache.stats()["downloads"] > 0
 
 
 @pytest.mark.usefixtures("nothing_ahead")
@@ -283,31 +281,27 @@ def test_a_forked_process_reads_shards_that_its_parent_has_partly_read(in_memory
             assert data[index]["input_ids"].tolist() == local[index]["input_ids"].tolist()
 
     run_forked(read)
-    before = cache.stats()["bytes_downloaded"]
+    assert cache.stats()["downloads"] == 0
     read()
-    assert cache.stats()["bytes_downloaded"] == before  # the child has left its blocks
+    assert cache.stats()["downloads"] == 0  # the child has downloaded the shards
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
-@pytest.mark.parametrize(
-    ("access", "options"),
-    [
-        ("mmap", {"lanes": 2}),
-        pytest.param("mmap", {"lanes": 6}, marks=full_only),
-        ("range", {"order": "sequential"}),
-    ],
-)
+@pytest.mark.parametrize("lanes", [2, 6])
 def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
-    access: str, options: dict[str, Any], packing: str, in_memory: Published, tmp_path: Path
+    lanes: int, packing: str, in_memory: Published, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit = int(2.5 * max(path.stat().st_size for path in in_memory.shards))
     cache = ShardCache(tmp_path / "cache", limit)
-    found, used = [], CacheFiles(cache.folder, limit).used
-    for batch in loader_of(in_memory.open(cache, packing=packing, access=access, max_open_shards=2), **options):
-        found.append(batch)
-        assert 0 < used() <= limit
-    assert_all_same(found, epoch(TokenDataset(in_memory.reference, seq_len=_T, packing=packing), **options))
+    batches, used = [], CacheFiles(cache.folder, limit).used
+    for batch in loader_of(in_memory.open(cache, packing=packing), lanes=lanes):
+        batches.append(batch)
+        assert used() <= limit
+    assert_all_same(batches, epoch(TokenDataset(in_memory.reference, seq_len=_T, packing=packing), lanes=lanes))
     assert cache.stats()["evictions"] > 0
+    if lanes == 6:  # single blocks are read of the shards that do not fit beside those in use
+        assert caplog.text.count("has no room for all shards that are read now") == 1
+        assert cache.stats()["downloads"] < 2 * _NUM_SHARDS
 
 
 def test_a_shard_that_was_evicted_from_the_cache_can_still_be_read(in_memory: Published, cache: ShardCache) -> None:
@@ -323,7 +317,7 @@ def test_a_shard_that_was_evicted_from_the_cache_can_still_be_read(in_memory: Pu
 # ---- sharing a cache
 
 
-def test_loaders_that_share_a_cache_download_each_shard_once(
+def test_loaders_that_share_a_cache_move_at_most_1_15_of_the_bytes(
     published: Published, s3_proxy: FaultyProxy, cache: ShardCache
 ) -> None:
     expected = published.local()
@@ -335,7 +329,7 @@ def test_loaders_that_share_a_cache_download_each_shard_once(
             taken.append(batch)
     for taken in found:
         assert_all_same(taken, expected)
-    assert s3_proxy.bytes_sent(".tok") <= 1.05 * published.num_bytes
+    assert s3_proxy.bytes_sent(".tok") <= 1.15 * published.num_bytes
 
 
 def read_rank(reference: str, folder: str, rank: str, world_size: str) -> None:
@@ -384,7 +378,7 @@ def assert_ends(process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in err
 
 
-def test_an_epoch_by_four_processes_downloads_each_byte_once(
+def test_an_epoch_by_four_processes_moves_at_most_1_15_of_the_bytes(
     published: Published, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     s3_proxy.always = "slow"  # so that they need the same blocks at the same time
@@ -393,12 +387,10 @@ def test_an_epoch_by_four_processes_downloads_each_byte_once(
     for rank in range(4):
         expected = [digest(batch) for batch in loader_of(local, rank=rank, world_size=4)]
         assert (tmp_path / str(rank)).read_text().split() == expected
-    assert s3_proxy.bytes_sent(".tok") <= 1.05 * published.num_bytes
+    assert s3_proxy.bytes_sent(".tok") <= 1.15 * published.num_bytes
 
 
-def test_a_killed_process_leaves_blocks_that_the_next_one_verifies_and_keeps(
-    published: Published, s3_proxy: FaultyProxy, cache: ShardCache
-) -> None:
+def test_a_killed_process_blocks_nobody(published: Published, s3_proxy: FaultyProxy, cache: ShardCache) -> None:
     s3_proxy.always = "slow"
     process = start("read_rank", published.url, cache.folder.parent, 0, 1)
     wait_until(lambda: process.poll() is not None or s3_proxy.bytes_sent(".tok") > published.num_bytes / 3)
@@ -406,35 +398,32 @@ def test_a_killed_process_leaves_blocks_that_the_next_one_verifies_and_keeps(
     _, err = process.communicate()
     assert process.returncode == -signal.SIGKILL, err
     s3_proxy.always = "ok"
+    assert partials(cache)
     assert len(cached(cache)) < _NUM_SHARDS
-    left = partials(cache)
-    assert left
-    data = bytearray(left[0].read_bytes())
-    data[2000:] = bytes(len(data) - 2000)  # what a power failure may leave
-    left[0].write_bytes(data)
-    sent = s3_proxy.bytes_sent(".tok")
+    began = time.monotonic()
     assert_all_same(epoch(published.open(cache)), published.local())
+    assert time.monotonic() - began < shard_cache._PATIENCE_SECONDS
     wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
-    assert s3_proxy.bytes_sent(".tok") - sent < published.num_bytes * 0.9
     assert partials(cache) == []
 
 
-def test_others_download_the_blocks_that_a_stopped_process_has_claimed(
+def test_a_process_that_is_stopped_in_a_download_delays_others_but_does_not_block_them(
     in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (ready, claimed), never = os.pipe(), threading.Event()
+    (ready, begun), never = os.pipe(), threading.Event()
     child = os.fork()
     if not child:
         try:
-            monkeypatch.setattr(RemoteStore, "read_range", lambda *_: os.write(claimed, b"x") and never.wait())
-            in_memory.open(ShardCache(cache.folder))[0]
+            monkeypatch.setattr(RemoteStore, "read_range", lambda *_: os.write(begun, b"x") and never.wait())
+            data = in_memory.open(ShardCache(cache.folder))
+            cache.fetch(data.files._request(0))
         finally:
             os._exit(1)
-    os.close(claimed)
+    os.close(begun)
     try:
         assert os.read(ready, 1)
         os.kill(child, signal.SIGSTOP)
-        monkeypatch.setattr(partial_shard, "_CLAIM_NS", 5 * 10**8)
+        monkeypatch.setattr(shard_cache, "_PATIENCE_SECONDS", 0.2)
         assert_all_same(epoch(in_memory.open(cache)), in_memory.local())
     finally:
         os.kill(child, signal.SIGKILL)
@@ -443,7 +432,10 @@ def test_others_download_the_blocks_that_a_stopped_process_has_claimed(
 
 
 @pytest.mark.usefixtures("nothing_ahead")
-def test_shards_that_another_process_completes_are_mapped(in_memory: Published, cache: ShardCache) -> None:
+def test_shards_that_another_process_completes_are_mapped(
+    in_memory: Published, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_shard, "_SINGLE_SHARE", 1)
     data, local = in_memory.open(cache), TokenDataset(in_memory.reference, seq_len=_T)
     firsts = (np.cumsum(data.counts) - data.counts).tolist()
     for first in firsts:
@@ -510,27 +502,15 @@ def test_a_copy_that_is_damaged_on_disk_is_downloaded_again(
     assert {path: path.read_bytes() for path in cached(cache)} == good
 
 
-@pytest.mark.usefixtures("nothing_ahead")
-@pytest.mark.parametrize("access", ["mmap", "range"])
 def test_shards_are_downloaded_again_after_the_folder_of_the_cache_was_deleted(
-    access: str, in_memory: Published, cache: ShardCache
+    in_memory: Published, cache: ShardCache
 ) -> None:
-    first = in_memory.open(cache, access=access)
-    expected = first[5]["input_ids"].tolist()
+    loader = loader_of(in_memory.open(cache))
+    batches = [next(loader) for _ in range(20)]
+    wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
     shutil.rmtree(cache.folder)
-    assert in_memory.open(cache, access=access)[5]["input_ids"].tolist() == expected
-    assert in_memory.open(ShardCache(cache.folder), access=access)[5]["input_ids"].tolist() == expected
-    assert first[6]["input_ids"].tolist() == in_memory.open(cache, access=access)[6]["input_ids"].tolist()
-
-
-def test_a_failed_download_keeps_no_space_from_others(in_memory: Published, tmp_path: Path) -> None:
-    def fail(*_: object) -> None:
-        raise StoreError("as planned")
-
-    largest = max(path.stat().st_size for path in in_memory.shards)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PartialShard, "complete", fail)
-        assert_all_same(epoch(in_memory.open(ShardCache(tmp_path / "cache", 2 * largest))), in_memory.local())
+    assert_all_same([*batches, *loader], in_memory.local())
+    assert_all_same(epoch(in_memory.open(cache)), in_memory.local())
 
 
 # ---- damaged stores
@@ -707,7 +687,7 @@ def test_a_node_downloads_only_its_share_and_all_ranks_together_read_the_epoch(t
             for batch in loader:
                 rows = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True)
                 samples += [str(row) for row in rows if row[1][0] != -100]
-        assert cache.stats()["bytes_downloaded"] <= 1.1 / num_nodes * num_bytes
+        assert cache.stats()["bytes_downloaded"] <= 1.15 / num_nodes * num_bytes
     local = TokenDataset(reference, seq_len=_T)
     whole = (local[i] for i in range(len(local)))
     assert sorted(samples) == sorted(str((x["input_ids"].tolist(), x["labels"].tolist())) for x in whole)

@@ -152,7 +152,7 @@ def test_a_remote_store_gives_the_same_targets(
         for batch, other in zip(batches_of(data, order="full"), expected, strict=True):
             assert_same(batch, other)
     length = sum(file.stat().st_size for path in shard_paths(reference) for file in (path, path.with_suffix(".mask")))
-    assert cache.stats()["bytes_downloaded"] <= length
+    assert cache.stats()["bytes_downloaded"] <= 1.15 * length
 
 
 @pytest.mark.parametrize("labels", ["shifted", "same"])

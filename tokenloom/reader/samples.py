@@ -291,9 +291,11 @@ class SplitSamples:
             indices = self.files.fetch_ahead([index for index in indices if index not in self.shards.bytes])
         unopened = [index for index in indices if not self.shards.is_known(index)]
         if self.files.cache is not None:
-            unopened = self.files.begin(unopened, waits=waits)
+            unopened = [index for index in unopened if self.files.opens_at_once(index, by_blocks=waits)]
         if self.files.plans_shards:
             self.shards.open_ahead(unopened, pool, self.files.open_and_plan)
+        elif waits and self.files.is_remote:
+            self.shards.open_ahead(unopened, pool, self.files.open_shard)
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""

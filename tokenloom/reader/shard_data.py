@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import time
@@ -46,6 +47,10 @@ class FileBytes:
         self._path, self._start, self._fd = path, start, descriptor_of_regular(path)
         weakref.finalize(self, os.close, self._fd)
 
+    def lock(self) -> None:
+        """Keep a cache from removing the file while this object lives; raises OSError."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
     def read(self, start: int, end: int) -> bytes:
         """Read bytes [start, end), fewer at the end of the file."""
         return os.pread(self._fd, end - start, self._start + start)
@@ -82,6 +87,7 @@ class OpenData(ABC):
         self._epoch = 0
         self._cached: set[int] = set()  # blocks that were read into the system's cache, or found there, in this epoch
         self._warm_reads = 0  # the last reads, which did not wait for the disk
+        self._held: FileBytes | None = None  # locked in the cache
         #: its blocks while some may be missing, else None
         self.partial = blocks
         if blocks is None:
@@ -104,10 +110,19 @@ class OpenData(ABC):
         """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
         if self.partial and self.partial.is_complete():
             with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
-                path = self.partial.complete_path
+                path = self.partial.path
                 self.bytes = self._open_whole(path, "open")
                 self.path, self.place, self.partial = path, str(path), None
         return self.partial is None
+
+    def hold(self, *, is_used: bool) -> None:
+        """Keep the cache from removing the file while it is used."""
+        if not is_used:
+            self._held = None
+        elif self._held is None and not self.partial:
+            with suppress(OSError):  # already removed
+                self._held = FileBytes(self.path, 0)
+                self._held.lock()
 
     def claim_block(self, block: int, epoch: int) -> bool:
         """Return whether a block is yet to be read into the system's cache in this epoch; the caller reads it."""

@@ -14,7 +14,6 @@ import os
 import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from tokenloom.errors import FormatError, StoreError
@@ -30,14 +29,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
     from pathlib import Path
 
-    from tokenloom.storage.cache.cache_process import ShardRequest
-    from tokenloom.storage.cache.partial_shard import PartialShard
+    from tokenloom.storage.cache.partial_shard import PartialShard, ShardRequest
     from tokenloom.storage.cache.shard_cache import ShardCache
 
 SHARD = ".tok"  # the suffix of a shard, beside MASK
 _OPEN_ATTEMPTS = 10
-_NUM_REQUESTS = 16  # for `.blocks` files, at a time
-_NUM_DESCRIPTORS = 2  # an open shard may hold so many: those of its file and of its claims
+_NUM_DESCRIPTORS = 2  # an open shard may hold so many: of its map, and of its lock in the cache
 
 
 class OpenOptions(NamedTuple):
@@ -90,10 +87,6 @@ class ShardFiles:
         if descriptors != resource.RLIM_INFINITY:
             held = _NUM_DESCRIPTORS * (1 + self.has_masks)
             self.max_open = max(1, min(self.max_open, descriptors * 2 // 3 // held))
-        if self.cache is not None and self.cache.limit_bytes is not None and options.access == "range":
-            # Shards that are never downloaded as a whole take at most a quarter of the cache, or are one.
-            largest = max(map(self.num_bytes, range(len(self.entries))), default=1)
-            self.max_open = min(self.max_open, max(1, self.cache.limit_bytes // 4 // largest))
 
     def num_bytes(self, index: int) -> int:
         """Return the length of a shard and its mask."""
@@ -196,32 +189,18 @@ class ShardFiles:
         self.cache.ahead(self._request(index, suffix) for index in indices for suffix in suffixes)
         return indices
 
-    def begin(self, indices: list[int], *, waits: bool) -> list[int]:
-        """Begin to read shards of a remote store; return those that can now be opened without waiting for the store.
+    def opens_at_once(self, index: int, *, by_blocks: bool) -> bool:
+        """Return whether a shard of a remote store can be opened without waiting for all of it.
 
         Args:
-            indices: the shards.
-            waits: whether to wait until their first blocks are here; else threads fetch these.
+            index: the shard.
+            by_blocks: whether it may be opened while the cache does not have it.
         """
-        from tokenloom.storage.cache.partial_shard import start_calls  # for remote stores only
-
         assert self.cache is not None  # called for remote stores only
-        if self._options.verify != "full":
-            wait = start_calls([partial(self._fetch_first, index) for index in indices], _NUM_REQUESTS)
-            if waits:
-                wait()
-                return indices
-        return [index for index in indices if self.cache.holds(self._request(index))]
-
-    def _fetch_first(self, index: int) -> None:
-        """Download what opening a shard needs; errors are raised again where it is used."""
-        with suppress(StoreError, FormatError):
-            _, blocks = self._find(self._request(index))
-            if blocks and self._needs_offsets:
-                blocks.offsets_bytes()
+        return (by_blocks and self._options.verify != "full") or self.cache.holds(self._request(index))
 
     def _request(self, index: int, suffix: str = SHARD) -> ShardRequest:
-        from tokenloom.storage.cache.cache_process import ShardRequest  # for remote stores only
+        from tokenloom.storage.cache.partial_shard import ShardRequest  # for remote stores only
 
         entry = self.entries[index]
         name = beside(entry.name, suffix)
@@ -252,6 +231,7 @@ class OpenShards(Generic[File]):
         #: the open shards, the most recently used one last; `__getitem__` might wait for a thread that opens another
         self.opened: dict[int, File] = {}
         self._ahead: dict[int, Future[File]] = {}  # opened ahead of their first use
+        self._in_use: set[int] = set()  # of a remote store, the shards that the rows of a loader need now
         self._pid = os.getpid()
         #: token bytes of the shards that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
@@ -264,6 +244,7 @@ class OpenShards(Generic[File]):
             self._forget_parent()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
         shard = self.opened.pop(index, None) or self._take_or_open(index)
+        shard.hold(is_used=index in self._in_use)
         if not shard.partial:
             self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self.opened[index] = shard
@@ -302,6 +283,7 @@ class OpenShards(Generic[File]):
         """Raise FormatError if a shard that was read before all of it was here turned out to be damaged."""
         for index, shard in list(self.opened.items()):
             if shard.partial and shard.check_download() and index in self.opened:
+                shard.hold(is_used=index in self._in_use)
                 self.bytes[index] = shard.bytes
 
     def bytes_of(self, index: int) -> TokenBytes:
@@ -329,13 +311,11 @@ class OpenShards(Generic[File]):
                     _ = self[index]
 
     def _keep_in_cache(self, used: set[int]) -> None:
-        """Mark files in the cache as used; close other shards that it has removed, whose maps keep the disk space."""
-        from tokenloom.storage.cache.cache_files import mark_used  # for remote stores only
-
+        """Keep files in the cache while they are used; close others that it has removed, whose maps take disk space."""
+        self._in_use = used
         for index, shard in list(self.opened.items()):
-            if index in used:
-                mark_used(shard.path)
-            elif not shard.path.exists():
+            shard.hold(is_used=index in used)
+            if index not in used and not shard.path.exists():
                 self.drop(index)
 
     def forget_ahead(self) -> None:
@@ -356,10 +336,15 @@ class OpenShards(Generic[File]):
         room = max(0, self._max_open // 2 - len(self._ahead))  # at most half of the open ones
         for index in indices[:room]:
             if not self.is_known(index):
-                self._ahead[index] = pool.submit(open_one, index)
+                self._ahead[index] = pool.submit(self._open_and_hold, index, open_one)
                 if index in self.opened:  # since it was looked up
                     self._ahead.pop(index, None)
                 self._close_surplus()
+
+    def _open_and_hold(self, index: int, open_one: Callable[[int], File]) -> File:
+        shard = open_one(index)
+        shard.hold(is_used=self._in_cache)
+        return shard
 
     def _take_or_open(self, index: int) -> File:
         if future := self._ahead.pop(index, None):
