@@ -93,7 +93,7 @@ CORPORA = {
         {"kind": "arrayrecord", "path": "*.array_record", "text": "text", "id": "id"}, write=_array_records
     ),
     "csv": Corpus({"kind": "csv", "path": "*.csv", "id": "id"}, write=_csv),
-    "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "byte", full="gpt2 o200k_base"),
+    "wikitext": Corpus({"kind": "parquet", "path": "wikitext-2/valid.parquet"}, "", full="byte gpt2 o200k_base"),
     "tang_poems_first": Corpus(
         {"kind": "parquet", "path": "multilingual/tang_poems.parquet", "text": "paragraphs", "id": "id"},
         "sentencepiece",
@@ -119,13 +119,13 @@ CORPORA = {
         keeps=_is_english,
     ),
     "boolq": Corpus({"kind": "arrow", "path": _SAVED.format("boolq/none"), "text": "passage"}),
-    "sciq": Corpus({"kind": "arrow", "path": _SAVED.format("sciq/none"), "text": "support"}),
+    "sciq": Corpus({"kind": "arrow", "path": _SAVED.format("sciq/none"), "text": "support"}, "", full="byte gpt2"),
     "openbookqa": Corpus(
         {"kind": "arrow", "path": _SAVED.format("openbookqa/main"), "text": "choices.text", "id": "id"}, full=_EVERY
     ),
     "udhr": Corpus({"kind": "text", "path": "udhr2/*.txt"}, full=_EVERY, write=_udhr),
     "wagahaiwa": Corpus({"kind": "text", "path": "multilingual/wagahaiwa_*.txt"}, "gpt2", full="byte"),
-    "botchan": Corpus({"kind": "text", "path": "longdocs/botchan.txt"}),
+    "botchan": Corpus({"kind": "text", "path": "longdocs/botchan.txt"}, "", full="byte gpt2"),
     "tinyshakespeare": Corpus(
         {"kind": "text", "path": "tinyshakespeare/input.txt"}, "o200k_base", full="byte gpt2 gpt-neox"
     ),
