@@ -3,7 +3,6 @@
 Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once. A run of
 build-a-spec-file reads a file again that a team reviews, and its form needs one line of text: Prefect's form can't save
 a schedule whose parameters are a whole spec.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The order of a build's steps, written once: run by Prefect (build_dataset.py) or directly (direct.py).
 
 The report of a version and the store's catalogue are written last: the version stays published whatever happens then.
-
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from tokenloom.tasks.planning.plan import (
     with_partitions,
     with_tryout_partitions,
 )
-from tokenloom.tasks.publishing.check import check_jobs, refuse_differences
 from tokenloom.tasks.publishing.publish import BuildResult, finish_build, publish_version
-from tokenloom.tasks.publishing.validate import validate_build
+from tokenloom.tasks.publishing.validate import check_jobs, refuse_differences, validate_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 from tokenloom.tasks.shuffling.assign import assign_shards

@@ -2,7 +2,6 @@
 
 `tokenloom up` sets STORES to a folder. A run notes its local store there, and the server shows the pages of stores that
 are noted, and nothing else of them (tokenloom/server/store_pages.py).
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@ measure what uses the space.
 
 docs/guides/versions.md states the rules, and why nothing is lost that a build or a tag uses meanwhile. The age of a
 file is the time of this machine less the time that the store gives it.
-
 """
 
 from __future__ import annotations

@@ -13,13 +13,14 @@ from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, published_versions
 from tokenloom.storage.work.records import remove_spills_of
-from tokenloom.tasks.planning.plan import Build, EncodingRules
+from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job, Runner
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields
-from tokenloom.tokenizers.fast.proofs import installed_library, keep_proof
+from tokenloom.tokenizers.fast.proofs import Proof, installed_library, keep_proof
 from tokenloom.tokenizers.fast.tokenizer import (
     NO_CHECK,
+    Check,
     FastEncoder,
     FastTokenizer,
     Router,
@@ -41,19 +42,19 @@ def encoding_tokenizer(build: Build) -> Tokenizer:
     A machine with other releases than those of the proof uses the reference. Raises TokenizerError as
     load_job_tokenizer.
     """
-    return _tokenizer(canonical_json(build.definition), build.tokenizer.fingerprint, build.encoding)
+    definition, fingerprint = canonical_json(build.definition), build.tokenizer.fingerprint
+    return _tokenizer(definition, fingerprint, build.version, build.proof, build.check)
 
 
 @lru_cache(maxsize=4)
-def _tokenizer(definition: bytes, fingerprint: str, rules: EncodingRules) -> Tokenizer:
+def _tokenizer(definition: bytes, fingerprint: str, version: str, proof: Proof | None, check: Check) -> Tokenizer:
     """Return a tokenizer with its own count of compared texts for each build and step."""
     reference = load_job_tokenizer(json.loads(definition), fingerprint)
-    proof = rules.proof
     if proof is None or (proof.library, proof.reference) != (installed_library(), reference.backend):
         return reference
     encoder = _fast_encoder(reference)
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
-    return FastTokenizer(reference, encoder, router, rules.check)
+    return FastTokenizer(reference, encoder, router, check)
 
 
 @lru_cache(maxsize=2)
@@ -82,7 +83,7 @@ def preload_encoder(definition: Mapping[str, Any]) -> None:
 
 def load_for_measuring(build: Build) -> Tokenizer:
     """Return the tokenizer of a build without its sample, to measure its speed; errors as load_job_tokenizer."""
-    return encoding_tokenizer(replace(build, encoding=replace(build.encoding, check=NO_CHECK)))
+    return encoding_tokenizer(replace(build, check=NO_CHECK))
 
 
 def rejected(store: Store, error: EncoderMismatch) -> EncoderMismatch:

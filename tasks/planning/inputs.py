@@ -3,7 +3,6 @@
 Nothing but the start of CSV files and the first conversations is read. The plan puts the layout into the spec, so it is
 part of a version's identity, and into the options with which the files are read; whoever reads them again takes it from
 there.
-
 """
 
 from __future__ import annotations

@@ -54,31 +54,14 @@ class Partition(PartitionRange):
 
 
 @dataclass(frozen=True)
-class EncodingRules:
-    """How a build encodes.
-
-    Attributes:
-        version: the build's, because each build compares texts of its own.
-        proof: of the fast encoder that it uses; None if the reference encodes.
-        check: which texts the reference encodes too.
-    """
-
-    version: str = ""
-    proof: Proof | None = None
-    check: Check = SAMPLE
-
-
-ONLY_REFERENCE = EncodingRules()
-
-
-@dataclass(frozen=True)
 class Build:
     """A build, as its workers need it: where the store is, and what decides ids and bytes.
 
     `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
     `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents
-    are excluded. `limit` is that of a try-out.
+    are excluded. `limit` is that of a try-out. `proof` is that of the fast encoder, None if the reference encodes;
+    `check` says which texts the reference encodes too.
     """
 
     store: Store
@@ -87,7 +70,8 @@ class Build:
     tokenizer: TokenizerEntry
     definition: dict[str, Any]
     rules: RowRules
-    encoding: EncodingRules = ONLY_REFERENCE
+    proof: Proof | None = None
+    check: Check = SAMPLE
     chat: ChatDefinition | None = None
     has_ids: bool = False
     has_classes: bool = False
@@ -265,8 +249,7 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     cached = frozenset(name for name, record in found.items() if may_reuse(record, plan.definition))
     plan = replace(plan, partitions=partitions, cached=cached)
     choice = _choice(plan)
-    encoding = EncodingRules(plan.version, choice.proof, Check(plan.sample_share))
-    return replace(plan, choice=choice, encoding=encoding)
+    return replace(plan, choice=choice, proof=choice.proof, check=Check(plan.sample_share))
 
 
 def _choice(plan: BuildPlan) -> Choice:

@@ -2,7 +2,6 @@
 
 How to read a file follows from its name and first rows: kind, text or conversations, id, separator. The reader of the
 kind tries it, and layouts are recognized as a plan does.
-
 """
 
 from __future__ import annotations

@@ -1,23 +1,74 @@
 """Validate a version before it becomes visible.
 
-Counts and ids were measured while the shards were written; here they are summed and compared.
+About 1,000 documents are encoded again and compared with their shards. Counts and ids were measured while the shards
+were written; here they are summed and compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, replace
+from functools import partial
 
-from tokenloom.errors import CheckError, InputError
+from tokenloom.errors import CheckError, EncoderMismatch, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import added
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.records import Assignment, ShardRecord
+from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import check_all_unchanged
-from tokenloom.tasks.planning.plan import BuildPlan
-from tokenloom.tasks.publishing.check import NEXT_STEP
+from tokenloom.tasks.planning.plan import SAMPLE_BYTES, BuildPlan
 from tokenloom.tasks.publishing.version_facts import INFERRED
+from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.base import INDEX
+from tokenloom.tasks.verification.sample import Difference, SampleJob, choose_documents, divide_by_input
+from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK
+
+_CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
+_UNSTEADY = (
+    "nothing was published; documents.transform returned another text for the same row: make it depend only on "
+    "the text, change its version, and build again"
+)
+_NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
+
+
+def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> list[Job]:
+    """Return the documents to encode again, for compare_documents; errors as choose_documents.
+
+    They are encoded as the build did, since the reference might take as long as the rest of the build. It encodes some
+    of them too, unless it has encoded a full sample of this build's text before.
+    """
+    check = NO_CHECK if plan.missing_bytes >= SAMPLE_BYTES else FIRST_TEXTS
+    build = replace(plan.build, proof=plan.proof if assignment.encoders else None, check=check)
+    load = partial(encoding_tokenizer, build)
+    shards = [StoredShard(plan.store, plan.version, record.entry) for record in records]
+    jobs = []
+    for documents in divide_by_input(choose_documents(shards, len(plan.inputs)), plan.inputs):
+        file = plan.inputs[documents[0].input_index]
+        job = SampleJob(file, documents, build.rules.transform, build.chat_of(file), load)
+        jobs.append(Job(file.path, job, len(documents)))
+    return jobs
+
+
+def refuse_differences(plan: BuildPlan, assignment: Assignment, differences: Iterable[Difference]) -> None:
+    """Raise the error for the first document that differs from its source.
+
+    Raises:
+        CheckError: a row is gone, or its text or ids differ.
+        EncoderMismatch: ids differ, and a fast encoder may have given some of them.
+    """
+    for kind, document, source_place in differences:
+        if kind == "gone":
+            raise CheckError(f"{source_place}: gone since it was read; {_CHANGED}")
+        if kind == "text":
+            why = _CHANGED if plan.spec.documents.transform is None else _UNSTEADY
+            raise CheckError(f"{source_place}: its text differs from {document.place}; {why}")
+        differs = "ids or classes differ" if plan.has_classes else "ids differ"
+        found = f"{source_place}: encoded again, its {differs} from {document.place}"
+        if assignment.encoders:
+            raise EncoderMismatch(found, tuple(assignment.encoders))
+        raise CheckError(f"{found}; {_NEXT_STEP}")
 
 
 def validate_build(
@@ -29,7 +80,7 @@ def validate_build(
         plan: the build's plan.
         assignment: which documents each shard gets.
         records: the records of all shards.
-        num_checked: documents that were encoded again and compared, see check.py.
+        num_checked: documents that were encoded again and compared.
 
     Raises:
         CheckError: a check failed; the message has both numbers.
@@ -73,9 +124,9 @@ def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
     for record in records:
         name, bad_ends = record.name, record.bad_ends
         if record.max_id >= vocab_size:
-            raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {NEXT_STEP}")
+            raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
         if bad_ends:
-            raise CheckError(f"shard {name}: {bad_ends} documents do not end with end-of-text; {NEXT_STEP}")
+            raise CheckError(f"shard {name}: {bad_ends} documents do not end with end-of-text; {_NEXT_STEP}")
         if plan.has_classes:
             _validate_mask(record, texts)
 
@@ -94,7 +145,7 @@ def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCou
 
 def _require_equal(what: str, expected: int, found: int) -> None:
     if expected != found:
-        raise CheckError(f"{what}: {expected:,} and {found:,} differ; {NEXT_STEP}")
+        raise CheckError(f"{what}: {expected:,} and {found:,} differ; {_NEXT_STEP}")
 
 
 def _validate_mask(record: ShardRecord, text_sources: set[str]) -> None:
