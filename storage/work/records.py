@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from tokenloom.storage.formats.records import read_record
 from tokenloom.storage.formats.shard_entries import ShardEntry
-from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts, DocumentStatistics, EncodedCounts
+from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
@@ -37,22 +37,18 @@ class QuarantineSummary:
 class PartitionRecord:
     """What became of the rows of a partition.
 
-    `not_read` rows are among the `filtered` ones; `unseen` are the keys that the source names and no row has. `encoder`
-    is the name and version of the fast encoder that encoded some of its documents, None if there was none; `compared`
-    bytes of their text were encoded by the reference too. `text_bytes` are those that were encoded, in UTF-8, 0 for
-    tokens. `chat` counts what was rendered of conversations, None if there are none.
+    `not_read` rows are among those that `encoded` counts as filtered; `unseen` are the keys that the source names and
+    no row has. `encoder` is the name and version of the fast encoder that encoded some of its documents, None if there
+    was none; `compared` bytes of their text were encoded by the reference too.
     """
 
-    read: int
-    filtered: int
+    encoded: EncodedCounts
     not_read: int
     unseen: list[str]
     spills: list[SpillCounts]
     quarantine: QuarantineSummary
-    encoder: str | None
-    compared: int
-    text_bytes: int
-    chat: ChatCounts | None = None
+    encoder: str | None = None
+    compared: int = 0
 
 
 def partition_record_path(spill_name: str) -> str:
@@ -146,26 +142,18 @@ class ShardRange:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsRead:
-    """What became of the rows of all inputs before they were shuffled; `not_read` rows are among the filtered ones."""
-
-    read: int
-    filtered: int
-    not_read: int
-    quarantined: int
-
-
-@dataclass(frozen=True, slots=True)
 class Assignment:
     """What the shuffle reads and writes; `totals` are by split, with duplicates, `encoders` what fast encoders did.
 
-    `sources` are the names of the sources, `encoded` what was encoded of each.
+    `sources` are the names of the sources, `encoded` what was encoded of each. `not_read` and `quarantined` count rows
+    of all inputs; those that were not read are among the filtered ones.
     """
 
     spills: list[SpillEntry]
     shards: list[ShardRange]
     totals: dict[str, DocumentCounts]
-    rows: RowsRead
+    not_read: int
+    quarantined: int
     encoders: dict[str, EncoderUse]
     sources: list[str]
     encoded: dict[str, EncodedCounts]

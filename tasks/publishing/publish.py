@@ -180,7 +180,7 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
 
     Raises WorkError if what a partition left in work/ is gone.
     """
-    if not assignment.rows.quarantined:
+    if not assignment.quarantined:
         return {}
     listed, found = [], find_partition_records(plan.store, (part.spill_name for part in plan.partitions))
     for part in plan.partitions:

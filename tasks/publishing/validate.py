@@ -13,7 +13,7 @@ from functools import partial
 from tokenloom.errors import CheckError, EncoderMismatch, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
-from tokenloom.storage.formats.statistics import added
+from tokenloom.storage.formats.statistics import EncodedCounts, added
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.records import Assignment, ShardRecord
 from tokenloom.tasks.encoding.encoders import encoding_tokenizer
@@ -99,7 +99,7 @@ def validate_build(
     return {
         "documents_encoded_again": num_checked,
         "largest_id": max(record.max_id for record in records),
-        "rows_not_read": assignment.rows.not_read,
+        "rows_not_read": assignment.not_read,
     } | ({INFERRED: num_inferred} if inferred else {})
 
 
@@ -133,13 +133,14 @@ def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
 
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:
     """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
+    total = added(assignment.encoded.values(), EncodedCounts(0, 0, 0))
     return RowCounts(
-        read=assignment.rows.read,
+        read=total.rows,
         kept=sum(record.entry.documents for record in records),
         duplicates=sum(record.duplicates for record in records),
-        filtered=assignment.rows.filtered,
+        filtered=total.filtered,
         excluded=sum(record.excluded for record in records),
-        quarantined=assignment.rows.quarantined,
+        quarantined=assignment.quarantined,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tokenloom.storage.formats.statistics import ChatCounts
+from tokenloom.storage.formats.statistics import ChatCounts, EncodedCounts
 from tokenloom.storage.work.records import PartitionRecord, QuarantineSummary
 from tokenloom.storage.work.spill import SpillCounts
 from tokenloom.tasks.sources import Rows
@@ -53,8 +53,14 @@ class PartitionTally:
             list_xxh3_128: checksum of that list.
         """
         return PartitionRecord(
-            read=self.num_read,
-            filtered=self._num_filtered,
+            encoded=EncodedCounts(
+                documents=sum(sum(spill.documents) for spill in spills),
+                tokens=sum(sum(spill.tokens) for spill in spills),
+                bytes=self._text_bytes,
+                chat=self._chat,
+                rows=self.num_read,
+                filtered=self._num_filtered,
+            ),
             not_read=self._num_not_read,
             unseen=list(self._unseen),
             spills=spills,
@@ -65,8 +71,4 @@ class PartitionTally:
                 reasons=dict(sorted(self._reasons.items())),
                 first=self._first,
             ),
-            encoder=None,
-            compared=0,
-            text_bytes=self._text_bytes,
-            chat=self._chat,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tokenloom.errors import InputError
@@ -13,7 +12,6 @@ from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.work.records import (
     Assignment,
     PartitionRecord,
-    RowsRead,
     ShardRange,
     SpillEntry,
     find_partition_records,
@@ -48,50 +46,27 @@ def assign_shards(plan: BuildPlan) -> Assignment:
             spills.append(SpillEntry(*place, part.input_index, sources.index(source)))
     check_documents_found(plan, found)
     records = [record for of_source in by_source.values() for record in of_source]
-    counts = [spill for record in records for spill in record.spills]
-    totals = {
-        name: DocumentCounts(sum(spill.documents[i] for spill in counts), sum(spill.tokens[i] for spill in counts))
-        for i, (name, _) in enumerate(shares)
-    }
-    shards = [
-        shard
-        for i, (name, _) in enumerate(shares)
-        for shard in cut_split(name, i, totals[name], plan.spec.shard_tokens)
-    ]
-    rows = RowsRead(
-        read=sum(record.read for record in records),
-        filtered=sum(record.filtered for record in records),
+    documents = added((spill.documents for record in records for spill in record.spills), [])
+    tokens = added((spill.tokens for record in records for spill in record.spills), [])
+    totals = {name: DocumentCounts(documents[i], tokens[i]) for i, (name, _) in enumerate(shares)}
+    assignment = Assignment(
+        spills=spills,
+        shards=[
+            shard
+            for i, (name, total) in enumerate(totals.items())
+            for shard in cut_split(name, i, total, plan.spec.shard_tokens)
+        ],
+        totals=totals,
         not_read=sum(record.not_read for record in records),
         quarantined=sum(record.quarantine.rows for record in records),
+        encoders=added(({name: EncoderUse(1, r.compared)} for r in records if (name := r.encoder)), {}),
+        sources=sources,
+        encoded={name: added((r.encoded for r in each), EncodedCounts(0, 0, 0)) for name, each in by_source.items()},
     )
-    encoded = {name: _encoded_counts(of_source) for name, of_source in by_source.items()}
-    assignment = Assignment(spills, shards, totals, rows, _encoders(records), sources, encoded)
     write_assignment(plan.store, plan.version, assignment)
     if plan.excluded is not None:
         write_exclusions(plan.store, plan.version, plan.excluded)
     return assignment
-
-
-def _encoded_counts(records: Sequence[PartitionRecord]) -> EncodedCounts:
-    spills = [spill for record in records for spill in record.spills]
-    return EncodedCounts(
-        documents=sum(sum(spill.documents) for spill in spills),
-        tokens=sum(sum(spill.tokens) for spill in spills),
-        bytes=sum(record.text_bytes for record in records),
-        chat=added((record.chat for record in records), None),
-        rows=sum(record.read for record in records),
-        filtered=sum(record.filtered for record in records),
-    )
-
-
-def _encoders(records: list[PartitionRecord]) -> dict[str, EncoderUse]:
-    """Return what each fast encoder did."""
-    partitions, compared = Counter[str](), Counter[str]()
-    for record in records:
-        if record.encoder:
-            partitions[record.encoder] += 1
-            compared[record.encoder] += record.compared
-    return {name: EncoderUse(partitions[name], compared[name]) for name in sorted(partitions)}
 
 
 def cut_split(split: str, split_index: int, totals: DocumentCounts, shard_tokens: int) -> list[ShardRange]:
@@ -135,9 +110,7 @@ def _check_source(source: str, filter_text: str | None, records: Sequence[Partit
         )
     lists = [record.quarantine for record in records if record.quarantine.rows]
     if lists and not any(record.spills for record in records):
-        reasons: Counter[str] = Counter()
-        for summary in lists:
-            reasons.update(summary.reasons)
+        reasons = added((summary.reasons for summary in lists), {})
         listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
         num_bad = counted(sum(reasons.values()), "bad row")
         raise InputError(
@@ -148,28 +121,29 @@ def _check_source(source: str, filter_text: str | None, records: Sequence[Partit
 
 def _missing_keys(filter_text: str | None, records: Sequence[PartitionRecord]) -> list[str]:
     """Return the keys that no row has, sorted."""
-    unseen = [set(record.unseen) for record in records if record.read]
+    unseen = [set(record.unseen) for record in records if record.encoded.rows]
     missing = set.intersection(*unseen) if unseen else set()
     if not any(record.spills for record in records):  # the id of a row that the filter leaves out is not read
-        was_filtered = any(record.filtered for record in records)
+        was_filtered = any(record.encoded.filtered for record in records)
         missing &= set(columns_of(parse_filter(filter_text))) if filter_text and was_filtered else set()
     return sorted(missing)
 
 
 def _no_documents(plan: BuildPlan, records: Sequence[PartitionRecord]) -> str:
-    num_read, num_filtered = sum(record.read for record in records), sum(record.filtered for record in records)
+    total = added((record.encoded for record in records), EncodedCounts(0, 0, 0))
     num_bad = sum(record.quarantine.rows for record in records)
     num_pruned = sum(record.not_read for record in records)
-    chat = added((record.chat for record in records), None)
-    dropped = f", or without a target ({chat.dropped:,}; {NO_TURN_HINT})" if chat and chat.dropped else ""
+    dropped = (
+        f", or without a target ({total.chat.dropped:,}; {NO_TURN_HINT})" if total.chat and total.chat.dropped else ""
+    )
     pruned = (
         f" ({num_pruned:,} by their paths or the statistics of their row groups, without being read)"
         if num_pruned
         else ""
     )
     return (
-        f"{plan.inputs[0].url}: no document in {counted(len(plan.inputs), 'file')}: {counted(num_read, 'row')} read, "
-        f"{num_filtered:,} of them left out by a filter{pruned}, or empty, or shorter than "
+        f"{plan.inputs[0].url}: no document in {counted(len(plan.inputs), 'file')}: {counted(total.rows, 'row')} read, "
+        f"{total.filtered:,} of them left out by a filter{pruned}, or empty, or shorter than "
         f"documents.min_chars ({plan.spec.documents.min_chars:,}){dropped}, and {num_bad:,} skipped as bad rows; "
         "check the source and the rules"
     )

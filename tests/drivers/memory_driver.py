@@ -98,8 +98,8 @@ def main() -> None:
     try:
         for i, part in enumerate(make_reader(options).partitions(url)):
             record = tokenize_partition(build, Partition(**vars(part), input_index=0, spill_name=f"part{i}", file=file))
-            totals["read"] += record.read
-            totals["filtered"] += record.filtered
+            totals["read"] += record.encoded.rows
+            totals["filtered"] += record.encoded.filtered
             totals["spills"] += len(record.spills)
             totals["documents"] += sum(sum(spill.documents) for spill in record.spills)
     except TokenloomError as error:

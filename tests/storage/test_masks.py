@@ -24,7 +24,6 @@ from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import (
     Assignment,
-    RowsRead,
     ShardRange,
     ShardRecord,
     SpillEntry,
@@ -107,7 +106,7 @@ def shuffle(
         entries.append(SpillEntry(name, 0, counts.bytes, counts.checksum, number, 0))
     shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
     totals = {"train": DocumentCounts(1, 1)}
-    assignment = Assignment(entries, [shard], totals, RowsRead(0, 0, 0, 0), {}, ["books"], {})
+    assignment = Assignment(entries, [shard], totals, 0, 0, {}, ["books"], {})
     write_assignment(store, VERSION, assignment)
     tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)
     rules = RowRules(0, None, 2**20, "fail", None, deduplicate, 0, [("train", 1.0)])

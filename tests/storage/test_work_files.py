@@ -17,7 +17,6 @@ from tokenloom.storage.work.records import (
     Assignment,
     PartitionRecord,
     QuarantineSummary,
-    RowsRead,
     ShardRange,
     ShardRecord,
     SpillEntry,
@@ -38,21 +37,18 @@ ASSIGNMENT = Assignment(
     [SpillEntry(SPILL, 0, 10, "c" * 32, 0, 0)],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
     {"train": DocumentCounts(1, 5)},
-    RowsRead(1, 0, 0, 0),
+    0,
+    0,
     {},
     ["books"],
     {"books": EncodedCounts(1, 5, 17)},
 )
 RECORD = PartitionRecord(
-    3,
-    1,
+    EncodedCounts(1, 5, 17, rows=3, filtered=1),
     0,
     ["id"],
     [SpillCounts(4, [1, 0], [5, 0], "c" * 32)],
     QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row"),
-    encoder=None,
-    compared=0,
-    text_bytes=17,
 )
 SHARD = ShardRecord(
     "train/000000",
