@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.site import OF_THE_ROOT, place_of, rewritten
 from tests.docs.reference import GENERATED
-from tokenloom.cli.commands.init import STARTER_SPEC
+from tokenloom.cli.commands.init import starter_spec
 
 _ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def test_links_lead_to_pages_of_the_site_or_to_github() -> None:
 
 
 def test_the_starter_spec_names_pages_and_where_they_are() -> None:
-    assert re.findall(r"^site_url: (.*)$", (_ROOT / "mkdocs.yml").read_text(), re.MULTILINE)[0] in STARTER_SPEC
-    pages = re.findall(r"docs/[\w/-]+\.md", STARTER_SPEC)
+    assert re.findall(r"^site_url: (.*)$", (_ROOT / "mkdocs.yml").read_text(), re.MULTILINE)[0] in starter_spec()
+    pages = re.findall(r"docs/[\w/-]+\.md", starter_spec())
     assert pages
     assert all((_ROOT / page).exists() for page in pages)

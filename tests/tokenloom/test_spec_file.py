@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.builders.memory_objects import SCHEME
 from tests.servers.busy_server import serving
 from tests.tasks.test_globs import put_all
-from tokenloom.cli.commands.init import STARTER_SPEC
+from tokenloom.cli.commands.init import starter_spec
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec
@@ -339,7 +339,7 @@ def test_the_query_of_a_web_address_is_not_part_of_its_folder(tmp_path: Path) ->
 
 
 def test_the_starter_spec_is_valid_and_lists_the_defaults(tmp_path: Path) -> None:
-    spec = load(tmp_path, STARTER_SPEC)
+    spec = load(tmp_path, starter_spec())
     plain = load(tmp_path, BASE)
     assert (spec.documents, spec.splits, spec.seed, spec.shard_tokens) == (
         plain.documents,

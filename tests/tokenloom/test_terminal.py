@@ -221,4 +221,4 @@ def test_a_terminal_shows_place_rule_and_next_step_of_an_error_on_lines_of_their
     ]
     plain = _on_terminal(tmp_path, "plan", "none.yaml", NO_COLOR="1", COLUMNS="40")[1]
     assert "31m" not in plain
-    assert _screen(plain)[2:] == ["  -> `tokenloom init none.yaml` writes a", "     starter spec"]
+    assert _screen(plain)[2:] == ["  -> `tokenloom init none.yaml` writes a starter spec"], "the terminal wraps it"

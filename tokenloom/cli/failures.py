@@ -11,9 +11,7 @@ error: news.yaml:5: source csv-1: /data/b.csv
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-import textwrap
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +32,6 @@ _PLACE = re.compile(
 _QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|\([^()]*\)")
 _NEXT = re.compile(r"(?:; |\. (?=[A-Z`]))(?!got |its |Allowed)")
 _GOT = re.compile(r"; got (?!.*; ).*\Z")  # the value that broke the rule
-_LEAST_COLUMNS = 40
 
 
 class Terminated(KeyboardInterrupt):
@@ -139,8 +136,8 @@ def parts_of(message: str) -> Parts:
     return Parts(message[:start].removesuffix(": "), message[start:end] + message[last:], message[following:last])
 
 
-def _write_error(message: str, hint: str = "") -> None:
-    """Write an error to a terminal, on stderr.
+def _write_error(message: str, hint: str) -> None:
+    """Write an error to a terminal, which wraps long lines itself, so that a command in one can be copied whole.
 
     Args:
         message: one line for each problem.
@@ -148,13 +145,10 @@ def _write_error(message: str, hint: str = "") -> None:
     """
     for problem in message.split("\n"):
         place, rule, next_step = parts_of(problem)
-        first, *others = [text for text in (place, rule) if text] or [problem]
         _write_label()
-        sys.stderr.write(f"{first}\n" if first == place else f"{_wrapped(first, '', '  ', 7)}\n")
-        for text in others:
-            sys.stderr.write(_wrapped(text, "  ", "  ") + "\n")
-        for text in filter(None, (next_step, hint)):
-            sys.stderr.write(_wrapped(text, "  -> ", "     ") + "\n")
+        lines = [place or rule or problem, *([f"  {rule}"] if place and rule else [])]
+        lines += [f"  -> {text}" for text in (next_step, hint) if text]
+        sys.stderr.write("\n".join(lines) + "\n")
 
 
 def _write_label() -> None:
@@ -165,25 +159,3 @@ def _write_label() -> None:
         sys.stderr.write("error: ")
     else:
         Console(stderr=True).print("error:", style="bold red", end=" ")
-
-
-def _wrapped(text: str, first: str, following: str, used: int = 0) -> str:
-    """Return a text in lines that fit the terminal; a word or a command in backticks is never broken.
-
-    Args:
-        text: of one line.
-        first: what precedes the first line.
-        following: what precedes the other lines.
-        used: columns of the first line that are written already.
-    """
-    width = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns)
-    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
-    lines = textwrap.wrap(
-        whole,
-        width,
-        initial_indent=first or " " * used,
-        subsequent_indent=following,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines).replace("\0", " ")[used:]
