@@ -84,15 +84,12 @@ def test_an_empty_file_without_a_header_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "parts"),
     [
-        ({"header": False}, "text: without a header there is no column 'text': give columns: .*text: 0 for the first"),
-        ({"header": False, "text": 1, "id": "x"}, "id: without a header there is no column 'x'"),
+        ({"header": False}, "text: the field 'text' has no name; without a header, columns: .* positions, from 0 on"),
+        ({"header": False, "text": 1, "id": "x"}, "id: the field 'x' has no name; without a header"),
         ({"header": False, "text": -1}, "positions start at 0, for the first field, and can't be negative"),
-        (
-            {"header": False, "text": 1, "filter": "n > 1"},
-            r"filter: columns need names if there is no header: give columns",
-        ),
-        ({"header": False, "columns": ["a", "b"]}, "text: 'text' is not in columns, which are: a, b"),
-        ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: 'c' is not in columns"),
+        ({"header": False, "text": 1, "filter": "n > 1"}, "filter: the field 'n' has no name; without a header"),
+        ({"header": False, "columns": ["a", "b"]}, "text: the field 'text' is not in columns, which are: a, b"),
+        ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: the field 'c' is not in columns"),
         ({"header": False, "columns": ["text", "text"]}, "two fields are named 'text'"),
         ({"columns": ["text", "b"]}, "set header: false"),
         ({"header": "no"}, "header"),

@@ -157,15 +157,6 @@ def test_a_pattern_with_another_meaning_in_a_gitignore_file_is_refused(pattern: 
         spec_of(tree, pattern)
 
 
-@pytest.mark.parametrize("pattern", ["names/[z-a]*", "**/[!b-a].txt", "[a-z9-0]/a"])
-def test_a_reversed_range_is_refused(pattern: str, tree: Path) -> None:
-    with pytest.raises(ValueError, match=r"the range .-. is reversed; write the smaller end first"):
-        spec_of(tree, pattern)
-    with pytest.raises(ValueError, match=r"path\n.*\]: the range .-. is reversed; write the smaller end first"):
-        make_spec(tree / "store", [{"kind": "text", "path": pattern}])
-    make_spec(tree / "store", [{"kind": "text", "path": "[]-a]/[a-z-]/[[]z-a]/z-a/[!-z]*"}])
-
-
 @pytest.mark.parametrize("kind", ["leave_out", "remote", "local"])
 def test_no_pattern_backtracks(kind: str, tmp_path: Path) -> None:
     # Matched by backtracking, each of these would take hours.

@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 from tokenloom.errors import SpecError
 from tokenloom.spec.form import put_last, show_in_form
 from tokenloom.spec.values import NAME_PATTERN
-from tokenloom.spec.wildcards import check_ranges, escaped
+from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 
@@ -32,7 +32,6 @@ def checked_location(value: str) -> str:
 
 
 Location = Annotated[str, Field(min_length=1), AfterValidator(checked_location)]  # a local path or a URL
-Glob = Annotated[Location, AfterValidator(check_ranges)]  # wildcards in it are a pattern
 
 
 def as_list(value: Any) -> Any:

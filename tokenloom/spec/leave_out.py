@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tokenloom.spec.wildcards import check_ranges
-
 Info = dict[str, Any]
 
 
@@ -57,4 +55,4 @@ def check_pattern(pattern: str) -> str:
             f'{pattern!r} is not a pattern of files; write "*.tmp" for names, "drafts/*" for a folder, [!] or [#] for '
             "a name that begins so"
         )
-    return check_ranges(pattern)
+    return pattern

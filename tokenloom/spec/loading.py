@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.validation import validate_spec
 from tokenloom.spec.yaml_file import OVERRIDE, KeyPath, YamlFile, dotted, key_path, read_yaml_file
-
-# A shell variable at the start of a part of a path: $DATA/x, /mnt/${SET}/x, s3://$BUCKET/x.
-_VARIABLE = re.compile(r"(?:^|/)(\$(?:\w+|\{\w+\}))")
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder: str | Path = ".") -> BuildSpec:
@@ -38,7 +34,6 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder:
     spec = validate_spec(file)
     given = [key for key, _ in spec.paths() if file.place(key_path(key)).startswith(OVERRIDE)]
     folders = dict.fromkeys(given, str(overrides_folder))
-    _check_variables(spec, file, folders)
     keys: list[tuple[str | int, ...]] = [("sources", i) for i in range(len(spec.sources))]
     keys += [("checks", name) for name in spec.checks.limits()]
     places = {".".join(map(str, key)): file.place(key) for key in keys}
@@ -82,22 +77,3 @@ def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:
     if not (isinstance(target, dict) or (isinstance(target, list) and isinstance(last, int) and last < len(target))):
         raise SpecError(f"--set {override}: the spec has no {dotted(key)}")
     target[last] = value
-
-
-def _check_variables(spec: BuildSpec, file: YamlFile, folders: Mapping[str, str]) -> None:
-    """Raise SpecError for a path that contains a shell variable, since nothing expands it."""
-    for key, path in spec.paths():
-        found = _VARIABLE.search(path)
-        if found and _is_unexpanded(path, found, folders.get(key, file.folder)):
-            raise SpecError(
-                f"{file.place(key_path(key))}: {key}: variables such as {found[1]} are not expanded in a spec; "
-                f'let the shell expand it: --set {key}="{path}"'
-            )
-
-
-def _is_unexpanded(path: str, found: re.Match[str], folder: str) -> bool:
-    """Return whether what looks like a variable is one: no key of a remote store, and no local file of that name."""
-    if "://" in path or ("://" in folder and not path.startswith("/")):
-        return path[: found.start(1)].endswith("://")  # the name of a bucket can't contain a $
-    name = path[: found.end(1)] + path[found.end(1) :].partition("/")[0]
-    return not Path(folder, name).exists()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.spec.base import Glob, Location, Name, SpecModel, as_list, kind_field
+from tokenloom.spec.base import Location, Name, SpecModel, as_list, kind_field
 from tokenloom.spec.chat import LAYOUT, MESSAGES, TOOLS, Layout
 from tokenloom.spec.form import as_any_of
 from tokenloom.spec.leave_out import check_pattern
@@ -80,7 +80,7 @@ class _FileSource(_Source):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
     operational_fields: ClassVar[tuple[str, ...]] = ("leave_out",)  # the list of inputs reflects it
-    path: Glob = Field(description="File, glob or fsspec URL, such as `data/*.parquet`")
+    path: Location = Field(description="File, glob or fsspec URL, such as `data/*.parquet`")
     name: Name | None = Field(
         None, description="Name of the source in the inputs of a version; default: its kind and position"
     )
@@ -90,13 +90,17 @@ class _FileSource(_Source):
     )
 
 
-class _ColumnSource(_FileSource):
+class _Columns(_Source):
     text: str | None = Field("text", description="Column or key with the text; may be dotted: `meta.body`")
     messages: _ColumnName | None = Field(None, description=MESSAGES)
     tools: _ColumnName | None = Field(None, description=TOOLS)
     layout: Layout | None = Field(None, description=LAYOUT)
     filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
     id: _ColumnName | None = Field(None, description="Column or key whose value is copied to the document table")
+
+
+class _ColumnSource(_Columns, _FileSource):
+    pass
 
 
 class ParquetSource(_ColumnSource):
@@ -151,33 +155,24 @@ class CsvSource(_ColumnSource):
     def _names(self) -> CsvSource:
         if self.header and self.columns:
             raise ValueError("columns names the fields of files without a header: set header: false, or remove columns")
-        if not self.header:
-            self._check_columns() if self.columns else self._check_positions()
-        return self
-
-    def _check_columns(self) -> None:
         if twice := [name for name in self.columns if self.columns.count(name) > 1]:
             raise ValueError(f"columns: two fields are named {twice[0]!r}; give each its own name")
-        compared = columns_of(parse_filter(self.filter)) if self.filter else []
-        named = [*self._named(), *(("filter", name) for name in compared)]
-        if wrong := next(((key, name) for key, name in named if name is not None and name not in self.columns), None):
-            raise ValueError(f"{wrong[0]}: {wrong[1]!r} is not in columns, which are: {', '.join(self.columns)}")
+        if not self.header:
+            self._check_fields()
+        return self
 
-    def _named(self) -> list[tuple[str, str | None]]:
-        """Return the columns that options name."""
+    def _check_fields(self) -> None:
+        """Raise ValueError if an option names a field that has no such name or position."""
         rows = None if self.columns and self.messages == WHOLE_ROW else self.messages
-        return [("text", self.text), ("messages", rows), ("tools", self.tools), ("id", self.id)]
-
-    def _check_positions(self) -> None:
-        if self.filter:
-            raise ValueError("filter: columns need names if there is no header: give columns: [name, ...]")
-        if wrong := next(
-            ((key, name) for key, name in self._named() if name is not None and not _is_position(name)), None
-        ):
-            raise ValueError(
-                f"{wrong[0]}: without a header there is no column {wrong[1]!r}: give columns: [name, ...], or the "
-                f"position of the field, {wrong[0]}: 0 for the first"
-            )
+        named = [("text", self.text), ("messages", rows), ("tools", self.tools), ("id", self.id)]
+        named += [("filter", name) for name in columns_of(parse_filter(self.filter))] if self.filter else []
+        for key, name in named:
+            if name is not None and not (name in self.columns if self.columns else _is_position(name)):
+                found = f"is not in columns, which are: {', '.join(self.columns)}" if self.columns else "has no name"
+                raise ValueError(
+                    f"{key}: the field {name!r} {found}; without a header, columns: [name, ...] names the fields, and "
+                    "without columns they have positions, from 0 on"
+                )
 
 
 class ArrowSource(_ColumnSource):
@@ -215,11 +210,7 @@ class TextSource(_FileSource):
     )
 
 
-class HuggingFaceSource(_Source):
-    """A dataset on the Hugging Face Hub, a local folder of data files, or files read by one of its builders."""
-
-    model_config = ConfigDict(title="Hugging Face dataset")
-    pattern_fields: ClassVar[tuple[str, ...]] = ("data_files",)
+class _Dataset(_Source):
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: Location = Field(
         title="Dataset",
@@ -232,16 +223,17 @@ class HuggingFaceSource(_Source):
         None,
         description="Branch, tag or commit; default: `main`. The inputs of a version record the commit",
     )
-    data_files: Glob | None = Field(None, description="File or glob in the dataset; for a builder, its files")
+    data_files: Location | None = Field(None, description="File or glob in the dataset; for a builder, its files")
     take: Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many rows to read, from the first on, as one stream"
     )
-    text: str | None = Field("text", description="Column with the text; may be dotted: `meta.body`")
-    messages: _ColumnName | None = Field(None, description=MESSAGES)
-    tools: _ColumnName | None = Field(None, description=TOOLS)
-    layout: Layout | None = Field(None, description=LAYOUT)
-    filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
-    id: _ColumnName | None = Field(None, description="Column whose value is copied to the document table")
+
+
+class HuggingFaceSource(_Columns, _Dataset):
+    """A dataset on the Hugging Face Hub, a local folder of data files, or files read by one of its builders."""
+
+    model_config = ConfigDict(title="Hugging Face dataset")
+    pattern_fields: ClassVar[tuple[str, ...]] = ("data_files",)
 
     @model_validator(mode="after")
     def _files_of_a_builder(self) -> HuggingFaceSource:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from fnmatch import translate
 
 _WILDCARD = re.compile(r"\[([*?[])\]|[*?[]")
-_SET = re.compile(r"\[!?(?P<set>\]?[^]/]*)\]")
-_RANGE = re.compile("(.)-(.)", re.DOTALL)
 PartMatcher = Callable[[str], object]
 
 
@@ -23,17 +21,6 @@ def _nothing(_part: str) -> bool:
 def escaped(path: str) -> str:
     """Return the pattern that matches a path alone."""
     return re.sub(r"([*?[])", r"[\1]", path)
-
-
-def check_ranges(pattern: str) -> str:
-    """Return the pattern; raise ValueError if a range in it is reversed, such as [z-a], and so matches nothing."""
-    for found in _SET.finditer(pattern):
-        if reversed_range := next((one[0] for one in _RANGE.finditer(found["set"]) if one[1] > one[2]), None):
-            raise ValueError(
-                f"{found[0]}: the range {reversed_range} is reversed; write the smaller end first, such as a-z, or [[] "
-                "for a [ in a name"
-            )
-    return pattern
 
 
 def first_wildcard(pattern: str) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,11 +127,6 @@ def _parse(text: str, name: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         advice = 'quote values that contain [ ] { } * & ! # : or a comma, such as path: "a[0-2].parquet"'
-        if "escape character" in (error.problem or ""):
-            advice = r"a backslash within double quotes is written \\, or use single quotes"
-        at = error.problem_mark.line if error.problem_mark else 0
-        if re.match(r" *\t", "".join(text.splitlines()[at : at + 1])):
-            advice = "the line begins with a tab, and YAML is indented with spaces"
         raise SpecError(f"{name}{line}: not valid YAML: {error.problem}; {advice}") from error
     except RecursionError as error:
         raise SpecError(f"{name}: not valid YAML: nested too deeply") from error
