@@ -1,6 +1,6 @@
 """The packing "best_fit": whole documents, packed by best-fit-decreasing into samples of at most T + 1 tokens.
 
-A document of more than T + 1 tokens is cut as by "document_padded" (chunks.py): each full chunk is a sample, and the
+A document of more than T + 1 tokens is cut as by "document_padded" (base.py): each full chunk is a sample, and the
 remainder is packed like a whole document. "best_fit_drop" leaves such a document out, and "best_fit_keep_start" keeps
 its first T + 1 tokens. "best_fit_pad8" packs as if each item had the next multiple of 8 tokens; full chunks still
 fill a sample. Planning 1,000,000 documents takes 0.06 to 0.15 s of processor time (T from 2,048 to 32,768),
@@ -21,21 +21,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, ranges_of
-from tokenloom.storage.packing.base import Packing, ShardPlan
-from tokenloom.storage.packing.chunks import cut_lengths, length_blocks
+from tokenloom.storage.packing.base import Packing, ShardPlan, cut_lengths, length_blocks
 
+OVERLONG = ("split", "drop", "keep_start")
 _COUNTED_SIZE = 2**20  # larger sizes are not counted in an array of all sizes
 
 
 class BestFit(Packing):
-    """Whole documents, as many as fit, with little padding."""
+    """Whole documents, as many as fit, with little padding.
 
-    name = "best_fit"
+    Args:
+        overlong: what becomes of documents of more than T + 1 tokens, one of OVERLONG.
+        pad_documents: see Packing.
+    """
+
     has_padding = True
     masks_documents = True
 
-    def __init__(self, pad_documents: int = 1) -> None:
-        self.pad_documents = pad_documents
+    def __init__(self, overlong: str = "split", pad_documents: int = 1) -> None:
+        self.overlong, self.pad_documents = overlong, pad_documents
+        option = "" if overlong == "split" else f"_{overlong}"
+        self.name = f"best_fit{option}" + (f"_pad{pad_documents}" if pad_documents > 1 else "")
+        if overlong == "drop":
+            self.if_empty = "use a larger seq_len, or another overlong"
 
     def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
         """See Packing; it takes 4 bytes a sample and 8 a piece."""
@@ -91,7 +99,9 @@ class BestFit(Packing):
 
     def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
         """Return how many tokens are kept of each document of (n,) tokens, from its start."""
-        return lengths
+        if self.overlong == "keep_start":
+            return np.minimum(lengths, seq_len + 1)
+        return np.where(lengths > seq_len + 1, 0, lengths) if self.overlong == "drop" else lengths
 
     def _padded(self, lengths: AnyArray, seq_len: int) -> AnyArray:
         """Return how much of a sample pieces of (n,) tokens take: the next multiple, or all of it, T + 1."""
@@ -100,25 +110,6 @@ class BestFit(Packing):
             return lengths
         padded: AnyArray = (lengths + (multiple - 1)) // multiple * multiple
         return np.minimum(padded, seq_len + 1)
-
-
-class BestFitDrop(BestFit):
-    """The same without the documents of more than T + 1 tokens."""
-
-    name = "best_fit_drop"
-    if_empty = "use a larger seq_len, or another overlong"
-
-    def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
-        return np.where(lengths > seq_len + 1, 0, lengths)
-
-
-class BestFitKeepStart(BestFit):
-    """The same, with the first T + 1 tokens of longer documents."""
-
-    name = "best_fit_keep_start"
-
-    def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
-        return np.minimum(lengths, seq_len + 1)
 
 
 @dataclass(frozen=True)

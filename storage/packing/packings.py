@@ -10,19 +10,14 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.packing.base import Packing, ShardPlan
-from tokenloom.storage.packing.best_fit import BestFit, BestFitDrop, BestFitKeepStart
-from tokenloom.storage.packing.chunks import Concat, Document, DocumentPadded
+from tokenloom.storage.packing.base import Concat, Document, DocumentPadded, Packing, ShardPlan
+from tokenloom.storage.packing.best_fit import OVERLONG, BestFit
 
-_BEST_FITS = {kind.name: kind for kind in (BestFit, BestFitDrop, BestFitKeepStart)}
 PACKINGS: Mapping[str, Packing] = {
-    packing.name: packing
-    for packing in (Concat(), Document(), DocumentPadded(), *(kind() for kind in _BEST_FITS.values()))
+    packing.name: packing for packing in (Concat(), Document(), DocumentPadded(), *map(BestFit, OVERLONG))
 }
-#: what becomes of documents of more than T + 1 tokens: the name of "best_fit" that does so
-OVERLONG = {"split": BestFit.name, "drop": BestFitDrop.name, "keep_start": BestFitKeepStart.name}
-#: the name of a packing whose documents are padded, such as "best_fit_drop_pad8"
-_PADDED = re.compile(rf"({'|'.join(_BEST_FITS)})_pad([2-9]|[1-9][0-9]{{1,8}})")
+#: the names of "best_fit" with its options, such as "best_fit_drop_pad8"
+_BEST_FIT = re.compile(r"best_fit(?:_(drop|keep_start))?(?:_pad([2-9]|[1-9][0-9]{1,8}))?")
 
 
 def packing_name(packing: str, overlong: str | None, pad_documents: int | None = None) -> str:
@@ -30,25 +25,23 @@ def packing_name(packing: str, overlong: str | None, pad_documents: int | None =
 
     Raises ValueError if an option is out of range, or of another packing than "best_fit". None changes nothing.
     """
-    padded = _PADDED.fullmatch(packing)
-    base, multiple = padded.groups() if padded else (packing, "1")
-    if overlong is not None:
-        if overlong not in OVERLONG:
-            raise ValueError(f"overlong: one of {', '.join(OVERLONG)}, not {overlong!r}")
-        if base not in (BestFit.name, OVERLONG[overlong]):
-            raise ValueError(f"overlong={overlong!r} is of the packing {BestFit.name}, not of {packing!r}; omit it")
-        base = OVERLONG[overlong]
-    if pad_documents is not None:
-        if base not in _BEST_FITS or (padded and multiple != str(pad_documents)):
-            raise ValueError(f"pad_documents={pad_documents} is of the packing {BestFit.name}, not of {packing!r}")
-        multiple = str(pad_documents)
-    return base if multiple == "1" else f"{base}_pad{multiple}"
+    if overlong not in (None, *OVERLONG):
+        raise ValueError(f"overlong: one of {', '.join(OVERLONG)}, not {overlong!r}")
+    found = _BEST_FIT.fullmatch(packing)
+    old_overlong, old_multiple = found.groups() if found else (None, None)
+    if overlong is not None and (not found or old_overlong not in (None, overlong)):
+        raise ValueError(f"overlong={overlong!r} is of the packing best_fit, not of {packing!r}; omit it")
+    if pad_documents is not None and (not found or old_multiple not in (None, str(pad_documents))):
+        raise ValueError(f"pad_documents={pad_documents} is of the packing best_fit, not of {packing!r}")
+    if not found:
+        return packing
+    return BestFit(overlong or old_overlong or "split", pad_documents or int(old_multiple or 1)).name
 
 
 def packing_named(name: str) -> Packing:
     """Return a packing by its full name, see packing_name; raise ValueError if there is none."""
-    if padded := _PADDED.fullmatch(name):
-        return _BEST_FITS[padded[1]](int(padded[2]))
+    if name not in PACKINGS and (found := _BEST_FIT.fullmatch(name)):
+        return BestFit(found[1] or "split", int(found[2] or 1))
     if name not in PACKINGS:
         raise ValueError(f"packing: one of {', '.join(PACKINGS)}, not {name!r}")
     return PACKINGS[name]

@@ -20,7 +20,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.best_fit import BestFitDrop
+from tokenloom.storage.packing.best_fit import BestFit
 from tokenloom.storage.packing.packings import PackingShares, packing_named, plan_shard, sample_key, shares_of
 from tokenloom.storage.packing.sample_counts import sample_counts
 from tokenloom.storage.stores.store import Store
@@ -211,7 +211,7 @@ class SplitSamples:
         needed = 2 if packing.has_padding else self.seq_len + 1
         what = "document" if packing.follows_documents else "shard"
         why = f"a sample takes at least {needed:,} tokens of one {what}, and no {what} has that many"
-        if isinstance(packing, BestFitDrop):
+        if isinstance(packing, BestFit) and packing.overlong == "drop":
             why = f"documents of more than {self.seq_len + 1:,} tokens are left out, and there are no others"
         return (
             f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} {why}; {packing.if_empty}"
