@@ -199,14 +199,14 @@ class ReadAhead:
         self._block, self._num_threads, self._times = block, num_threads, times
         self._planned: _Planned = SimpleQueue()
         self._ended: _Ended = SimpleQueue()
-        self._num_started = 0
+        self._num_started, self._is_ended = 0, False
         self._results: dict[int, _Result] = {}  # of reads that ended, by their numbers
         self._rows: deque[int] = deque()  # the rows that need the reads from number `_first` on
         self._first = 0  # the number of the first read that was not waited for
 
     def plan(self, window: TokenWindow) -> None:
         """Begin to read what a window needs, in the order of need."""
-        if not self._num_threads:
+        if not self._num_threads or self._is_ended:
             return
         widths = (window.form.dtype.itemsize, 1)  # of a token, and of its class
         reads = [
@@ -219,7 +219,7 @@ class ReadAhead:
         for number, read in enumerate(reads, self._first + len(self._rows)):
             self._planned.put((number, read))
         self._rows.extend(read.row for read in reads)
-        while self._num_started < min(self._num_threads, len(reads)):
+        while self._num_started < min(self._num_threads, len(reads)) and not self._is_ended:
             self._num_started += 1
             queues = self._planned, self._ended
             threading.Thread(target=_read, args=queues, name="tokenloom-io", daemon=True).start()
@@ -229,7 +229,7 @@ class ReadAhead:
         if not self._rows or self._rows[0] >= end:
             return
         with self._times.read:
-            while self._rows and self._rows[0] < end:
+            while self._rows and self._rows[0] < end and not self._is_ended:
                 while self._first not in self._results:
                     number, result = self._ended.get()
                     self._results[number] = result
@@ -242,11 +242,13 @@ class ReadAhead:
 
     def end(self) -> None:
         """Drop the reads that have not begun, so that whoever waits for one of them continues, and end the threads."""
-        num_threads, self._num_started = self._num_started, 0
+        if self._is_ended:
+            return
+        self._is_ended = True  # first: a thread that plans, or waits, sees it
         with suppress(Empty):
-            while num_threads and (planned := self._planned.get_nowait()):
+            while planned := self._planned.get_nowait():
                 self._ended.put((planned[0], 0))
-        for _ in range(num_threads):
+        for _ in range(self._num_started):
             self._planned.put(None)
 
 
