@@ -213,7 +213,7 @@ class HostFeed:
         end = first + num_batches * self._batch_size
         with self._times.gather:
             tokens = window.tokens(first, end)
-            classes = window.classes(first, end)
+            classes = window.classes(first, end) if self._form.needs_classes else None
         counts = [self._num_labels] * num_batches
         if not (self._needs_targets or window.has_padding):
             with self._times.copy:
@@ -303,7 +303,7 @@ class CudaFeed:
         end, by_rows = first + num_batches * self._batch_size, [self._batch_size] * num_batches
         with self._times.gather:
             shared: dict[str, _Shared] = {"tokens": (window.tokens(first, end), by_rows)}
-            classes = window.classes(first, end)
+            classes = window.classes(first, end) if self._form.needs_classes else None
         max_seqlens: list[int] = []
         with self._times.pack:
             targets = Targets(window, first, end, self._batch_size, classes)

@@ -33,34 +33,27 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _LAST = np.uint64(_ROUNDS * int(_GOLDEN) % 2**64)  # added to the key of the last round
-_Network = Callable[[UInt64s, UInt64s, UInt64s, UInt64s], UInt64s]
 
 
-def permute(positions: Int64s, counts: Int64s | int, keys: UInt64s | np.uint64 | int) -> Int64s:
-    """Return where a keyed permutation of [0, count) moves each position.
+def permute(
+    positions: Int64s, counts: Int64s | int, keys: UInt64s | np.uint64 | int, *, inverse: bool = False
+) -> Int64s:
+    """Move each position as a keyed permutation of [0, count) does.
 
     Args:
         positions: (n,), each in [0, its count).
         counts: one count or (n,) of them, in [1, 2**48].
         keys: one 64-bit key or (n,) of them; each (count, key) is another permutation.
+        inverse: whether to find the positions that move to these places.
 
     Returns:
         (n,) int64; with one count and key, different positions move to different places.
     """
-    return _walk(_feistel, positions, counts, keys)
-
-
-def unpermute(places: Int64s, counts: Int64s | int, keys: UInt64s | np.uint64 | int) -> Int64s:
-    """Return which position `permute` moves to each place; see permute for arguments."""
-    return _walk(_unfeistel, places, counts, keys)
-
-
-def _walk(network: _Network, values: Int64s, counts: Int64s | int, keys: UInt64s | np.uint64 | int) -> Int64s:
-    """Apply a network to each value until the result is below its count."""
-    count, key = (np.broadcast_to(np.asarray(x, dtype=np.uint64), values.shape) for x in (counts, keys))
+    network = _unfeistel if inverse else _feistel
+    count, key = (np.broadcast_to(np.asarray(x, dtype=np.uint64), positions.shape) for x in (counts, keys))
     width = np.ceil(np.sqrt(count)).astype(np.uint64)  # exact below 2**52
     height = (count + width - np.uint64(1)) // np.maximum(width, np.uint64(1))
-    moved = network(values.astype(np.uint64), width, height, key)
+    moved = network(positions.astype(np.uint64), width, height, key)
     outside = np.flatnonzero(moved >= count)
     while len(outside):
         moved[outside] = network(moved[outside], width[outside], height[outside], key[outside])
@@ -209,13 +202,13 @@ class Order:
         if self.name == "sequential":
             return samples
         if self.name == "full":
-            return unpermute(samples, self.num_samples, self._full_key(epoch))
+            return permute(samples, self.num_samples, self._full_key(epoch), inverse=True)
         return self._unblock(self._layout(epoch), samples)
 
     def _unblock(self, layout: EpochLayout, samples: Int64s) -> Int64s:
         shard = np.searchsorted(self._firsts + self._counts, samples, side="right")
         count = self._counts[shard]
-        local = unpermute(samples - self._firsts[shard], count, layout.keys[shard])
+        local = permute(samples - self._firsts[shard], count, layout.keys[shard], inverse=True)
         line = layout.ends[np.argsort(layout.shards)[shard]] - count + local
         run = self.num_samples // self.lanes  # samples in a lane
         in_lane, lane = line % max(1, run), line // max(1, run)

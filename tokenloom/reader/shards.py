@@ -306,7 +306,7 @@ class OpenShards(Generic[File]):
         if self._in_cache:
             self._keep_in_cache(set(indices))
         for index in indices[: self._max_open if may_open else 0]:
-            if not self.is_known(index):
+            if index not in self.opened and index not in self._ahead:
                 with suppress(StoreError, FormatError):
                     _ = self[index]
 

@@ -129,13 +129,11 @@ class TokenWindow:
         data = _joined(self._token_pieces, first, end)
         return np.frombuffer(data, form.dtype).reshape(end - first, form.row_tokens)
 
-    def classes(self, first: int, end: int) -> NDArray[np.uint8] | None:
-        """Return the classes of the tokens of rows [first, end), (end - first, T + 1), if the batch format needs them.
+    def classes(self, first: int, end: int) -> NDArray[np.uint8]:
+        """Return the classes of the tokens of rows [first, end), (end - first, T + 1).
 
         Padding has the class 0. Tokens of a version without masks are plain text.
         """
-        if not self.form.needs_classes:
-            return None
         if self._class_pieces is None:
             text = _PlainText()
             masks = [part.files[1] if len(part.files) > 1 else text for part in self.parts]
