@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,25 +23,67 @@ from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits, words_of
+from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
 from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.tasks.encoding.documents import document_encoder
-from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
 from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
 from tokenloom.tasks.rows.rules import transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.verification.sources import checked_spec, recorded_spec
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer
 from tokenloom.tokenizers.ids import IdsTokenizer
 from tokenloom.wording import counted
+
+if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
+    from tokenloom.spec.build_spec import BuildSpec
+
 
 Status = Literal[  # docs/guides/trace.md says what each means
     "found", "duplicate", "filtered", "excluded", "quarantined", "not_found"
 ]
 _READERS = 8  # tables read at the same time
+
+
+class SpecOfVersion:
+    """The spec of a version: the one that the user gives, else that of build.json, loaded only if a lookup needs it.
+
+    Attributes:
+        why_unknown: why there is none, once `spec` is None.
+
+    Args:
+        tables: those of the version.
+        path: of the user's spec; None for build.json.
+
+    Raises SpecError if the user's spec is wrong, or not that of the version.
+    """
+
+    def __init__(self, tables: VersionTables, path: str | None) -> None:
+        self._tables = tables
+        self.why_unknown = ""
+        self._given: BuildSpec | None = None
+        if path is not None:
+            from tokenloom.spec.loading import load_spec
+
+            self._given = checked_spec(load_spec(path), tables.manifest, "--spec")
+
+    @cached_property
+    def spec(self) -> BuildSpec | None:
+        """The spec, None if it is not known."""
+        if self._given is not None:
+            return self._given
+        try:
+            return recorded_spec(self._tables.store, self._tables.manifest)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if is_transient(error):
+                raise
+            self.why_unknown = f"{BUILD} does not say where it is ({reason_of(error)})"
+            return None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,13 +14,68 @@ from tokenloom.storage.formats.manifest import QUARANTINE
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.lookup.contents import Lookup, absent, content_of, scan, why_filtered
-from tokenloom.tasks.lookup.source_rows import SourceRow, SpecOfVersion, read_source_row
+from tokenloom.tasks.lookup.contents import Lookup, SpecOfVersion, absent, content_of, scan, why_filtered
+from tokenloom.tasks.planning.inputs import InputFile, find_input
+from tokenloom.tasks.rows.forms import TEXT, DocumentForm, form_of
 from tokenloom.tasks.rows.quarantine import quarantine_reason
+from tokenloom.tasks.running.memory import each_bounded
+from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import REASONS
+from tokenloom.tasks.verification.sources import located, read_rows
 from tokenloom.wording import did_you_mean, first_of, near_miss
 
 _MAX_COMPARED = 2000  # paths among which one that is close is looked for
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A row of a source: its text after the transform, None if that or a null leaves it out, and its form.
+
+    Tokens have their ids as bytes in place of a text.
+
+    `exists` is False for a number that no row has, `passes_filter` for a row that the filter of its source leaves out.
+    """
+
+    text: str | bytes | None
+    exists: bool = True
+    passes_filter: bool = True
+    form: DocumentForm = TEXT
+
+
+def read_source_row(known: SpecOfVersion, tables: VersionTables, entry: InputEntry, row: int) -> SourceRow:
+    """Return a row of an input.
+
+    Args:
+        known: says where the sources are.
+        tables: those of the version; fingerprints may be remembered in its store.
+        entry: the input.
+        row: its number, as in the document table.
+
+    Raises InputError if nothing says where the input is, or if it is gone, has changed, or can't be read.
+    """
+    spec = known.spec
+    if spec is None:
+        raise InputError(known.why_unknown)
+    file = find_input(spec, tables.store, entry.source, entry.path)
+    if file is None:
+        raise InputError(f"{entry.source}: {entry.path} is gone")
+    if file.fingerprint != entry.fingerprint:
+        raise InputError(f"{file.url}: it has changed since the build")
+    transform = spec.documents.transform.function if spec.documents.transform else None
+    for found, _ in read_rows(file, [row], transform):
+        return SourceRow(found.texts[0].as_py(), form=form_of(file.options))
+    if file.options.get("filter") and _has_row(file, row):
+        return SourceRow(None, passes_filter=False)
+    return SourceRow(None, exists=False)
+
+
+def _has_row(file: InputFile, row: int) -> bool:
+    """Return whether a file has a row, which may have no usable text: a filter leaves out such rows, too."""
+    reader = make_reader({**file.options, "filter": None, "on_error": "skip"})
+    return any(
+        np.isin(row, batch.rows) or any(bad.row <= row < bad.row + bad.num_rows for bad in batch.bad)
+        for batch in each_bounded(located(reader, file.url, [row]), file.options["max_bytes"], file.url)
+    )
 
 
 def look_up_row(tables: VersionTables, source: str | None, path: str, row: int, known: SpecOfVersion) -> Lookup:

@@ -96,7 +96,8 @@ def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned:
 
 def _add_conversations(tables: VersionTables, documents: list[Json]) -> None:
     """Add the normalized form of each conversation, from its source."""
-    from tokenloom.tasks.lookup.source_rows import SpecOfVersion, read_source_row
+    from tokenloom.tasks.lookup.contents import SpecOfVersion
+    from tokenloom.tasks.lookup.rows import read_source_row
 
     known = SpecOfVersion(tables, None)
     entries = {(entry.source, entry.path): entry for entry in tables.inputs}

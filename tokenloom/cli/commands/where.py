@@ -86,9 +86,8 @@ def _look_up(
     tables: VersionTables, kind: str, value: str, row: int | None, source: str | None, spec: str | None
 ) -> Lookup:
     """Look up a content, the text or conversation in a file, or a row of an input."""
-    from tokenloom.tasks.lookup.contents import look_up_content, look_up_messages, look_up_text
+    from tokenloom.tasks.lookup.contents import SpecOfVersion, look_up_content, look_up_messages, look_up_text
     from tokenloom.tasks.lookup.rows import look_up_row
-    from tokenloom.tasks.lookup.source_rows import SpecOfVersion
 
     known = SpecOfVersion(tables, spec)
     if row is not None:
