@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tokenloom.storage.verification.file_checks import Damage
+from tokenloom.storage.verification import Damage
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Runner
 from tokenloom.tasks.verification.sources import checked_spec

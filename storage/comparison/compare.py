@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.storage.comparison.rows import Documents, Rows
-from tokenloom.storage.comparison.streams import Advance, by_content, by_key, have_one_order
+from tokenloom.storage.comparison.documents import Advance, Documents, Rows, by_content, by_key, have_one_order
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 
 FATES = ("added", "removed", "kept", "moved")

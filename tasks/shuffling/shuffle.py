@@ -22,7 +22,7 @@ from tokenloom.storage.formats.shard_entries import BLOCKS, DOCS, MASK, FileEntr
 from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.verification.file_checks import is_as_listed
+from tokenloom.storage.verification import is_as_listed
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.records import (
     Assignment,

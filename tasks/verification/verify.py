@@ -15,11 +15,14 @@ from tokenloom.storage.formats.names import VERSION_PATTERN
 from tokenloom.storage.formats.records import read_signed
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import Damage, check_files, collecting_damage, raise_unless_damage
-from tokenloom.storage.verification.version_checks import (
+from tokenloom.storage.verification import (
+    Damage,
+    check_files,
     check_tags,
+    collecting_damage,
     inputs_problems,
     manifest_problems,
+    raise_unless_damage,
     unlisted_files,
 )
 from tokenloom.storage.versions import tags

@@ -16,7 +16,7 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import Damage
+from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.planning.inputs import find_inputs

@@ -13,7 +13,7 @@ from tests.builders.memory_store import MemoryStore
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.manifest import MANIFEST, read_manifest
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.verification.file_checks import is_as_listed
+from tokenloom.storage.verification import is_as_listed
 from tokenloom.storage.versions import published, tags
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, missing_file, version_path
 from tokenloom.storage.work.plans import building

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenloom.storage.comparison.compare import FATES
-from tokenloom.storage.comparison.rows import ROW, Rows
+from tokenloom.storage.comparison.documents import ROW, Rows
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import BATCH_ROWS
 from tokenloom.storage.formats.keys import KEY_SPACE, finalise

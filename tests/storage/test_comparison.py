@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.builders.simulated_documents import SimulatedDocuments, expected_counts
 from tests.counts import count
-from tokenloom.storage.comparison import streams
+from tokenloom.storage.comparison import documents
 from tokenloom.storage.comparison.compare import FATES, Fates, Tally, compare
-from tokenloom.storage.comparison.rows import ROW, Rows
+from tokenloom.storage.comparison.documents import ROW, Rows
 
 Document = tuple[int, str, str, int]  # text, split, source, tokens
 
@@ -142,7 +142,7 @@ def test_versions_of_one_order_are_merged_as_the_definition_says(
     old: list[Document], new: list[Document], batches: tuple[int, int], order: list[str]
 ) -> None:
     made = MadeDocuments(old, 7, batches[0], _SPLITS), MadeDocuments(new, 7, batches[1], order, ("books", "web"))
-    assert streams.have_one_order(*made)
+    assert documents.have_one_order(*made)
     before = {text: (source, num_tokens) for text, _, source, num_tokens in old}
     other = {"web": "books", "books": "web"}
     others = [text for text, _, source, num_tokens in new if before.get(text) == (other[source], num_tokens)]
@@ -168,15 +168,15 @@ def test_versions_of_other_orders_are_compared_as_multisets(
     old: list[Document], new: list[Document], seeds: tuple[int | None, int | None], part_rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:  # many parts
-        patch.setattr(streams, "_PART_ROWS", part_rows)
+        patch.setattr(documents, "_PART_ROWS", part_rows)
         made = [MadeDocuments(side, seed, 4, _SPLITS) for side, seed in zip((old, new), seeds, strict=True)]
-        assert not streams.have_one_order(*made)
+        assert not documents.have_one_order(*made)
         check(*made)
 
 
 @pytest.mark.parametrize("key_seed", [0, None])
 def test_memory_does_not_grow_with_the_versions(key_seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_PART_ROWS", 2**17)  # so that few documents have many parts
+    monkeypatch.setattr(documents, "_PART_ROWS", 2**17)  # so that few documents have many parts
     peaks = []
     for num_documents in (300_000, count(900_000, 6_000_000)):
         old, new = (SimulatedDocuments(num_documents, is_new, key_seed) for is_new in (False, True))

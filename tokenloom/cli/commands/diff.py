@@ -17,7 +17,7 @@ from tokenloom.cli.results import Json, Result
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.comparison.changes import Change, changes
 from tokenloom.storage.comparison.compare import FATES, REMASKED, Tally, compare
-from tokenloom.storage.comparison.rows import Rows, VersionDocuments
+from tokenloom.storage.comparison.documents import Rows, VersionDocuments
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.records import column
 from tokenloom.storage.stores.local_files import writing_atomically
