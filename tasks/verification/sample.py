@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
+from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
@@ -39,7 +40,8 @@ _NUM_RUNS = 10
 RUN_DOCUMENTS = NUM_SAMPLED // _NUM_RUNS  # neighbours in a source
 _MAX_CANDIDATES = 65_536
 _JOB_BYTES = 64_000_000  # of a file, about as much as a partition
-_READERS = 8  # documents of a remote shard that are read at the same time
+_READERS = 8  # ranges of a remote shard that are read at the same time
+_GAP_TOKENS = 8192  # between documents that are read in one range
 _CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 
 
@@ -160,10 +162,12 @@ def compare_documents(job: SampleJob) -> list[Difference]:
     is_close = job.file.num_bytes < len(wanted) * _APART_BLOCK_BYTES
     found: list[Difference] = []
     encoder = document_encoder(job.load_tokenizer(), job.chat)
-    with naming_source(job.file.source), ThreadPoolExecutor(_READERS) as readers:
+    with ThreadPoolExecutor(_READERS) as readers:
+        stored = {row: ids for run in readers.map(_read_run, _close_runs(job.documents)) for row, ids in run.items()}
+    with naming_source(job.file.source):
         with sharing_files(_CLOSE_BLOCK_BYTES if is_close else _APART_BLOCK_BYTES):
             for rows, place_of in read_rows(job.file, sorted(wanted), job.transform):
-                found += _compare(encoder, rows, place_of, wanted, readers)
+                found += _compare(encoder, rows, place_of, wanted, stored)
         found += [Difference("gone", document, f"{job.file.url}: row {row}") for row, document in wanted.items()]
         if found:
             check_unchanged(job.file)  # it may have changed while it was read
@@ -175,9 +179,9 @@ def _compare(
     rows: Rows,
     place_of: PlaceOf,
     wanted: dict[int, SampledDocument],
-    readers: ThreadPoolExecutor,
+    stored: dict[int, tuple[AnyArray, NDArray[np.uint8]]],
 ) -> Iterator[Difference]:
-    """Yield the rows that differ from their documents, which are removed from `wanted`."""
+    """Yield the rows that differ from what is stored of their documents, which are removed from `wanted`."""
     is_there = rows.texts.is_valid().to_numpy(zero_copy_only=False)
     for row in rows.rows[~is_there].tolist():  # the transform leaves it out now
         yield Difference("text", wanted.pop(row), place_of(row))
@@ -187,10 +191,8 @@ def _compare(
         encoded, contents = encoder.encode(part), encoder.form.contents(part.texts)
         documents = [wanted.pop(row) for row in part.rows.tolist()]
         bounds = pairwise([0, *np.cumsum(encoded.num_tokens, dtype=np.int64).tolist()])
-        stored = readers.map(
-            lambda one: (one.shard.tokens(one.start, one.end), one.shard.classes(one.start, one.end)), documents
-        )
-        for document, content, (start, end), (ids, classes) in zip(documents, contents, bounds, stored, strict=True):
+        for document, content, (start, end) in zip(documents, contents, bounds, strict=True):
+            ids, classes = stored[document.row]
             if content_digits(content) != document.content:
                 yield Difference("text", document, place_of(document.row))
                 continue
@@ -198,3 +200,24 @@ def _compare(
             if not np.array_equal(encoded.tokens[start:end], ids) or np.any(again != classes):
                 yield Difference("ids", document, place_of(document.row))
         progress.report(progress.Advanced(num_documents=len(documents), done=len(documents)))
+
+
+def _close_runs(documents: Sequence[SampledDocument]) -> list[list[SampledDocument]]:
+    """Divide documents of one input into those that are close together in a shard."""
+    runs: list[list[SampledDocument]] = []
+    for one in sorted(documents, key=lambda one: (one.shard.entry.name, one.start)):
+        last = runs[-1][-1] if runs else None
+        if last and last.shard.entry.name == one.shard.entry.name and one.start <= last.end + _GAP_TOKENS:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return runs
+
+
+def _read_run(run: Sequence[SampledDocument]) -> dict[int, tuple[AnyArray, NDArray[np.uint8]]]:
+    """Return the ids and classes of documents of one shard by their rows, read in one range of each file."""
+    shard, first, end = run[0].shard, run[0].start, run[-1].end
+    ids, classes = shard.tokens(first, end), shard.classes(first, end)
+    return {
+        one.row: (ids[one.start - first : one.end - first], classes[one.start - first : one.end - first]) for one in run
+    }
