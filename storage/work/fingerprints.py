@@ -7,6 +7,7 @@ calls such an entry racy).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,6 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 PATH = "work/fingerprints.json"
-_CHUNK_BYTES = 2**22
 _RACY_NS = 2_000_000_000
 
 
@@ -114,11 +114,8 @@ def remote_fingerprint(info: Mapping[str, object], url: str) -> str:
 
 
 def _hash_file(path: str) -> str:
-    hasher = xxhash.xxh3_128()
     try:
         with open_regular(path) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                hasher.update(chunk)
+            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error
-    return hasher.hexdigest()

@@ -19,7 +19,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import IO, cast
 
 import numpy as np
@@ -148,7 +148,12 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
     num_blocks = -(-body_bytes // _BLOCK_BYTES)
     header_bytes = _FIXED.size + len(block) + len(sampled) + _CHECKSUM_BYTES * num_blocks
     local_files.write_all(file, bytes(header_bytes))  # it holds the checksums of what follows
-    checksums = _write_body(file, table, documents, order)
+    hasher = BlockHasher(_BLOCK_BYTES)
+    for part in _body(table, documents, order):
+        view = part.view(np.uint8).data
+        local_files.write_all(file, view)
+        hasher.update(view)
+    checksums = hasher.finish()
     head = _FIXED.pack(MAGIC, header_bytes, len(block)) + block + sampled + checksums
     assert len(head) == header_bytes  # else it would overwrite the table, or leave a gap
     file.seek(0)
@@ -156,17 +161,13 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
     return header_bytes + body_bytes, xxhash.xxh3_128_hexdigest(head)
 
 
-def _write_body(file: IO[bytes], table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> bytes:
-    """Write the table, tokens, classes and ids in an order; return the checksums of all blocks."""
-    tokens = _in_order(documents.tokens, documents.num_tokens, order)
-    classes = [] if documents.classes is None else _in_order(documents.classes, documents.num_tokens, order)
-    ids = _in_order(documents.ids, documents.id_bytes, order)
-    hasher = BlockHasher(_BLOCK_BYTES)
-    for part in chain([table], tokens, classes, ids):
-        view = part.view(np.uint8).data
-        local_files.write_all(file, view)
-        hasher.update(view)
-    return hasher.finish()
+def _body(table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> Iterator[AnyArray]:
+    """Yield the table, tokens, classes and ids in an order."""
+    yield table
+    yield from _in_order(documents.tokens, documents.num_tokens, order)
+    if documents.classes is not None:
+        yield from _in_order(documents.classes, documents.num_tokens, order)
+    yield from _in_order(documents.ids, documents.id_bytes, order)
 
 
 def _in_order(values: AnyArray, lengths: AnyArray, order: NDArray[np.intp]) -> Iterator[AnyArray]:
