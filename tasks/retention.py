@@ -59,22 +59,17 @@ class VersionStatus:
     kept: str
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A version that a collection kept, and why."""
-
-    version: str
-    why: str
-
-
 @dataclass
 class Collected:
-    """What a collection deleted, or would with `delete`; `leftovers` counts files by kind, `bytes` is what it frees."""
+    """What a collection deleted, or would with `delete`.
+
+    `kept` says why it kept a version, `leftovers` counts files by kind, `bytes` is what it frees.
+    """
 
     dataset: str
     delete: bool
     deleted: list[str] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
     leftovers: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
 
@@ -86,7 +81,7 @@ class Collected:
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (version, what became of it, and why) of each version, for tables."""
         gone = [(version, self.verb, "no tag names it, and no rule keeps it") for version in self.deleted]
-        return [*gone, *((each.version, "kept", each.why) for each in self.kept)]
+        return [*gone, *((version, "kept", why) for version, why in self.kept.items())]
 
     def line(self) -> str:
         """Return what a collection did in one line."""
@@ -96,7 +91,7 @@ class Collected:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gc --json` prints."""
-        return asdict(self)
+        return asdict(self) | {"kept": [{"version": version, "why": why} for version, why in self.kept.items()]}
 
 
 class _InUse(Exception):
@@ -125,11 +120,11 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
             if delete:
                 _delete_version(store, status.version, before)
         except _InUse as error:
-            collected.kept.append(Kept(status.version, str(error)))
+            collected.kept[status.version] = str(error)
         else:
             collected.deleted.append(status.version)
             collected.bytes += status.bytes
-    for kind, files in _leftovers(store, before, {kept.version for kept in collected.kept}).items():
+    for kind, files in _leftovers(store, before, collected.kept).items():
         if files:
             collected.leftovers[kind] = len(files)
             collected.bytes += sum(file.num_bytes for file in files.values())

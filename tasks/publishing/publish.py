@@ -6,6 +6,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -223,10 +224,8 @@ def _build_record(
 ) -> BuildRecord:
     libraries = {}
     for name in _LIBRARIES:
-        try:
+        with suppress(PackageNotFoundError):
             libraries[name] = version(name)
-        except PackageNotFoundError:
-            continue
     counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]
     statistics = {
         name: added((found for split, found in counted if split == name), DocumentStatistics())

@@ -18,7 +18,7 @@ from tokenloom.errors import CheckError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.work.spill import Spill
-from tokenloom.tasks.sources import Rows, parquet
+from tokenloom.tasks.sources import parquet
 from tokenloom.tasks.verification import sample
 from tokenloom.tasks.verification.sample import NUM_SAMPLED, SAMPLED_TOKENS, SampleJob, compare_documents
 from tokenloom.tasks.verification.sources import read_rows
@@ -83,7 +83,7 @@ def test_the_check_reads_few_of_the_row_groups(tmp_path: Path, monkeypatch: pyte
     groups: list[int] = []
     read_group = parquet.Reader._read_group
 
-    def note(self: parquet.Reader, url: str, file: Any, group: int, row: int) -> Iterator[Rows]:
+    def note(self: parquet.Reader, url: str, file: Any, group: int, row: int) -> Iterator[Any]:
         groups.append(group)
         return read_group(self, url, file, group, row)
 
