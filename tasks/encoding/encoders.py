@@ -52,7 +52,7 @@ def _tokenizer(definition: bytes, fingerprint: str, version: str, proof: Proof |
     reference = load_job_tokenizer(json.loads(definition), fingerprint)
     if proof is None or (proof.library, proof.reference) != (installed_library(), reference.backend):
         return reference
-    encoder = _fast_encoder(reference)
+    encoder = _fast_encoder(reference)  # type: ignore[arg-type]  # it is hashable
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
     return FastTokenizer(reference, encoder, router, check)
 
