@@ -68,9 +68,6 @@ class Reader(TextFileReader):
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
         with open_decompressed(url) as file:
-            if bad := self.utf16_row(url, file):
-                yield RawRow(0, bad, 0)
-                return
             text = self._text(url, file)
             lines = self._dialect.parse(self._lines(url, text))
             try:

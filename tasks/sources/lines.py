@@ -7,28 +7,20 @@ as a stream.
 
 from __future__ import annotations
 
-import codecs
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import IO, Any, ClassVar, cast
+from typing import IO, Any
 
 from tokenloom.errors import BadRow
 from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import announce, compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.reader import RawRow, RecordReader
-from tokenloom.tasks.sources.values import REPLACE, ArrayValue, array_values, parse_json, starts_array
+from tokenloom.tasks.sources.values import ArrayValue, array_values, parse_json, starts_array
 
 OTHER_BYTES = 2**22  # what a row of JSON may hold beside its document, whose escapes may double it
 _BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 2**18  # larger blocks take 1.6 times as long, since their lines leave the processor's cache
 _NEAR_BYTES = 2**16  # between rows that are read together: that is faster than opening the file for each
-_MARKS = {  # longer marks first
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 
 class TextFileReader(RecordReader):
@@ -37,8 +29,6 @@ class TextFileReader(RecordReader):
     Args:
         options: see SourceReader.
     """
-
-    is_any_text: ClassVar[bool] = False  # whether a file is still of this kind after its bad bytes are replaced
 
     def is_cut(self, url: str) -> bool:
         """Return whether a file is cut into ranges of bytes; another one is one partition."""
@@ -49,9 +39,7 @@ class TextFileReader(RecordReader):
         compression(url)  # raises for one that is not supported
         size = input_bytes(url)
         if self.is_cut(url):
-            with open_decompressed(url) as file:
-                if not self.utf16_row(url, file):  # such a file is one bad row
-                    return cut_evenly(size, size)
+            return cut_evenly(size, size)
         return [PartitionRange(0, size, size, None)]
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
@@ -116,24 +104,6 @@ class TextFileReader(RecordReader):
             is_large = num_bytes > max_bytes
             yield RawRow(offset, self.too_large(url, offset, max_bytes) if is_large else bytes(buffer), num_bytes)
 
-    def utf16_row(self, url: str, file: IO[bytes]) -> BadRow | None:
-        """Return a whole file with the byte order mark of UTF-16 or UTF-32 as one bad row, None for any other file.
-
-        Args:
-            url: the file's path or URL.
-            file: open at its start; it stays there.
-        """
-        if file.seekable():
-            head = file.read(4)
-            file.seek(0)
-        else:
-            head = cast(io.BufferedReader, file).peek(4)[:4]
-        found = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
-        if not found or (self.columns.decoding.replaces and self.is_any_text):
-            return None
-        message = f"{url}: its first bytes are those of {found}, not of UTF-8; iconv -f {found} -t UTF-8 converts it"
-        return BadRow(message, 0, "invalid_utf8", option=REPLACE if self.is_any_text else "")
-
 
 class JsonReader(TextFileReader):
     """Reads JSON lines and JSON arrays.
@@ -161,9 +131,6 @@ class JsonReader(TextFileReader):
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
         with open_decompressed(url) as file:
-            if bad := self.utf16_row(url, file):
-                yield RawRow(0, bad, 0)
-                return
             if self._is_array(url):
                 values = array_values(file, url, self._max_line_bytes)
                 for row, value in enumerate(values):
@@ -204,8 +171,6 @@ class TextReader(TextFileReader):
         options: see SourceReader; `separator` may be None.
     """
 
-    is_any_text = True
-
     def __init__(self, options: Options) -> None:
         super().__init__({**options, "text": None})
         self._max_bytes = int(options["max_bytes"])
@@ -228,9 +193,7 @@ class TextReader(TextFileReader):
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
         with open_decompressed(url) as file:
-            if bad := self.utf16_row(url, file):
-                yield RawRow(0, bad, 0)
-            elif self._separator:
+            if self._separator:
                 last = end if self.is_cut(url) else None
                 for raw in self.pieces(url, file, self._separator, self._max_bytes, start, last):
                     if isinstance(raw.value, BadRow):
