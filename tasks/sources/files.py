@@ -49,7 +49,8 @@ _NOT_TEXT = {
     b"PAR1": "parquet",
     b"ARROW1": "Arrow",
 }
-_UNSUPPORTED = (".xz", ".lz4", ".lzma", ".zip", ".7z", ".br", ".Z")
+_ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".zip", ".7z", ".rar")
+_UNSUPPORTED = (*_ARCHIVES, ".xz", ".lz4", ".lzma", ".br", ".Z")
 _BUFFER_BYTES = 2**20
 _MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
 _SILENT_SECONDS = 60.0  # without a byte
@@ -201,7 +202,10 @@ def following_position() -> Iterator[Callable[[], int | None]]:
 def compression(url: str) -> str | None:
     """Return the compression that a file's name implies: gzip, bz2, zstd or None; raises InputError for any other."""
     if url.endswith(_UNSUPPORTED):
-        raise InputError(f"{url}: this compression is not supported; recreate it with {', '.join(_CODECS)} or none")
+        known = f"{', '.join(_CODECS)} or none"
+        raise InputError(
+            f"{url}: this archive or compression is not supported; extract it, or recreate it with {known}"
+        )
     return next((codec for suffix, codec in _CODECS.items() if url.endswith(suffix)), None)
 
 
@@ -242,19 +246,9 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
                 raise
-            reason = message_of(error)
-            broken = f"broken {codec}: {reason}; recreate the file or leave it out"
-            raise InputError(f"{url}: {too_large_window(reason) or broken}") from error
-
-
-def too_large_window(reason: str) -> str:
-    """Return what to do if the reason of a decoder is that the window of zstd is too large; "" for any other."""
-    if "requires too much memory" not in reason:
-        return ""
-    return (
-        "compressed with a window of more than 128 MiB (zstd --long=28 or more), which may not fit into a worker's "
-        "memory; recreate it with 27 or less: zstd -dc --long=31 FILE | zstd --long=27 -o NEW"
-    )
+            raise InputError(
+                f"{url}: broken {codec}: {message_of(error)}; recreate the file or leave it out"
+            ) from error
 
 
 class _InputFile(StoreFile):

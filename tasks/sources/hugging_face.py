@@ -40,7 +40,6 @@ from tokenloom.tasks.sources.files import (
     filesystem_of,
     input_bytes,
     is_local,
-    too_large_window,
     translate_input_errors,
 )
 from tokenloom.tasks.sources.listing import PINNED, FoundFile, check_names, found_file
@@ -346,8 +345,6 @@ def _said(error: Exception) -> str:
 
 
 def _read_error(url: str, error: Exception) -> InputError:
-    if window := too_large_window(str(error)):
-        return InputError(f"{url}: {window}")
     step = "check the file" if is_local(url) else "check the network and the file, and build again"
     return InputError(f"{url}: can't be read: {_said(error)}; {step}")
 

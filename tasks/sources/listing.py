@@ -40,9 +40,6 @@ from tokenloom.tasks.sources.files import (
 )
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes
-_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".tar.xz", ".7z", ".rar")
-_ARCHIVE_URLS = ("zip://", "tar://", "libarchive://")
-_EXTRACT = "the files in an archive are not read; extract it (unzip, tar -xf, 7z x) and give the path of its files"
 _SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8
 
 
@@ -78,11 +75,7 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
 
     Raises InputError if no file matches, all files are left out, or something other than a file matches.
     """
-    if pattern.startswith(_ARCHIVE_URLS):
-        raise InputError(f"{pattern}: {_EXTRACT}")
     root, found = match(pattern, leave_out)
-    if archive := next((name for name, info in found if name.endswith(_ARCHIVES) and info["type"] == "file"), None):
-        raise InputError(f"{archive}: {_EXTRACT}, or name it in leave_out")
     files = [
         found_file(name.removeprefix(root), name, pattern, info)
         for name, info in found

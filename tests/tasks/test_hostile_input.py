@@ -42,7 +42,6 @@ from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
 from tokenloom.flows import direct
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
-from tokenloom.tasks.sources.hugging_face import translate_package_errors
 from tokenloom.tasks.sources.reader import naming_source
 
 MARK = b"\xef\xbb\xbf"
@@ -426,17 +425,17 @@ REFUSED: Table = {
     ],
     "compression that is not supported": [
         HostileFile(
-            f"a.jsonl{suffix}", b"anything", message=r"not supported; recreate it with \.gz, \.bz2, \.zst or none"
+            f"a.jsonl{suffix}",
+            b"anything",
+            message=r"not supported; extract it, or recreate it with \.gz, \.bz2, \.zst or none",
         )
-        for suffix in (".xz", ".lz4", ".zip")
+        for suffix in (".xz", ".lz4", ".zip", ".tar", ".tar.gz", ".7z")
     ],
     "an empty member of bz2": [
         HostileFile("a.jsonl.bz2", _members(".bz2", 0, 5000, 5000), message="broken bz2")
     ],  # Arrow's decoder stops at such a stream
     "zstd --long=28": [
-        HostileFile(
-            "a.jsonl.zst", _zstd_with_window(log), message="zstd --long=28 or more.*recreate it with 27 or less"
-        )
+        HostileFile("a.jsonl.zst", _zstd_with_window(log), message="broken zstd: .*requires too much memory")
         for log in (28, 31)
     ],
     "a file of another kind": [
@@ -511,17 +510,6 @@ def test_its_rows_are_bad(what: str, tmp_path: Path) -> None:
         assert len(str(raised.value).encode()) < 1000  # a message that can't be encoded would hide the error
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "text"])
-def test_an_archive_is_refused(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for name in ("a.zip", "a.jsonl.zip", "a.tar", "a.txt.tar.gz", "a.7z", "a.rar"):
-        (tmp_path / "a" / name).write_bytes(b"anything")
-    reader = make_reader({"kind": kind, "text": "text", "max_bytes": 100})
-    for path in [*map(str, (tmp_path / "a").iterdir()), f"{tmp_path}/a/*", f"zip://a.jsonl::{tmp_path}/a/a.zip"]:
-        with pytest.raises(InputError, match="the files in an archive are not read; extract it"):
-            reader.files(path)
-
-
 @pytest.mark.parametrize("what", REFUSED)
 def test_it_is_refused(what: str, tmp_path: Path) -> None:
     for i, file in enumerate(REFUSED[what]):
@@ -593,11 +581,6 @@ def test_a_file_without_rows_is_read_if_others_have_some(tmp_path: Path) -> None
     write_parquet(tmp_path / "a.parquet", [])
     write_parquet(tmp_path / "b.parquet", TEXTS)
     assert_builds(spec_of(tmp_path / "*.parquet"), TEXTS)
-
-
-def test_a_window_of_zstd_that_is_too_large_for_the_package_datasets_is_named() -> None:
-    with pytest.raises(InputError, match="--long=27"), translate_package_errors("a.jsonl.zst"):
-        raise RuntimeError("Frame requires too much memory for decoding")
 
 
 def test_a_bad_row_is_answered_with_the_way_to_leave_it_out(tmp_path: Path) -> None:
