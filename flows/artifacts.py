@@ -19,11 +19,10 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, report_path
 from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.report.wording import megabytes
 from tokenloom.tasks.retention import Collected
 from tokenloom.tasks.running.progress import STEPS, step_label
 from tokenloom.tasks.verification.verify import VerificationResult
-from tokenloom.wording import counted
+from tokenloom.wording import counted, shown_bytes
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown
 _BAR_CHARS = 20
@@ -102,8 +101,8 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
             "```",
             *links,
             "",
-            f"{counted(len(inputs), 'file')}, {megabytes(sum(entry.bytes for entry in inputs))}, became "
-            f"{counted(len(manifest.shards), 'shard')}, {megabytes(manifest.shard_bytes)}. The longest step was "
+            f"{counted(len(inputs), 'file')}, {shown_bytes(sum(entry.bytes for entry in inputs))}, became "
+            f"{counted(len(manifest.shards), 'shard')}, {shown_bytes(manifest.shard_bytes)}. The longest step was "
             f"**{step_label(slowest)}**: {share:.0%} of {sum(seconds.values()):,.1f} s.",
             "",
             *_step_rows(seconds),

@@ -54,7 +54,7 @@ def shown_age(seconds: float) -> str:
     """Return an age or a limit in the largest unit of which it has two: "45 s", "119 min", "2 h", "5 days"."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
-            return f"{seconds // size:,.0f} {unit}"
+            return f"{seconds / size:,.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
 
 
@@ -72,14 +72,8 @@ def seconds_of(text: str) -> float:
 
 
 def about(seconds: float) -> str:
-    """Return an estimated time: "about 40 s", "about 3 min", "about 1 h 20 min"."""
-    if seconds < 55:
-        return f"about {max(5, 5 * round(seconds / 5))} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"about {max(1, minutes)} min"
-    hours, minutes = divmod(5 * round(minutes / 5), 60)
-    return f"about {hours:,} h {minutes} min" if minutes else f"about {hours:,} h"
+    """Return an estimated time: "about 40 s", "about 80 min", "about 3 h"."""
+    return f"about {shown_age(max(5.0, seconds))}"
 
 
 def tokenizer_name(name: str, kind: str, definition: object) -> str:

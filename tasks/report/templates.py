@@ -17,7 +17,6 @@ from tokenloom.tasks.report.wording import (
     change,
     clipped,
     inert,
-    megabytes,
     parts,
     percent_of,
     shares,
@@ -25,7 +24,7 @@ from tokenloom.tasks.report.wording import (
     token_name,
 )
 from tokenloom.tasks.running.progress import STEPS, step_label
-from tokenloom.wording import counted, described_tokenizer, shown_time
+from tokenloom.wording import counted, described_tokenizer, shown_bytes, shown_time
 
 _INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines: code or a table
 
@@ -58,11 +57,11 @@ def templates() -> Environment:
         "counted": counted,
         "described_tokenizer": described_tokenizer,
         "inert": inert,
-        "megabytes": megabytes,
         "n": "{:,}".format,
         "parts": parts,
         "shares": shares,
         "short": short,
+        "shown_bytes": shown_bytes,
         "shown_time": shown_time,
         "step_label": step_label,
     }

@@ -38,14 +38,6 @@ def short(count: float) -> str:
     return f"{count:.3g}" if count != int(count) else f"{count:.0f}"
 
 
-def megabytes(num_bytes: float) -> str:
-    """Return a number of bytes in B, kB, MB, GB or TB, in three digits."""
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if num_bytes >= size:
-            return f"{num_bytes / size:,.3g} {unit}" if num_bytes < 1e3 * size else f"{num_bytes / size:,.0f} {unit}"
-    return f"{num_bytes:.0f} B"
-
-
 def percent_of(part: float, whole: float) -> str:
     """Return a share in percent: "0", "<0.1 %", "3.4 %", "98 %"; "-" of nothing."""
     if not whole:

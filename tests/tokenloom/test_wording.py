@@ -39,8 +39,7 @@ def test_a_count_agrees_with_its_noun(shown: str, words: str) -> None:
 def test_a_measured_time_is_short_an_estimated_one_rounded_and_a_running_one_a_clock() -> None:
     measured = {0.04: "0.0 s", 12.34: "12.3 s", 99.94: "99.9 s", 99.96: "1 min 40 s", 3600: "1 h 0 min"}
     assert {seconds: duration(seconds) for seconds in measured} == measured
-    estimated = {0: "about 5 s", 42: "about 40 s", 58: "about 1 min", 170: "about 3 min", 3599: "about 1 h"}
-    estimated[4804] = "about 1 h 20 min"
+    estimated = {0: "about 5 s", 42: "about 42 s", 170: "about 3 min", 4804: "about 80 min", 10**4: "about 3 h"}
     assert {seconds: about(seconds) for seconds in estimated} == estimated
     assert [clock(seconds) for seconds in (7, 754, 3723)] == ["0:07", "12:34", "1:02:03"]
 
