@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 import subprocess
 import sys
@@ -12,13 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.builders.datasets import build, make_spec, write_jsonl
-from tests.counts import full_only
 from tests.docs.walk import TRAINING_PAGES
 from tests.reader.oracle import make_store
 
@@ -142,46 +139,6 @@ def test_the_mean_of_the_loss_weighs_each_target_the_same(page: Any, tmp_path: P
     torch.testing.assert_close(found, expected)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)
-
-
-_RANK = """
-import json, sys
-import torch, torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from tokenloom import TokenDataset, TokenLoader
-
-rank, world_size, reference, out, code = sys.argv[1:]
-names = {"torch": torch, "nn": nn}
-exec(code.partition("optimizer = ")[0], names)
-torch.set_num_threads(1)
-if world_size != "1":
-    dist.init_process_group("gloo", init_method=f"file://{out}/group", rank=int(rank), world_size=int(world_size))
-torch.manual_seed(0)
-model = nn.Sequential(nn.Embedding(5000, 4), nn.Linear(4, 5000))
-model = DistributedDataParallel(model) if world_size != "1" else model
-optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-data = TokenDataset(reference, seq_len=12, packing="document_padded", learn="last")
-loader = TokenLoader(data, 12 // int(world_size), rank=int(rank), world_size=int(world_size))
-losses = [float(names["update"](model, optimizer, [next(loader) for _ in range(2)])) for _ in range(3)]
-weights = [float(value.sum()) for value in model.parameters()]
-open(f"{out}/{world_size}-{rank}.json", "w").write(json.dumps([losses, weights]))
-"""
-
-
-@full_only
-def test_the_mean_of_the_loss_does_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
-    reference = make_store(tmp_path / "store", (400, 300), has_masks=True)
-    (code,) = _blocks("The mean of the loss")
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", _RANK, str(rank), str(world_size), reference, str(tmp_path), code])
-        for rank, world_size in ((0, 1), (0, 2), (1, 2))
-    ]
-    assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
-    alone, *both = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1")]
-    for found in both:
-        np.testing.assert_allclose(found[0], alone[0], rtol=1e-5)
-        np.testing.assert_allclose(found[1], alone[1], rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
-from tests.counts import FULL
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.examples.data_options import DataOptions
 
@@ -46,18 +40,3 @@ def test_prepare_returns_the_loader_unchanged(example: ModuleType, corpus: str) 
 
     loader = TokenLoader(TokenDataset(corpus, seq_len=128), 8)
     assert Accelerator().prepare(loader) is loader
-
-
-@pytest.mark.skipif(not FULL, reason="takes half a minute: set TOKENLOOM_FULL=1")
-def test_two_processes_each_take_their_half_and_continue(example: ModuleType, corpus: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(_ROOT / "examples" / "train_accelerate.py"), corpus, "--checkpoint", str(tmp_path / "two")]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    printed = ""
-    for options in (["--steps", "3"], ["--steps", "5", "--resume"]):
-        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        printed += done.stdout
-    assert re.findall(r"step +(\d+)", printed) == ["3", "5"]
-    (path,) = (tmp_path / "two").glob("custom_checkpoint_*.pkl")
-    assert torch.load(path, weights_only=True)["samples"] == 5 * 2 * 8

@@ -17,8 +17,7 @@ import pytest
 
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
-from tests.builders.learned_texts import MadeConversations, digest, learned_in_shards
-from tests.counts import SUMMARY, count, full_only
+from tests.counts import count, full_only
 from tests.servers.s3_server import BUCKET, proxied_s3, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
@@ -123,18 +122,6 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address
     assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
     encoded = [event.num_documents for event in seen if isinstance(event, progress.Advanced)]
     assert sum(encoded) >= 2 * 400  # tokenize and shuffle
-
-
-@full_only
-@pytest.mark.usefixtures("prefect_server")
-def test_a_cluster_learns_what_was_rendered_of_conversations(tmp_path: Path, address: str) -> None:
-    made = MadeConversations(tmp_path, 15_000)
-    spec = BuildSpec.model_validate(made.spec.model_dump() | {"runner": {"kind": "dask", "address": address}})
-    version = build_dataset(spec)["version"]
-    found = learned_in_shards(spec, version, made.tokens)
-    assert len(found) == len(made.lines)
-    assert digest(found) == digest(made.learned(spec, version))
-    SUMMARY.append(f"learned text of {len(found)} conversations, Dask: SHA-256 {digest(found)}")
 
 
 @full_only

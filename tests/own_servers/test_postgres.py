@@ -1,4 +1,4 @@
-"""A server on a real PostgreSQL, as in docs/guides/clusters.md: deployments, a worker, a build, and a restored dump."""
+"""A server on a real PostgreSQL, as in docs/guides/clusters.md: deployments, a worker and a build."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from prefect.client.orchestration import get_client
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import build
-from tests.counts import full_only
 from tests.servers.postgres import Postgres, run_program
 from tests.servers.prefect_servers import prefect_worker
 from tests.servers.running import artifact, event, parameters
@@ -78,17 +76,3 @@ def test_a_build_through_the_server_has_the_version_of_a_direct_build(team: Team
 def test_the_role_of_the_server_is_not_a_superuser_and_created_its_extension(team: Team) -> None:
     query = "SELECT rolsuper, extname FROM pg_roles, pg_extension WHERE rolname = 'prefect' AND extname = 'pg_trgm'"
     assert team.postgres.run("psql", "-Atc", query, "prefect") == "f|pg_trgm\n"
-
-
-@full_only
-def test_a_server_on_a_restored_dump_has_the_earlier_runs(team: Team) -> None:
-    dump = str(team.folder / "prefect.dump")
-    team.postgres.run("pg_dump", "--format=custom", f"--file={dump}", "prefect")
-    database = team.postgres.create("restored")
-    team.postgres.run("pg_restore", "--exit-on-error", "--no-owner", "--dbname=restored", dump)
-    with serving(team.folder, database), get_client(sync_client=True) as client:
-        run = client.read_flow_run(team.run.id)
-        assert run.state is not None and run.state.is_completed()
-        assert run.parameters == team.run.parameters
-        assert artifact("news-summary").data.startswith("## news ")
-        assert client.read_deployment_by_name("build-dataset/build-dataset").id == team.run.deployment_id
