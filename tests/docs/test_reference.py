@@ -21,8 +21,8 @@ from scripts.reference_pages.spec_examples import BASE, EXAMPLES
 from tests.docs.reference import generated_pages
 from tokenloom import errors
 from tokenloom.cli.command_table import COMMANDS
+from tokenloom.cli.output import EXIT_CODES
 from tokenloom.cli.parser import command_parsers, make_parser
-from tokenloom.cli.results import EXIT_CODES
 from tokenloom.spec.build_spec import BuildSpec, models_in
 
 _ROOT = Path(__file__).parents[2]

@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn, TypeGuard
 
-from tokenloom.cli.output import json_text
+from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED, json_text
 from tokenloom.cli.parser import UsageError
-from tokenloom.cli.results import FAILED, INTERRUPTED, TERMINATED
 from tokenloom.console import printable
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from tokenloom.cli.arguments import call
 from tokenloom.cli.command_table import function_of
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
-from tokenloom.cli.output import Output, drop_output, json_text, showing_plain_warnings, write_output
+from tokenloom.cli.output import READER_ENDED, Output, drop_output, json_text, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
-from tokenloom.cli.results import READER_ENDED
 
 #: Run again after an interruption, these continue where they stopped.
 _RESUMABLE = ("build", "demo", "export", "gc")

@@ -1,4 +1,4 @@
-"""Write to stdout: lines and tables for people, or the JSON of a result.
+"""What a command returns and prints: lines and tables for people, or the JSON of its result; and the exit codes.
 
 Any text may come from a file of a store, so control characters are escaped here, for every command.
 """
@@ -11,10 +11,38 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from tokenloom.console import print_status, printable_line
 from tokenloom.errors import TokenloomError, one_line
+
+Json = dict[str, Any]
+
+FAILED = 1
+NO = 3  # see Command.no for what it means for a command
+INTERRUPTED = 130
+READER_ENDED = 141  # 128 + SIGPIPE, as shells show for `ls | head`; the work of a build is done by then
+TERMINATED = 143
+
+EXIT_CODES = {
+    0: "The command did what it was asked to.",
+    FAILED: "It failed: a store or an input can't be read or written, there is no such version, or a file is damaged.",
+    2: "An argument or the spec is wrong.",
+    NO: "The command completed, and the answer is no. Each command that uses this code says what it means.",
+    INTERRUPTED: "Ctrl-C interrupted it.",
+    READER_ENDED: "The program that reads the output ended first, as in `tokenloom ls STORE | head -1`. "
+    "A build prints only after it has published.",
+    TERMINATED: "SIGTERM ended it.",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command returns: the object that `--json` prints, and the exit code."""
+
+    value: Json
+    exit_code: int = 0
 
 
 class Output:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokenloom.cli.arguments import Direct, Limit, Overrides, Prefect, Spec, Workers
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result
 from tokenloom.console import print_status
 from tokenloom.wording import counted, counted_rows
 
@@ -27,7 +26,7 @@ def run(
 ) -> Result:
     """Build and publish a version."""
     result = build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
-    _print(out, result)
+    print_build(out, result)
     return Result(result)
 
 
@@ -64,7 +63,8 @@ def build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> 
         return build_from_spec(spec).to_json()
 
 
-def _print(out: Output, result: Json) -> None:
+def print_build(out: Output, result: Json) -> None:
+    """Print what came of a build: the fields of BuildResult.to_json."""
     from tokenloom.tasks.publishing.outcome import encoding_line, notes, outcome_lines, reading_lines, was_overtaken
 
     for line in filter(None, (*outcome_lines(result), *notes(result), encoding_line(result))):

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 from tokenloom.cli.arguments import Argument, Direct, Prefect, Workers, positive
-from tokenloom.cli.commands.build import build
+from tokenloom.cli.commands.build import build, print_build
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running import progress
@@ -50,7 +49,10 @@ def run(
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")
     place = Path(folder)
-    _make_folder(place)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SpecError(f"--dir {folder}: this is a file; name a folder") from error
     try:
         from tokenloom.examples import train_small  # noqa: F401
     except ModuleNotFoundError as error:
@@ -60,9 +62,14 @@ def run(
     from tokenloom import TokenDataset
     from tokenloom.spec.loading import load_spec
 
-    num_files = _write_folder(place, out)
+    with showing_progress():
+        num_files, num_left_out = _write_sources(place / "stdlib.jsonl")
+    (place / "demo.yaml").write_text(_SPEC, encoding="utf-8")
+    left_out = f"; {counted(num_left_out, 'file')} left out: not UTF-8" if num_left_out else ""
+    out.line(f"1. {num_files:,} Python files of the standard library -> {place}/stdlib.jsonl{left_out}")
+    out.line(f"2. tokenloom build {place}/demo.yaml")
     result = build(load_spec(place / "demo.yaml"), workers, direct, prefect)
-    _describe(result, num_files, out)
+    print_build(out, result)
     reference = f"{place}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")
     sample = data.decode(data[0]["input_ids"])
@@ -88,40 +95,6 @@ def _train(reference: str, updates: int, out: Output) -> Json:
             print_line=lambda text: out.line("     " + text),
             options=DataOptions(_SEQ_LEN, "document", _BATCH_SIZE, evaluation_batches=None),
             track=lambda numbers: _tracked(numbers, _BATCH_SIZE * _SEQ_LEN),
-        )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise SpecError(f"--dir {folder}: this is a file; name a folder") from error
-
-
-def _write_folder(folder: Path, out: Output) -> int:
-    """Write the text and the spec; return how many files the text contains."""
-    with showing_progress():
-        num_files, num_left_out = _write_sources(folder / "stdlib.jsonl")
-    (folder / "demo.yaml").write_text(_SPEC, encoding="utf-8")
-    out.line(f"1. {num_files:,} Python files of the standard library -> {folder}/stdlib.jsonl")
-    if num_left_out:
-        out.line(f"   {counted(num_left_out, 'file')} left out: not UTF-8")
-    return num_files
-
-
-def _describe(result: Json, num_files: int, out: Output) -> None:
-    """Print what was built from `num_files` files, and what was left out."""
-    out.line(f"2. built {result['reference']}")
-    if num_filtered := result["rows"]["filtered"]:
-        out.line(
-            f"   {num_filtered:,} of {counted(num_files, 'file')} left out: "
-            f"shorter than {_MIN_CHARS:,} characters (min_chars)"
-        )
-    if num_duplicates := result["rows"]["duplicates"]:
-        out.line(f"   {counted(num_duplicates, 'file')} left out: the same text as another")
-    for name, counts in result["splits"].items():
-        out.line(
-            f"     {name:<11}{counted(counts['tokens'], 'token'):>19} {counted(counts['documents'], 'document'):>17}"
         )
 
 

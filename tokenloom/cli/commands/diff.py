@@ -12,8 +12,7 @@ from typing import Annotated
 
 from tokenloom.cli.arguments import Argument
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Output, write_output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result, write_output
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.comparison.changes import Change, changes
 from tokenloom.storage.comparison.compare import FATES, REMASKED, Tally, compare

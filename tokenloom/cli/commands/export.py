@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from tokenloom.cli.arguments import LEARN, Argument, Ref, Workers, positive
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result
 from tokenloom.errors import SpecError
 from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import FORMATS

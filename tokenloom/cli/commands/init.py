@@ -10,8 +10,7 @@ from shlex import quote
 from typing import Annotated, Any
 
 from tokenloom.cli.arguments import Argument
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result
 from tokenloom.console import printable_line
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.spec.wildcards import escaped

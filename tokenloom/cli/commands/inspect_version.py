@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from tokenloom.cli.arguments import Ref
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.tasks.publishing.version_facts import VersionFacts

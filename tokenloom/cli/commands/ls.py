@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenloom.cli.arguments import StoreOrDataset
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result
 from tokenloom.console import printable_line
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import BUILD

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from tokenloom.cli.arguments import LEARN, Argument, Ref, positive
-from tokenloom.cli.output import Output, shown_origin
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result, shown_origin
 from tokenloom.console import printable
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes, parse_policy

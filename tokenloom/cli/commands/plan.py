@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tokenloom.cli.arguments import LEARN, Limit, Overrides, Spec
 from tokenloom.cli.commands.build import load_limited_spec
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 

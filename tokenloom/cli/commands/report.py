@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tokenloom.cli.arguments import Argument
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result
 from tokenloom.console import print_status
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_dataset

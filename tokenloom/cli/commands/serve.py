@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tokenloom.cli.arguments import Argument, integer_in, positive
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.store_links import PREFIX
 from tokenloom.server.known_server import POOL, default_home, explaining_server_errors, heartbeat_seconds, known_url

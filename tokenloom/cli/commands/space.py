@@ -7,8 +7,7 @@ from typing import Annotated
 
 from tokenloom.cli.arguments import Argument, Dataset, StoreOrDataset, integer_in
 from tokenloom.cli.commands.report import refresh_catalogue
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store

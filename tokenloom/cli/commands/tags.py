@@ -7,8 +7,7 @@ from typing import Annotated
 
 from tokenloom.cli.arguments import AllowTryout, Argument, Dataset, Reason, Ref, Tag
 from tokenloom.cli.commands.report import refresh_catalogue
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.stores.store import Store

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tokenloom.cli.arguments import Argument, Overrides, Spec
 from tokenloom.cli.commands.build import load_limited_spec
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import Json, Result
+from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import TokenizerError, message_of
 from tokenloom.wording import described_end, described_tokenizer, tokenizer_name
 

@@ -14,8 +14,7 @@ from tokenloom.cli.loader_arguments import (
     open_stream,
     option,
 )
-from tokenloom.cli.output import Output, shown_origin
-from tokenloom.cli.results import Result
+from tokenloom.cli.output import Output, Result, shown_origin
 from tokenloom.errors import SpecError, one_line
 from tokenloom.reader.arguments import DEFAULT_CHARS
 from tokenloom.wording import counted

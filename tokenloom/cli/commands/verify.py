@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tokenloom.cli.arguments import Ref, SourceSpec, Workers
 from tokenloom.cli.display import showing_progress
-from tokenloom.cli.output import Output
-from tokenloom.cli.results import FAILED, NO, Json, Result
+from tokenloom.cli.output import FAILED, NO, Json, Output, Result
 from tokenloom.errors import SpecError
 from tokenloom.wording import counted
 

@@ -15,8 +15,7 @@ from tokenloom.cli.loader_arguments import (
     make_steps,
     open_stream,
 )
-from tokenloom.cli.output import Output, shown_origin
-from tokenloom.cli.results import NO, Result
+from tokenloom.cli.output import NO, Output, Result, shown_origin
 from tokenloom.errors import SpecError
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
