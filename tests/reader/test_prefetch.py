@@ -461,7 +461,7 @@ sys.exit(way(number))
 def test_an_interpreter_can_exit_in_any_way_while_a_loader_works(reference: str, tmp_path: Path) -> None:
     script = tmp_path / "exits.py"
     script.write_text(_EXITS)
-    starts = count(12, 204)
+    starts = count(6, 204)
     command = [sys.executable, str(script), reference, "0", str(starts)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=count(200, 1500), check=False)
     assert done.stdout.splitlines() == ["ended"] * starts, done.stdout + done.stderr
