@@ -11,10 +11,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.work.records import PartitionRecord, find_partition_record, partition_record_path
@@ -37,30 +35,6 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 _SPILL_TEXT_BYTES = 64_000_000
-_ROOM_BYTES = 80_000_000  # for the tokens of most spills; what is not touched costs nothing
-
-
-class _Room:
-    """The tokens, or their classes, for the next spill. They reuse one array: touching fresh memory costs time."""
-
-    def __init__(self, dtype: np.dtype[Any], num_values: int) -> None:
-        self._values, self._usual, self._count = np.empty(num_values, dtype), num_values, 0
-
-    def add(self, values: NDArray[Any]) -> None:
-        end = self._count + len(values)
-        if end > len(self._values):
-            room = np.empty(max(end, min(2 * len(self._values), _SPILL_TEXT_BYTES)), values.dtype)
-            room[: self._count] = self._values[: self._count]
-            self._values = room
-        self._values[self._count : end] = values
-        self._count = end
-
-    def take(self) -> NDArray[Any]:
-        """Return the values; those that are added next overwrite them."""
-        values, self._count = self._values[: self._count], 0
-        if self._values.nbytes > 4 * _SPILL_TEXT_BYTES:  # for a huge document; its memory is not kept
-            self._values = np.empty(self._usual, values.dtype)
-        return values
 
 
 class _Pending:
@@ -70,19 +44,12 @@ class _Pending:
     than bytes, JSON lines hold less; `bytes_left` are those that no text stood for.
     """
 
-    def __init__(self, dtype: np.dtype[Any], num_bytes: int) -> None:
-        self.parts: list[SpillDocuments] = []  # without their tokens
+    def __init__(self, num_bytes: int) -> None:
+        self.parts: list[SpillDocuments] = []
         self.text_bytes, self.bytes_left = 0, num_bytes
-        self._num_usual = _ROOM_BYTES // dtype.itemsize
-        self._tokens = _Room(dtype, self._num_usual)
-        self._classes: _Room | None = None  # made when needed: a process may allocate little more than it uses
 
     def add(self, documents: SpillDocuments, num_bytes: int) -> None:
-        self._tokens.add(documents.tokens)
-        if documents.classes is not None:
-            self._classes = self._classes or _Room(documents.classes.dtype, self._num_usual)
-            self._classes.add(documents.classes)
-        self.parts.append(replace(documents, tokens=np.empty(0, documents.tokens.dtype), classes=None))
+        self.parts.append(documents)
         self.text_bytes += num_bytes + len(documents.ids)
         done = min(num_bytes, self.bytes_left)
         self.bytes_left -= done
@@ -93,15 +60,13 @@ class _Pending:
         )
 
     def take(self) -> SpillDocuments:
-        """Return the documents; the tokens and classes are overwritten by those that are added next."""
-        joined = {
-            name: np.concatenate([getattr(part, name) for part in self.parts])
-            for name in ("split", "key", "content", "row", "num_tokens", "id_bytes", "ids")
-        }
-        classes = self._classes.take() if self._classes else None
-        documents = SpillDocuments(tokens=self._tokens.take(), classes=classes, **joined)
+        """Return the documents, joined; none are left."""
+        first, *others = self.parts
+        joined: dict[str, Any] = {}
+        for name, values in vars(first).items() if others else ():
+            joined[name] = None if values is None else np.concatenate([getattr(part, name) for part in self.parts])
         self.parts, self.text_bytes = [], 0
-        return documents
+        return replace(first, **joined)
 
 
 def tokenize_partition(build: Build, part: Partition, limit: int | None = None) -> PartitionRecord:
@@ -140,7 +105,7 @@ def _encode_partition(build: Build, part: Partition, limit: int | None, tokenize
     fast = tokenizer if isinstance(tokenizer, FastTokenizer) else None
     compared_before = fast.num_compared if fast else 0
     encoder = document_encoder(tokenizer, build.chat_of(part.file))
-    pending, tally = _Pending(token_dtype(tokenizer.vocab_size), part.num_bytes), PartitionTally()
+    pending, tally = _Pending(part.num_bytes), PartitionTally()
     spills: list[SpillCounts] = []
 
     def spill() -> None:

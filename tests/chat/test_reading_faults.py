@@ -1,4 +1,4 @@
-"""The faults of trainers that concern the reader, each planted, from JSON lines to batches; see test_faults.py."""
+"""The targets of conversations, from JSON lines to batches, where trainers' readers went wrong; see test_faults.py."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from tests.builders.chat_tokenizer import MARKED, write_chat_tokenizer
-from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents
+from tests.builders.datasets import build, make_spec
 from tokenloom.errors import TokenloomError
-from tokenloom.reader import feed
 from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import BEGINS, learned_classes
-from tokenloom.storage.versions.published import version_path
 from tokenloom.tokenizers import load_tokenizer
 
 _T = 160
@@ -105,14 +102,7 @@ def test_labels_are_of_the_tokens_that_follow_and_no_others(version: Version, of
     assert (sorted(found) == expected) == (offset == 0)
 
 
-def test_labels_that_are_shifted_twice_are_seen(version: Version) -> None:
-    sample = version.open("document_padded")[0]
-    twice = np.append(sample["labels"][1:], _IGNORED)
-    with pytest.raises(AssertionError):
-        version.shown(sample["input_ids"].tolist(), twice.tolist())
-
-
-# ---- 8: what is too long loses its targets
+# ---- targets that are cut off
 
 
 def _losses(batch: dict[str, Any]) -> torch.Tensor:
@@ -136,21 +126,7 @@ def test_a_batch_without_targets_is_counted_and_its_loss_is_a_number(version: Ve
     assert math.isnan(float(sum(planted)) / len(planted))
 
 
-def test_a_document_without_a_target_is_left_out_when_a_version_is_built(version: Version, tmp_path: Path) -> None:
-    unanswered = [{"messages": [{"role": "user", "content": f"Is {number} odd?"}]} for number in range(3)]
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in [*unanswered, *version.conversations]))
-    source = version.spec.sources[0].model_dump() | {"path": str(path)}
-    num_documents = {}
-    for without_target in ("drop", "keep"):
-        fields: dict[str, Any] = {"store": str(tmp_path / without_target), "sources": [source]}
-        fields |= {"documents": {"without_target": without_target}}
-        spec = BuildSpec.model_validate(version.spec.model_dump() | fields)
-        num_documents[without_target] = len(stored_documents(spec, build(spec).version))
-    assert num_documents == {"drop": 6, "keep": 9}
-
-
-# ---- 10: a packed document sees its neighbours
+# ---- a packed document sees no neighbour
 
 
 def test_nothing_of_a_packed_neighbour_is_learned_or_seen(version: Version) -> None:
@@ -181,25 +157,6 @@ def _sees_neighbours(mask: torch.Tensor, batch: dict[str, Any]) -> bool:
     changed = torch.where(first, 7, batch["input_ids"])
     others = documents > 0
     return not torch.equal(attended(batch["input_ids"])[others], attended(changed)[others])
-
-
-# ---- 12: a mask that a change of the code lost
-
-
-def _num_targets(data: TokenDataset) -> int:
-    return sum(batch["num_targets"] for batch in TokenLoader(data, 1, order="sequential", num_epochs=1))
-
-
-def test_a_reader_that_lost_the_mask_is_seen(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = manifest_json(local_store(version.spec.store, version.spec.dataset), version.version)
-    store = local_store(version.spec.store, version.spec.dataset)
-    name = manifest["splits"]["train"]["shards"][0]["name"].replace(".tok", ".mask")
-    classes = np.frombuffer(store.read(version_path(version.version, name)), np.uint8)
-    num_learned = int(learned_classes("assistant")[classes].sum())
-    assert _num_targets(version.open("document_padded")) == num_learned
-    with monkeypatch.context() as patch:
-        patch.setattr(feed, "_ignored", lambda classes, learn: np.zeros(classes.shape, np.int8))
-        assert _num_targets(version.open("document_padded")) > num_learned
 
 
 def test_a_trace_counts_the_roles_and_targets_of_each_document(version: Version) -> None:

@@ -416,6 +416,18 @@ _TOOLS = [{"type": "function", "function": {"name": "get"}}]
 _CALLED = [USER, ASSISTANT | {"tool_calls": [_CALL, _OTHER_CALL]}, {"role": "tool", "content": "out"}, ASSISTANT]
 
 
+@pytest.mark.parametrize("arguments", [{}, {"n": 5}, {"a": [True, {}]}, {"n": "get"}])
+def test_calls_of_gpt_oss_are_learned_from_marks_as_blocks_of_generation_say(arguments: dict[str, Any]) -> None:
+    call = {"type": "function", "function": {"name": "get", "arguments": arguments}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    messages = [USER, turn, {"role": "tool", "content": "out"}, ASSISTANT, USER, turn]
+    marked, said = (
+        _learned(_render(template("channels", generation=generation), messages)) for generation in (False, True)
+    )
+    assert len(marked) == 3
+    assert marked == said
+
+
 @pytest.mark.parametrize("generation", [False, True])
 @pytest.mark.parametrize(
     ("style", "messages", "tools", "is_incomplete"),

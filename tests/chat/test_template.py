@@ -146,7 +146,7 @@ _ENDLESS = [
 def test_a_template_that_takes_too_long_is_no_bad_row_in_any_thread(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.chat.sandbox.MAX_SECONDS", 0.2)
+    monkeypatch.setattr("tokenloom.chat.template.MAX_SECONDS", 0.2)
     with ThreadPoolExecutor(1) as pool:
         errors = [pool.submit(_render, template).exception(), pool.submit(_render, "a").exception()]
     assert type(errors[0]) is InputError
@@ -155,7 +155,7 @@ def test_a_template_that_takes_too_long_is_no_bad_row_in_any_thread(
 
 
 def test_a_build_ends_at_the_row_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.chat.sandbox.MAX_SECONDS", 0.2)
+    monkeypatch.setattr("tokenloom.chat.template.MAX_SECONDS", 0.2)
     slow = "{% if messages[0].content == 'slow' %}" + _ENDLESS[0] + "{% endif %}"
     rows = [conversation("a", "b"), conversation("slow", "c")]
     spec = chat_spec(tmp_path, rows, slow + CHATML, documents={"on_error": "skip"})

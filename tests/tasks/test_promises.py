@@ -47,7 +47,6 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     monkeypatch.setattr("tokenloom.tasks.sources.reader.BATCH_BYTES", 1000)
     built = []
     for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
-        monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._ROOM_BYTES", 3_000)  # the tokens outgrow it
         monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._SPILL_TEXT_BYTES", spill_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version

@@ -20,12 +20,12 @@ from tests.builders.datasets import build, jsonl_spec, local_store, manifest_jso
 from tests.servers.model_hub import ModelHub
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe, train_wordpiece
 from tests.tokenloom.tokenizer_conformance import EOT, encode_each, refused
-from tokenloom.chat.tokenizer_files import chat_files
 from tokenloom.cli.main import main
 from tokenloom.errors import TokenizerError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tokenizers import Tokenizer, load_tokenizer, pinned_fields
+from tokenloom.tokenizers.pretrained import chat_files
 
 _FIRST, _SECOND = "1" * 40, "2" * 40
 _ON_HUB = {"kind": "huggingface", "name": "org/model"}

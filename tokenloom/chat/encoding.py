@@ -19,8 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marker import any_of
-from tokenloom.chat.marks import OF_ASSISTANT
+from tokenloom.chat.marks import OF_ASSISTANT, any_of
 from tokenloom.chat.rendering import ChatRenderer
 from tokenloom.chat.spans import KEPT_OUT, Rendered
 from tokenloom.errors import TokenizerError

@@ -1,24 +1,42 @@
 """Private marks around the strings of a conversation, which show where its template writes them.
 
 Two private-use characters open a piece: one that opens any, and one for its number. A third closes the innermost piece.
-marker.py puts them into conversations.
+Marks stand inside the white space of a string, so that a template may trim it. A string is cut at the tokens that
+templates look for, such as <think>, and these stay outside, so that a template may still find them or split there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tokenloom.errors import BadConversation
-from tokenloom.storage.formats.classes import ASSISTANT, REASONING, ROLE_BITS, TOOL_CALL
+from tokenloom.storage.formats.classes import (
+    ASSISTANT,
+    DEVELOPER,
+    MAY_LEARN,
+    REASONING,
+    ROLE_BITS,
+    SYSTEM,
+    TEMPLATE,
+    TOOL_CALL,
+    TOOL_OUTPUT,
+    USER,
+)
 
 NO_SPANS = "no_spans"  # the reason of a row whose spans are not certain
 Span = tuple[int, int]  # [start, end) in characters
 OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
 _IS_OF_ASSISTANT = [kind & ROLE_BITS in OF_ASSISTANT for kind in range(256)]
-NO_MESSAGE = -1
+NO_MESSAGE = NO_CALL = -1
+_CLASS_OF_ROLE = {"system": SYSTEM, "developer": DEVELOPER, "user": USER, "assistant": ASSISTANT, "tool": TOOL_OUTPUT}
+# Ranges of private-use characters: those of three planes, then parts for texts that have some of each plane.
+_PLANES = [(0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
+_PRIVATE = _PLANES + [(first, first + 0xFFF) for _, last in _PLANES[1:] for first in range(last - 0xFFFD, last, 0x1000)]
+_THINK = re.compile("</?think>")
 _ESCAPED = re.compile(r"\\(?:u([0-9a-f]{4})|.)")  # in JSON
 
 
@@ -29,24 +47,18 @@ class Piece:
     Attributes:
         message: the index of its message; -1 for a tool's description, or if it is not known.
         kind: its class, see storage.formats.classes.
+        call: the number of the call of a function whose name or arguments it is of; -1 for none.
+        is_name: whether it is of that name, and not a spelling.
         is_spelling: whether it is the spelling of a special token, which must be text.
         is_block: whether it is a block.
     """
 
     message: int
     kind: int
+    call: int = NO_CALL
+    is_name: bool = False
     is_spelling: bool = False
     is_block: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a function: its message, its name, and the indices of the pieces of its name and of its arguments."""
-
-    message: int
-    name: str
-    name_pieces: range
-    pieces: range
 
 
 @dataclass(slots=True)
@@ -73,7 +85,7 @@ def unclear(why: str) -> BadConversation:
     )
 
 
-class TooFewMarks(Exception):
+class _TooFewMarks(Exception):
     """There are more strings than marks."""
 
 
@@ -95,9 +107,9 @@ class Marks:
         return not text.isascii() and self._pattern.search(text) is not None
 
     def opening(self, piece: int) -> str:
-        """Return the mark that opens a piece; raises TooFewMarks if there is none for its number."""
+        """Return the mark that opens a piece; raises _TooFewMarks if there is none for its number."""
         if piece > self._limit:
-            raise TooFewMarks
+            raise _TooFewMarks
         return self._opening + chr(self._first_piece + piece)
 
     def around_json(self, value: Any, text: str) -> str:
@@ -183,9 +195,163 @@ class Marked:
     tools: Any
     pieces: list[Piece]
     marks: Marks
-    calls: list[Call]
 
     def around_block(self, text: str, message: int) -> str:
         """Return the text of a block `generation` with marks around it."""
         self.pieces.append(Piece(message, ASSISTANT, is_block=True))
         return f"{self.marks.opening(len(self.pieces) - 1)}{text}{self.marks.closing}"
+
+
+class Marker:
+    """Marks conversations.
+
+    Args:
+        special: spellings of tokens that must be text in a message.
+        found: spellings of tokens that are found in messages too.
+    """
+
+    def __init__(self, special: Sequence[str], found: Sequence[str]) -> None:
+        self.special = set(special)
+        self.spellings = any_of(special)
+        self.cuts = any_of([*special, *found, "<think>", "</think>"])
+
+    def mark(self, conversation: dict[str, Any], text: str) -> Marked:
+        """Return a conversation with marks.
+
+        Args:
+            conversation: a normalized one.
+            text: as it is rendered, in which no mark may occur.
+
+        Raises BadConversation if there are fewer private-use characters than it has strings.
+        """
+        too_few = 0
+        for first, last in _PRIVATE:
+            marks = _marks(first, last)
+            if last - first > too_few and not marks.are_in(text):
+                try:
+                    return _Marking(self, marks).marked(conversation)
+                except _TooFewMarks:
+                    too_few = last - first
+        raise BadConversation(
+            "it has more strings than there are private-use characters that it does not have itself, so nobody can "
+            "tell what the template makes of each; leave it out",
+            NO_SPANS,
+        )
+
+
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern of any of some texts, the longest first."""
+    return re.compile("|".join(map(re.escape, sorted(set(tokens), key=len, reverse=True))) or "(?!)")
+
+
+@lru_cache
+def _marks(first: int, last: int) -> Marks:
+    return Marks(first, last)
+
+
+class _Marking:
+    """Marks one conversation."""
+
+    def __init__(self, marker: Marker, marks: Marks) -> None:
+        self._marker, self._marks = marker, marks
+        self._pieces: list[Piece] = []
+        self._message, self._flags = NO_MESSAGE, MAY_LEARN
+        self._call, self._num_calls, self._is_name = NO_CALL, 0, False
+
+    def marked(self, conversation: dict[str, Any]) -> Marked:
+        """Return the conversation with marks."""
+        messages = []
+        for self._message, message in enumerate(conversation["messages"]):
+            self._flags = 0 if message.get("train") is False else MAY_LEARN
+            kind = _CLASS_OF_ROLE[message["role"]]
+            messages.append({name: self._field(kind, name, value) for name, value in message.items()})
+        self._message, self._flags = NO_MESSAGE, MAY_LEARN
+        tools = self._spelled(conversation.get("tools"))
+        return Marked(messages, tools, self._pieces, self._marks)
+
+    def _field(self, kind: int, name: str, value: Any) -> Any:
+        if name == "role":
+            return value
+        if name == "content":
+            return self._assistant(value) if kind == ASSISTANT else self._text(value, kind)
+        if name == "reasoning_content":
+            return self._text(value, REASONING)
+        if name == "tool_calls":
+            return [self._marked_call(call) for call in value]
+        return self._spelled(value, kind)
+
+    def _marked_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        self._call, self._num_calls, self._is_name = self._num_calls, self._num_calls + 1, True
+        marked = {**function, "name": self._text(function["name"], TOOL_CALL)}
+        self._is_name = False
+        marked["arguments"] = self._value(function["arguments"])
+        self._call = NO_CALL
+        return {name: marked if name == "function" else self._spelled(value, TOOL_CALL) for name, value in call.items()}
+
+    def _value(self, value: Any) -> Any:
+        """Return an argument of a call with marks around its strings and its JSON."""
+        if isinstance(value, str):
+            return self._text(value, TOOL_CALL)
+        if not isinstance(value, dict | list | int | float) or isinstance(value, bool):
+            return value
+        mark = self._open(TOOL_CALL)  # before those in it
+        marked: MarkedValue
+        if isinstance(value, dict):
+            marked = MarkedDict({key: self._value(item) for key, item in value.items()})
+        elif isinstance(value, list):
+            marked = MarkedList(map(self._value, value))
+        else:
+            marked = MarkedInt(value) if isinstance(value, int) else MarkedFloat(value)
+        marked.tokenloom_value, marked.tokenloom_mark, marked.tokenloom_closing = value, mark, self._marks.closing
+        return marked
+
+    def _assistant(self, text: str) -> str:
+        """Return what an assistant wrote, with marks; text between think tags is reasoning."""
+        if "think>" not in text:
+            return self._text(text, ASSISTANT)
+        tags = list(_THINK.finditer(text))
+        kind = REASONING if tags and tags[0][0] == "</think>" else ASSISTANT
+        parts, end = [], 0
+        for tag in tags:
+            parts += [self._text(text[end : tag.start()], kind), self._token(tag[0], TEMPLATE)]
+            kind, end = REASONING if tag[0] == "<think>" else ASSISTANT, tag.end()
+        return "".join([*parts, self._text(text[end:], kind)])
+
+    def _text(self, text: str, kind: int) -> str:
+        """Return a string with marks around its pieces."""
+        if self._marker.cuts.search(text) is None:
+            return self._piece(text, kind)
+        parts, end = [], 0
+        for match in self._marker.cuts.finditer(text):
+            parts += [self._piece(text[end : match.start()], kind), self._token(match[0], kind)]
+            end = match.end()
+        return "".join([*parts, self._piece(text[end:], kind)])
+
+    def _token(self, token: str, kind: int) -> str:
+        """Return a token at which strings are cut: with marks if it is special, since it must be text there."""
+        return self._piece(token, kind, is_spelling=True) if token in self._marker.special else token
+
+    def _spelled(self, value: Any, kind: int = TEMPLATE) -> Any:
+        """Return a value with marks only around the spellings of special tokens in its strings."""
+        if isinstance(value, str):
+            return self._marker.spellings.sub(lambda match: self._piece(match[0], kind, is_spelling=True), value)
+        if isinstance(value, dict):
+            return {key: self._spelled(item, kind) for key, item in value.items()}
+        return [self._spelled(item, kind) for item in value] if isinstance(value, list) else value
+
+    def _piece(self, text: str, kind: int, *, is_spelling: bool = False) -> str:
+        """Return a text with marks inside its white space."""
+        core = text.strip()
+        if not core:
+            return text
+        marked = f"{self._open(kind, is_spelling)}{core}{self._marks.closing}"
+        if len(core) == len(text):
+            return marked
+        start = text.index(core[0])
+        return f"{text[:start]}{marked}{text[start + len(core) :]}"
+
+    def _open(self, kind: int, is_spelling: bool = False) -> str:
+        is_name = self._is_name and not is_spelling
+        self._pieces.append(Piece(self._message, kind | self._flags, self._call, is_name, is_spelling))
+        return self._marks.opening(len(self._pieces) - 1)

@@ -12,11 +12,9 @@ import pyarrow as pa
 
 from tokenloom.chat.conversation import NOT_CONVERSATION, parse
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marker import Marker, any_of
-from tokenloom.chat.marks import unclear
-from tokenloom.chat.sandbox import to_json
+from tokenloom.chat.marks import Marker, any_of, unclear
 from tokenloom.chat.spans import Rendered, read_spans
-from tokenloom.chat.template import TEMPLATE, ChatTemplate
+from tokenloom.chat.template import TEMPLATE, ChatTemplate, to_json
 from tokenloom.chat.turns import read_turns
 from tokenloom.errors import BadConversation, SpecError
 from tokenloom.tokenizers.base import AddedToken, Tokenizer, special_tokens_hint
@@ -71,11 +69,10 @@ class ChatRenderer:
             raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
         if not _is_utf8(plain):
             raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
-        if " at 0x" in (lowered := plain.lower()):
-            known = f"{text}{self._definition.template}".lower()
-            if not all(place in known for place in _ADDRESS.findall(lowered)):
-                problem = "the template writes a place in memory, as of a method without brackets; repair the template"
-                raise BadConversation(problem, TEMPLATE)
+        addresses = _ADDRESS.findall(plain.lower())
+        if addresses and not all(map(f"{text}{self._definition.template}".lower().count, addresses)):
+            problem = "the template writes a place in memory, as of a method without brackets; repair the template"
+            raise BadConversation(problem, TEMPLATE)
         rendered = self._rendered(conversation, plain)
         leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
         return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered

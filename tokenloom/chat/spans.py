@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tokenloom.chat.marks import OF_ASSISTANT, Call, Marked, Place, Span, unclear
+from tokenloom.chat.marks import NO_CALL, OF_ASSISTANT, Marked, Place, Span, unclear
 from tokenloom.chat.turns import Turns
 from tokenloom.storage.formats.classes import (
     ASSISTANT,
@@ -74,14 +74,14 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
         raise unclear("the template changes, compares or cuts its strings")
     all_places = places
     if not has_generation:
-        places = _without_repeated_names(places, marked.calls)
+        places = _without_repeated_names(places)
     painting = _Painting(text, marked.messages)
     painting.paint_pieces([place for place in places if not (place.is_of_assistant or place.piece.is_block)])
     if has_generation:
         _paint_blocks(painting, places, turns)
     else:
         _paint_turns(painting, _runs(places), turns)
-        _check_calls(painting, places, all_places, marked.calls)
+        _check_calls(painting, places, all_places)
     _keep_out(painting, places, marked)
     spellings = [(place.start, place.end) for place in places if place.piece.is_spelling]
     return painting.rendered(spellings, is_incomplete=_leaves_out(all_places, marked))
@@ -277,21 +277,20 @@ def _starts(painting: _Painting, turns: Turns, run: _Run, empty: list[int], gap:
     return dict(zip(written, ends, strict=True))
 
 
-def _without_repeated_names(places: list[Place], calls: Sequence[Call]) -> list[Place]:
-    """Return places without those of names of functions, if one is written again, as with the output of its call."""
-    names = {index for call in calls for index in call.name_pieces}
-    found = [place.index for place in places if place.index in names and not place.piece.is_spelling]
-    return places if len(found) == len(set(found)) else [one for one in places if one.index not in found]
+def _without_repeated_names(places: list[Place]) -> list[Place]:
+    """Return places without the names of functions, if one is written again, as with the output of its call."""
+    names = [place.index for place in places if place.piece.is_name]
+    return places if len(names) == len(set(names)) else [place for place in places if not place.piece.is_name]
 
 
-def _check_calls(painting: _Painting, places: Sequence[Place], all_places: Sequence[Place], calls: list[Call]) -> None:
-    """Raise BadConversation if a call is in the text, but not in a turn; its name may be no piece of the turn."""
-    written = {place.index for place in places}
-    for call in calls:
-        if written.isdisjoint([*call.name_pieces, *call.pieces]):
-            starts = [place.start for place in all_places if place.index in call.name_pieces]
-            if starts and not painting.is_of_turn(min(starts)):
-                raise unclear(f"a call of {call.name} has no text among its arguments that shows where it is")
+def _check_calls(painting: _Painting, places: Sequence[Place], all_places: Sequence[Place]) -> None:
+    """Raise BadConversation if only the name of a call is in the text, and not in a turn."""
+    written, checked = {place.piece.call for place in places}, {NO_CALL}
+    for place in all_places:
+        if place.piece.call not in written | checked and not painting.is_of_turn(place.start):
+            name = painting.text[place.start : place.end]
+            raise unclear(f"a call of {name} has no text among its arguments that shows where it is")
+        checked.add(place.piece.call)
 
 
 def _keep_out(painting: _Painting, places: Sequence[Place], marked: Marked) -> None:
@@ -320,9 +319,10 @@ def _leaves_out(places: Sequence[Place], marked: Marked) -> bool:
     written = {place.index for place in places}
     if len(written) == len(marked.pieces):  # usual
         return False
-    for call in marked.calls:
-        if written.isdisjoint([*call.name_pieces, *call.pieces]):
-            return True
+    if not {place.piece.call for place in places}.issuperset(
+        [piece.call for piece in marked.pieces if piece.call >= 0]
+    ):
+        return True
     found = {(place.piece.message, place.piece.kind) for place in places}
     said = [piece for piece in marked.pieces if piece.kind & ROLE_BITS not in _MAY_LACK and not piece.is_block]
     return not found.issuperset([(piece.message, piece.kind) for piece in said])

@@ -14,8 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from tokenloom.chat.definition import ChatDefinition
-from tokenloom.chat.marker import Marker, any_of
-from tokenloom.chat.marks import Place, Span, unclear
+from tokenloom.chat.marks import Marker, Place, Span, any_of, unclear
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
 
