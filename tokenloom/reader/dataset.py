@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from tokenloom.storage.cache.shard_cache import ShardCache
 
 
-_OF_BATCHES = ("cu_seqlens", "member")  # fields that single samples lack
 Sample = dict[str, Int64s | Int32s | NDArray[np.uint8]]
 
 
@@ -171,6 +170,9 @@ class TokenDataset(SplitSamples):
         if form.pad_documents > 1 and not form.mask_documents:
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
         super().__init__(ShardFiles(store, manifest, split, cache, options, packing, form), packing, form)
+        of_samples = tuple(name for name in names if name not in ("cu_seqlens", "member"))
+        self._sample_format = form._replace(fields=of_samples)
+        self._feeds: dict[int, HostFeed] = {}  # of the last number of samples
         if not len(self):
             warnings.warn(self.why_empty(), stacklevel=3)  # who opens the dataset
 
@@ -199,12 +201,16 @@ class TokenDataset(SplitSamples):
         if not len(found):
             return []
         part = WindowPart(self.open_files, np.arange(len(found)), self.locate(found))
-        form = self.format._replace(fields=tuple(name for name in self.format.fields if name not in _OF_BATCHES))
-        (batch,) = HostFeed(form, len(found), 1, 0, None, PhaseTimes()).make(
-            TokenWindow([part], len(found), form), 0, 1
-        )
+        feed = self._feeds.get(len(found))
+        if feed is None:  # making one takes as long as a fifth of a sample
+            feed = HostFeed(self._sample_format, len(found), 1, 0, None, PhaseTimes())
+            self._feeds = {len(found): feed}
+        (batch,) = feed.make(TokenWindow([part], len(found), self._sample_format), 0, 1)
         del batch["num_targets"]
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_feeds": {}}
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
         """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
