@@ -6,8 +6,6 @@ import gc
 import pickle
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -256,15 +254,6 @@ def test_reading_a_local_dataset_imports_only_what_it_needs(built: _Built) -> No
     assert not (imported | loaded) & _NOT_FOR_LOCAL_READING
 
 
-def test_threads_can_share_a_dataset_that_keeps_one_shard_open(built: _Built) -> None:
-    data = TokenDataset(built.reference, seq_len=64, max_open_shards=1)
-    expected = [data[i]["input_ids"].tolist() for i in range(len(data))]
-    with ThreadPoolExecutor(8) as threads:
-        order = [i for i in range(len(data)) for _ in range(8)]
-        for i, sample in zip(order, threads.map(data.__getitem__, order), strict=True):
-            assert sample["input_ids"].tolist() == expected[i]
-
-
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("labels", ["shifted", "same"])
 @pytest.mark.parametrize("fields", [(), ("document_ids", "position_ids")])
@@ -286,10 +275,10 @@ def test_samples_of_every_packing_follow_from_tokens_and_offsets(
     assert data.__getitems__([]) == []
 
 
-@pytest.fixture
-def synthetic(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A version of three small shards of uint16 tokens."""
-    return make_store(tmp_path / "synthetic", (300, 90, 200))
+    return make_store(tmp_path_factory.mktemp("synthetic"), (300, 90, 200))
 
 
 @pytest.mark.parametrize(
@@ -314,21 +303,6 @@ def mapped_shards(folder: Path) -> set[str]:
     """Return the shards below a folder that this process has mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.split()[-1] for line in lines if ".tok" in line and str(folder) in line}
-
-
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_a_loader_maps_no_more_shards_than_its_dataset_allows(tmp_path: Path, packing: str) -> None:
-    data = TokenDataset(make_store(tmp_path, [200] * 12), seq_len=12, packing=packing, max_open_shards=3)
-    loader = TokenLoader(data, 2, order="full", prefetch=0)
-    seen = set()
-    for _ in range(200):
-        next(loader)
-        seen |= mapped_shards(tmp_path)
-        if len(mapped_shards(tmp_path)) > 3:  # a thread of the pool drops what it opened a moment after its result
-            time.sleep(1)
-        assert len(mapped_shards(tmp_path)) <= 3
-    loader.close()
-    assert len(seen) == 12
 
 
 def test_a_dropped_dataset_releases_its_shards_without_the_garbage_collector(synthetic: str) -> None:
