@@ -21,6 +21,8 @@ DOCUMENT_FIELDS = frozenset(["cu_seqlens", "document_ids", "position_ids"])
 FIELDS = ("classes", "cu_seqlens", "document_ids", "position_ids", "member")
 LABELS = ("shifted", "same")
 WHOLE_BATCH = ("cu_seqlens", "max_seqlen", "num_targets")  # what a batch holds for all of its rows together
+_OF_ROWS = ("cu_seqlens", "max_seqlen", "member")  # attention over all parts needs them as they are
+_LAYOUTS = ("headtail", "contiguous")
 #: a tensor, or the int max_seqlen; callers need not narrow it
 BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
 Batch: TypeAlias = dict[str, BatchValue]
@@ -122,10 +124,6 @@ def segments(batch: Batch, num_segments: int) -> Iterator[Batch]:
     rows = {name: values for name, values in batch.items() if name not in WHOLE_BATCH}
     for start in range(0, seq_len, width):
         yield {name: values if name == "member" else values[:, start : start + width] for name, values in rows.items()}
-
-
-_OF_ROWS = ("cu_seqlens", "max_seqlen", "member")  # attention over all parts needs them as they are
-_LAYOUTS = ("headtail", "contiguous")
 
 
 def context_shard(batch: Batch, rank: int, size: int, layout: str = "headtail") -> Batch:

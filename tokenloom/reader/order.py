@@ -33,6 +33,11 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _LAST = np.uint64(_ROUNDS * int(_GOLDEN) % 2**64)  # added to the key of the last round
+ORDER_VERSION = 1
+ORDERS = ("block", "full", "sequential")
+DEFAULT_LANES = 64
+MAX_SAMPLES = 2**48
+MAX_PERIOD = 100_000
 
 
 def permute(
@@ -105,12 +110,6 @@ def _distance(limit: UInt64s, other: UInt64s, key: UInt64s) -> UInt64s:
     state *= limit
     state >>= _32
     return state
-
-
-ORDER_VERSION = 1
-ORDERS = ("block", "full", "sequential")
-DEFAULT_LANES = 64
-MAX_SAMPLES = 2**48
 
 
 def epoch_keys(purpose: Purpose, seed: int, epoch: int, words: UInt64s) -> UInt64s:
@@ -213,9 +212,6 @@ class Order:
         run = self.num_samples // self.lanes  # samples in a lane
         in_lane, lane = line % max(1, run), line // max(1, run)
         return np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)
-
-
-MAX_PERIOD = 100_000
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:

@@ -35,6 +35,9 @@ _KEPT_TIMES = 2  # a busy machine may be slow once in a while
 _NAP_SECONDS = 2e-4  # enough for a waiting thread to wake up and take the lock
 REST_SECONDS = 20.0  # then the thread is tried again
 _STOP = 0  # ends the thread, in place of a number of items
+PHASES = ("read", "gather", "pack", "copy")
+_KEPT_WAITS = 2**14
+_LEFT = "text-align:left;vertical-align:top"
 
 
 @dataclass(frozen=True)
@@ -154,11 +157,6 @@ def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
     room.put(_STOP)
     if thread.ident is not None and thread is not threading.current_thread():  # an interrupt may come before its start
         thread.join(_JOIN_SECONDS)  # after a timeout, it ends once its current items are made
-
-
-PHASES = ("read", "gather", "pack", "copy")
-_KEPT_WAITS = 2**14
-_LEFT = "text-align:left;vertical-align:top"
 
 
 class Phase:

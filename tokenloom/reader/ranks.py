@@ -37,6 +37,8 @@ _DATA_DIMS = (("dp",), ("batch",), ("dp_replicate", "dp_shard"), ("replicate", "
 _EVERY_DATA_DIM = {name for known in _DATA_DIMS for name in known}
 _MODEL_DIMS = {"cp", "ep", "pp", "sp", "tp"}
 _WITH_CONTEXT = {"dp_cp", "dp_shard_cp", "fsdp", "loss", "loss_mesh"}  # names of data and context parallelism together
+_LONGEST_PAUSE = 0.25  # seconds
+_SWITCH = "compare_ranks=None turns this comparison off"
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,6 @@ def _of_environment() -> DataRank:
         return DataRank(int(rank), int(world_size), "RANK and WORLD_SIZE")
     except ValueError as error:
         raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} in the environment must be integers") from error
-
-
-_LONGEST_PAUSE = 0.25  # seconds
-_SWITCH = "compare_ranks=None turns this comparison off"
 
 
 def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seconds: float) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SHARD = ".tok"  # the suffix of a shard, beside MASK
 _OPEN_ATTEMPTS = 10
 _NUM_DESCRIPTORS = 2  # an open shard may hold so many: of its map, and of its lock in the cache
+File = TypeVar("File", bound=OpenData)
 
 
 class OpenOptions(NamedTuple):
@@ -211,9 +212,6 @@ class ShardFiles:
 def _unreadable(path: Path, error: OSError) -> StoreError:
     what = "mask" if path.suffix == MASK else "shard"
     return StoreError(f"{path}: the {what} is missing or can't be read ({error.strerror}); restore it")
-
-
-File = TypeVar("File", bound=OpenData)
 
 
 class OpenShards(Generic[File]):

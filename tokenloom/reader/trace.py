@@ -30,6 +30,10 @@ from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted
 
+MAX_POSITION = 2**62  # a state has the same limit
+_READERS = 8  # shards of a remote store that are read at the same time
+_TOKENS_OF_CHAR = 4  # at most this many tokens are decoded for a character of text
+
 
 class TracedClasses(TypedDict):
     """What the mask of a shard says of some tokens; given if the version has conversations.
@@ -94,11 +98,6 @@ class Sighting(TypedDict):
     sample: int
     member: NotRequired[str]  # given in a mixture
     seen: NotRequired[bool]  # given with a state: whether the run had taken it by then
-
-
-MAX_POSITION = 2**62  # a state has the same limit
-_READERS = 8  # shards of a remote store that are read at the same time
-_TOKENS_OF_CHAR = 4  # at most this many tokens are decoded for a character of text
 
 
 def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[TracedSample]:
