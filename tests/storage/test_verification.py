@@ -36,16 +36,6 @@ def damaged(reference: str) -> set[str]:
     return {row["file"] for row in verified(reference)["damages"]}
 
 
-def test_the_version_has_every_kind_of_file(made: Made) -> None:
-    names = " ".join(made.files)
-    for part in ("manifest.json", "inputs.json", "quarantine.jsonl", "tokenizer/", "tags/latest/00000003.json"):
-        assert part in names
-    shards = [shard for split in made.manifest["splits"].values() for shard in split["shards"]]
-    assert len(made.manifest["splits"]) == 3
-    assert any(shard["documents"] == 0 for shard in shards)
-    assert len(shards) > 4
-
-
 def test_an_undamaged_version_passes(made: Made) -> None:
     for reference in (made.reference, f"{made.spec.store}/data@prod", f"{made.spec.store}/data@{made.version}"):
         result = verified(reference, deep=True)
@@ -60,17 +50,7 @@ def test_an_undamaged_version_passes(made: Made) -> None:
     assert result["bytes"] == sum(sizes.values()) - sizes[f"versions/{made.version}/manifest.json"]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"documents": {"deduplicate": False}, "seed": 7},
-        {"splits": {"train": 1.0}},
-        {"limit": 30},
-        {"shard_tokens": 5, "documents": {"deduplicate": True}},
-    ],
-    ids=["defaults", "duplicates", "one-split", "try-out", "tiny-shards"],
-)
+@pytest.mark.parametrize("fields", [{"documents": {"deduplicate": False}, "seed": 7}, {"limit": 30, "shard_tokens": 5}])
 def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -> None:
     spec = jsonl_spec(tmp_path, [f"text {i % 40}" for i in range(60)], **fields)
     result = verified(f"{spec.store}/data@{build(spec).version}", deep=True)
@@ -102,7 +82,7 @@ def test_each_single_damage_to_a_version_with_masks_is_reported(tmp_path: Path) 
             assert damaged(made.reference) == files, label
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN, errno.EMFILE])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE])
 def test_a_lost_mount_ends_the_verification_and_is_not_damage(
     made: Made, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -129,12 +109,10 @@ def failing(number: int) -> Callable[[Path], io.BufferedReader]:
     return lambda path: Failing(io.FileIO(path))
 
 
-@pytest.mark.parametrize("keeps_work", [True, False])
-def test_the_suggested_next_step_repairs_a_damaged_file(tmp_path: Path, keeps_work: bool) -> None:
+def test_the_suggested_next_step_repairs_a_damaged_file(tmp_path: Path) -> None:
     made = make_version(tmp_path)
     before = {name: made.store.local(name).read_bytes() for name in made.files}
-    if not keeps_work:
-        shutil.rmtree(made.store.local("work"))
+    shutil.rmtree(made.store.local("work"))
     manifest = f"versions/{made.version}/manifest.json"
     of_each_kind = {Path(name).suffix + Path(name).stem[:3]: name for name in made.files if "versions/" in name}
     assert len(of_each_kind) == 7
@@ -158,15 +136,6 @@ def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
     result = verify_directly(f"s3://{BUCKET}/whole/data", False, None, 1)
     assert result == verified(made.reference) | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
     assert result["damages"] == []
-    build(jsonl_spec(tmp_path, [f"text {i}" for i in range(20)]))
-    upload(s3_url, tmp_path / "store", "small")
-    result = verified(f"s3://{BUCKET}/small/data", deep=True)
-    assert (result["damages"], result["documents_encoded_again"]) == ([], 20)
-
-
-def test_damage_in_a_remote_store_is_reported_as_in_a_local_one(
-    made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
-) -> None:
     shutil.copytree(made.spec.store, tmp_path / "store")
     folder = tmp_path / "store" / "data" / "versions" / made.version
     (folder / "train/000000.tok").unlink()

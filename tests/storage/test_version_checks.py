@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 
 from tests.builders.damaging import Made, make_version, restored
 from tests.builders.masks import give_masks
-from tests.storage.test_blocks import blocks_of
 from tokenloom.errors import FormatError
 from tokenloom.flows.direct import verify_directly
-from tokenloom.storage.formats import shard as shard_module
-from tokenloom.storage.formats.blocks import BLOCK_BYTES, decode_blocks, encode_blocks
+from tokenloom.storage.formats.blocks import decode_blocks, encode_blocks
 from tokenloom.storage.formats.records import canonical_json, read_signed, sign
-from tokenloom.storage.formats.shard import ShardHeader, open_shard
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -126,23 +122,6 @@ def publish_beside(made: Made, suffix: str, data: bytes) -> None:
     version_file(made, f"train/000000{suffix}").write_bytes(data)
     entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     sign_again(made, lambda m: first_shard(m)["files"].update({suffix: entry}))
-
-
-def write_shard(made: Made, change: Callable[[ShardHeader, Any, Any], ShardHeader]) -> None:
-    """Change header, tokens or offsets of the first shard; update its checksums and the manifest."""
-    path = version_file(made, "train/000000.tok")
-    shard = open_shard(path)
-    header, tokens, offsets = shard.header, shard.tokens.copy(), shard.document_offsets.copy()
-    header = change(header, tokens, offsets)
-    section = tokens.tobytes() + bytes(-tokens.nbytes % 8)
-    checksums = [xxhash.xxh3_128_digest(part) for part in (section, offsets.tobytes())]
-    header = replace(header, tokens_checksum=checksums[0], offsets_checksum=checksums[1])
-    data = shard_module.pack_header(header) + section + offsets.tobytes()
-    path.write_bytes(data)
-    new = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    sign_again(made, lambda m: first_shard(m).update(new))
-    blocks = blocks_of(data, BLOCK_BYTES, header.tokens_start)
-    publish_beside(made, ".blocks", encode_blocks(blocks))
 
 
 def test_blocks_of_another_shard_are_named(made: Made) -> None:
