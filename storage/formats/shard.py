@@ -136,16 +136,27 @@ def read_header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
 def checked_header(path: str | Path, verify: str = "open") -> ShardHeader:
     """Return the header of a local shard after the checks of `Shard`, without a map of the file; errors as Shard."""
     with open_regular(Path(path)) as file:
-        header = read_header(lambda start, end: os.pread(file.fileno(), end - start, start), str(path))
-        _check_length(header, os.fstat(file.fileno()).st_size, path)
-        if verify == "full":
-            file.seek(header.tokens_start)
-            hasher, left = xxhash.xxh3_128(), header.offsets_start - header.tokens_start
-            while left and (data := file.read(min(left, _READ_BYTES))):
-                hasher.update(data)
-                left -= len(data)
-            _check_tokens(header, hasher.digest(), path)
-            checked_offsets(file.read(), header, str(path))
+        return _check_file(file, str(path), verify)
+
+
+def _check_file(file: IO[bytes], place: str, verify: str) -> ShardHeader:
+    if verify not in ("open", "full"):
+        raise ValueError(f'verify is "open" or "full", not {verify!r}')
+    header = read_header(lambda start, end: os.pread(file.fileno(), end - start, start), place)
+    num_bytes = os.fstat(file.fileno()).st_size
+    if header.file_bytes != num_bytes:
+        raise FormatError(
+            f"{place}: {num_bytes:,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"
+        )
+    if verify == "full":
+        file.seek(header.tokens_start)
+        hasher, left = xxhash.xxh3_128(), header.offsets_start - header.tokens_start
+        while left and (data := file.read(min(left, _READ_BYTES))):
+            hasher.update(data)
+            left -= len(data)
+        if hasher.digest() != header.tokens_checksum:
+            raise FormatError(f"{place}: the checksum of its tokens does not match; the file is damaged")
+        checked_offsets(file.read(), header, place)
     return header
 
 
@@ -160,18 +171,6 @@ def map_file(file: IO[bytes], path: str | Path) -> memoryview:
             f'{path}: its file system can\'t map files into memory; read it with TokenDataset(..., access="pread"), or '
             "copy the store to another file system"
         ) from error
-
-
-def _check_length(header: ShardHeader, num_bytes: int, path: str | Path) -> None:
-    if header.file_bytes != num_bytes:
-        raise FormatError(
-            f"{path}: {num_bytes:,} bytes, the header says {header.file_bytes:,}: it was cut short; restore it"
-        )
-
-
-def _check_tokens(header: ShardHeader, checksum: bytes, path: str | Path) -> None:
-    if checksum != header.tokens_checksum:
-        raise FormatError(f"{path}: the checksum of its tokens does not match; the file is damaged")
 
 
 def _fits(header: ShardHeader) -> bool:
@@ -214,27 +213,17 @@ class Shard:
     """
 
     def __init__(self, path: str | Path, verify: str = "open") -> None:
-        if verify not in ("open", "full"):
-            raise ValueError(f'verify is "open" or "full", not {verify!r}')
         self.path = Path(path)
         with open_regular(self.path) as file:
-            file.read(1)  # else a fault in the map of a cold file would read megabytes around the header
-            try:
-                # Arrays over the map stay valid while they are alive: it is never closed explicitly.
-                self._map = map_file(file, self.path)
-            except ValueError as error:
-                raise FormatError(f"{path}: the file is empty: it was cut short; restore it") from error
-        self.header = header = unpack_header(self._map, str(path))
-        _check_length(header, len(self._map), path)
+            self.header = header = _check_file(file, str(path), verify)
+            # Arrays over the map stay valid while they are alive: it is never closed explicitly.
+            self._map = map_file(file, self.path)
         #: (num_tokens,) of `header.dtype`, read-only
         self.tokens: AnyArray = np.frombuffer(self._map, header.dtype, header.num_tokens, header.tokens_start)
         #: (num_documents + 1,) uint64, read-only: document i is tokens[offsets[i]:offsets[i + 1]]
         self.document_offsets: NDArray[np.uint64] = np.frombuffer(
             self._map, np.dtype("<u8"), header.num_documents + 1, header.offsets_start
         )
-        if verify == "full":
-            _check_tokens(header, xxhash.xxh3_128_digest(self._map[header.tokens_start : header.offsets_start]), path)
-            self.verify_offsets()
 
     def verify_offsets(self) -> None:
         """Raise FormatError if the checksum of the document offsets does not match, or they contradict the counts."""
