@@ -6,7 +6,6 @@ counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -25,10 +24,10 @@ from tokenloom.storage.formats.records import (
     Digest,
     JsonObject,
     Rule,
-    canonical_json,
     column,
     decode_record,
     fields_of,
+    plain_json,
     read_signed,
     sha256_of,
     sign,
@@ -158,8 +157,7 @@ class Manifest:
 
     def json(self) -> JsonObject:
         """Return its JSON, without the checksum."""
-        parts = {name: json.loads(canonical_json(value)) for name, value in fields_of(self).items()}
-        return {"format_version": FORMAT_VERSION} | parts
+        return {"format_version": FORMAT_VERSION} | plain_json(fields_of(self))
 
 
 def given_options(options: Mapping[str, object]) -> JsonObject:

@@ -79,6 +79,11 @@ def canonical_json(value: object) -> bytes:
     return text.encode()
 
 
+def plain_json(value: object) -> Any:  # type: ignore[explicit-any]
+    """Return JSON or a record as dictionaries, lists and plain values alone."""
+    return json.loads(json.dumps(value, default=_json_of))
+
+
 def _json_of(value: DataclassInstance) -> object:
     return value.rows if isinstance(value, LazyRecords) else fields_of(value)
 
