@@ -157,7 +157,7 @@ class Manifest:
 
     def json(self) -> JsonObject:
         """Return its JSON, without the checksum."""
-        return {"format_version": FORMAT_VERSION} | plain_json(fields_of(self))
+        return {"format_version": FORMAT_VERSION, **plain_json(fields_of(self))}
 
 
 def given_options(options: Mapping[str, object]) -> JsonObject:
