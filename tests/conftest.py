@@ -82,7 +82,7 @@ def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyPro
 #: Folders whose tests share a server or a site and so run in one process; otherwise each file runs in one process.
 ONE_PROCESS = ("flows", "site", "up")
 #: The longest groups start first, so that no process is left with a long file while the others are idle.
-FIRST = ("up", "flows", "own_servers/test_postgres.py", "tasks/test_memory.py")
+FIRST = ("up", "flows", "tasks/test_memory.py")
 
 
 def _group(path: str) -> str:

@@ -68,22 +68,6 @@ def test_rates_and_ratios_agree(
     )
 
 
-@full_only
-def test_a_peer_makes_the_tokens_of_a_build(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    from build_tools import BARE_PEER, PEERS, Bench, Vocabulary
-
-    file = _trained_tokenizer(tmp_path / "tokenizer.json")
-    texts = [f"def number_{i}():\n    return {i * i}\n" for i in range(1000)]
-    bench = Bench(tmp_path / "bench", texts, Vocabulary(str(file), "<|endoftext|>"), 2)
-    peer = bench.peer(PEERS["hf"])
-    assert peer.versions.keys() == {"datasets", "tokenizers"}
-    library = Tokenizer.from_file(str(file))
-    expected = sum(len(library.encode(text).ids) + 1 for text in texts)
-    built = bench.build("--direct", "--set", "tokenizer.backend=reference")
-    assert [peer.tokens, bench.peer(BARE_PEER).tokens, built.tokens] == [expected] * 3
-
-
 def _megatron_documents(folder: Path, dtype: type[np.generic]) -> Iterator[tuple[int, ...]]:
     """Yield the ids of each document of data.bin, and hold data.idx against them."""
     ids, index = np.fromfile(folder / "data.bin", dtype), (folder / "data.idx").read_bytes()

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.builders.datasets import build, make_spec
-from tests.counts import full_only
 from tokenloom.examples.data_options import DataOptions
 
 _TEMPLATE = """\
@@ -83,15 +82,3 @@ def test_labels_that_are_off_by_one_show(
     shifted = lambda model, batch: packed_loss(model, batch | {"labels": batch["labels"].roll(1, 1)})  # noqa: E731
     monkeypatch.setattr(example, "packed_loss", shifted)
     assert _difference(example, conversations, 1, SHORT) > 1e-4
-
-
-@full_only
-@pytest.mark.timeout(1800)  # on a busy machine
-def test_on_alpaca(example: ModuleType, data_dir: Path, tmp_path: Path) -> None:
-    reference = _built(tmp_path, data_dir / "chat" / "alpaca_en_demo.json", ".")
-    losses: list[str] = []
-    options = DataOptions(512, "best_fit", 8, 2)
-    found = example.train(reference, 40, options=options, print_line=losses.append, compare=True)
-    assert max(abs(a - b) for a, b in zip(found["packed"], found["padded"], strict=True)) < 1e-10
-    assert found["packed"][-1] < found["packed"][0] - 1
-    assert "equal within" in losses[-1]

@@ -20,9 +20,9 @@ from prefect.client.schemas.objects import TaskRun
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
-from tests.servers.busy_server import serving
 from tests.servers.prefect_servers import prefect_worker, send_all
 from tests.servers.running import event, log_lines, newest_run
+from tests.servers.web_server import web_server
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
@@ -148,7 +148,7 @@ def test_the_run_of_a_deployment_tries_once_more_after_a_killed_worker(
 @pytest.mark.parametrize("number", [0, 1])  # the plan's first request, and the first request of a worker
 def test_a_request_to_a_busy_input_server_is_retried(tmp_path: Path, number: int) -> None:
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(8)])
-    with serving(tmp_path / "input", {number}) as (url, _):
+    with web_server(tmp_path / "input", busy={number}) as (url, _):
         spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
         assert build_dataset(spec.with_workers(1))["published"] is True
     run, task_runs = _task_runs()

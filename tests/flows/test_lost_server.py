@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -14,24 +10,12 @@ from pathlib import Path
 import pytest
 from httpx import ConnectError
 
-from tests.builders.datasets import local_store, make_spec, write_parquet
-from tests.counts import full_only
-from tests.servers.prefect_servers import serving_flows, use_migrated
-from tests.servers.running import wait_until
+from tests.servers.prefect_servers import use_migrated
 from tokenloom.errors import TokenloomError
 from tokenloom.server.known_server import URL_FILE, explaining_server_errors, known_url
 from tokenloom.server.up import running_server
 
 pytestmark = pytest.mark.slow
-_TRANSFORM = """
-import time
-from pathlib import Path
-
-def wait(text):
-    while text.startswith("last") and not Path(__file__).with_name("go").exists():
-        time.sleep(0.05)
-    return text
-"""
 
 
 def test_only_a_server_that_is_gone_is_named(flows_url: str) -> None:
@@ -88,29 +72,3 @@ def test_the_known_server_is_that_of_the_environment_then_the_profile_then_up(
     monkeypatch.setenv("PREFECT_API_URL", nowhere)
     with pytest.raises(TokenloomError, match=f"{nowhere} .* does not answer"):
         known_url()
-
-
-@pytest.mark.timeout(600)
-@full_only  # Prefect retries for three minutes
-def test_the_command_names_a_server_that_died_and_continues_without_it(migrated: Path, tmp_path: Path) -> None:
-    (tmp_path / "lost_server_transform.py").write_text(_TRANSFORM)
-    for name in ("first", "last"):
-        write_parquet(tmp_path / f"{name}.parquet", [f"{name} {i}" for i in range(200)])
-    transform = {"function": "lost_server_transform:wait", "version": "1"}
-    sources = [{"kind": "parquet", "path": str(tmp_path / "*.parquet")}]
-    spec = make_spec(tmp_path / "store", sources, documents={"transform": transform})
-    (tmp_path / "spec.yaml").write_text(json.dumps(spec.model_dump(mode="json")))
-    command = [sys.executable, "-m", "tokenloom", "build", str(tmp_path / "spec.yaml"), "--workers", "1"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    spills = local_store(str(tmp_path / "store"), spec.dataset).local("work/spills")
-    with serving_flows(migrated, tmp_path / "home") as url:
-        building = subprocess.Popen(
-            command, env=environment | {"PREFECT_API_URL": url}, stderr=subprocess.PIPE, text=True
-        )
-        wait_until(lambda: list(spills.glob("*.json")))
-    (tmp_path / "go").touch()
-    _, errors = building.communicate(timeout=300)
-    assert building.returncode == 1
-    assert f"tokenloom: the Prefect server {url} stopped answering: " in errors
-    done = subprocess.run([*command, "--direct", "--json"], env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["documents"] == 400  # whether or not the first run published them before it ended

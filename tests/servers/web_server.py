@@ -1,33 +1,39 @@
-"""A web server over a folder that answers as many do: without a length, an etag or ranges, or compressed."""
+"""A web server over a folder that answers as many do: busy, without a length, an etag or ranges, or compressed."""
 
 from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from urllib.parse import unquote, urlsplit
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Answers requests; a class of its own for each server counts the GET requests."""
+
     protocol_version = "HTTP/1.1"
     folder: Path
     has: str
+    busy: Collection[int]
+    num_requests = 0
+    _lock = threading.Lock()
 
     def do_GET(self) -> None:
         """Answer with the whole file, whatever range is asked for."""
-        data = (self.folder / self.path[1:]).read_bytes()
-        headers = {"Content-Length": str(len(data))}
-        if self.has == "etag":
-            headers["ETag"] = '"one"'
-        if self.has == "chunks":
-            headers = {"Transfer-Encoding": "chunked"}
-            data = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:100], data[100:], b""))
-        if self.has == "gzip":
-            data = data if self.path.endswith(".gz") else gzip.compress(data)
-            headers = {"Content-Length": str(len(data)), "Content-Encoding": "gzip", "ETag": '"one"'}
+        if self.command == "GET":
+            with self._lock:
+                number, type(self).num_requests = self.num_requests, self.num_requests + 1
+            if number in self.busy:
+                self.send_error(503)
+                return
+        path = self.folder / unquote(urlsplit(self.path).path)[1:]
+        if not path.is_file():
+            self.send_error(404)
+            return
+        headers, data = self._answer(path)
         self.send_response(200)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -37,15 +43,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def _answer(self, path: Path) -> tuple[dict[str, str], bytes]:
+        data = path.read_bytes()
+        if self.has == "chunks":
+            parts = (data[:100], data[100:], b"")
+            return {"Transfer-Encoding": "chunked"}, b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+        if self.has == "gzip":
+            data = data if path.suffix == ".gz" else gzip.compress(data)
+            return {"Content-Length": str(len(data)), "Content-Encoding": "gzip", "ETag": '"one"'}, data
+        return {"Content-Length": str(len(data))} | ({"ETag": '"one"'} if self.has == "etag" else {}), data
+
+    def log_message(self, format: str, *args: object) -> None:
         """Keep quiet."""
 
 
 @contextmanager
-def web_server(folder: Path, has: str) -> Iterator[str]:
-    """Serve a folder; provides the URL. `has` is what answers have: "length", "etag" (and length), "chunks", "gzip"."""
-    handler = type("Handler", (_Handler,), {"folder": folder, "has": has})
+def web_server(folder: Path, has: str = "etag", busy: Collection[int] = ()) -> Iterator[tuple[str, type[Handler]]]:
+    """Serve a folder; provides the URL, and what counts the GET requests.
+
+    Args:
+        folder: holds the files.
+        has: what answers have: "length", "etag" (and length), "chunks", "gzip".
+        busy: the numbers of GET requests, from 0, that get 503.
+    """
+    handler = type("Handler", (Handler,), {"folder": folder, "has": has, "busy": busy})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://127.0.0.1:{server.server_address[1]}", handler
         server.shutdown()

@@ -375,7 +375,7 @@ def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> N
     pq.write_table(pa.table({"text": texts}), folder / "c.parquet")
     sources = [{"kind": name.split(".")[1], "path": f"URL/{name}"} for name in ("a.jsonl", "b.jsonl.gz", "c.parquet")]
     found = []
-    with web_server(folder, has) as url:
+    with web_server(folder, has) as (url, _):
         for root in (str(folder), url):
             each = [source | {"path": source["path"].replace("URL", root)} for source in sources]
             spec = make_spec(tmp_path / root[:4], each, documents={"deduplicate": False})
@@ -385,7 +385,7 @@ def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> N
 
 def test_an_error_in_the_copy_of_a_file_names_its_url(tmp_path: Path) -> None:
     (tmp_path / "page.jsonl").write_text("<html>log in</html>")
-    with web_server(tmp_path, "length") as url:
+    with web_server(tmp_path, "length") as (url, _):
         spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"{url}/page.jsonl"}])
         with pytest.raises(InputError, match=f"^{url}/page.jsonl, line 1 at byte 0: not valid JSON"):
             build(spec)

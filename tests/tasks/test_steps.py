@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.builders.observing import messages_of_builds
-from tests.servers.busy_server import serving
+from tests.servers.web_server import web_server
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import remote_retries
@@ -81,12 +81,12 @@ def test_the_bytes_do_not_depend_on_which_request_failed(
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * 3)
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(3)])
-    with serving(tmp_path / "input", ()) as (url, state):
+    with web_server(tmp_path / "input") as (url, server):
         calm = _spec(tmp_path, url, "calm")
         wanted = listed_files(calm, build(calm).version, ".tok")
-        num_requests = state.num_requests
+        num_requests = server.num_requests
     for number in range(num_requests):
-        with serving(tmp_path / "input", {number}) as (url, _), messages_of_builds() as messages:
+        with web_server(tmp_path / "input", busy={number}) as (url, _), messages_of_builds() as messages:
             busy = _spec(tmp_path, url, f"busy{number}")
             assert listed_files(busy, build(busy, num_workers).version, ".tok") == wanted
         assert len(messages) == 1 and "503" in messages[0] and "retrying in" in messages[0]
@@ -97,7 +97,10 @@ def test_a_server_that_stays_busy_fails_the_build_with_its_reply(
 ) -> None:
     monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * 3)
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
-    with serving(tmp_path / "input", range(1, 10_000)) as (url, _), pytest.raises(InputError, match=r"a\.jsonl.*503"):
+    with (
+        web_server(tmp_path / "input", busy=range(1, 10_000)) as (url, _),
+        pytest.raises(InputError, match=r"a\.jsonl.*503"),
+    ):
         build(_spec(tmp_path, url, "store"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders.memory_objects import SCHEME
-from tests.servers.busy_server import serving
+from tests.servers.web_server import web_server
 from tests.tasks.test_globs import put_all
 from tokenloom.cli.commands.init import starter_spec
 from tokenloom.errors import InputError, SpecError
@@ -309,7 +309,7 @@ def test_a_url_of_a_spec_must_not_carry_a_password(url: str) -> None:
 def test_the_query_of_a_web_address_is_not_part_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "specs").mkdir()
     (tmp_path / "specs" / "news.yaml").write_text(WHOLE)
-    with serving(tmp_path, busy=()) as (url, _):
+    with web_server(tmp_path) as (url, _):
         spec = load_spec(f"{url}/specs/news.yaml?branch=a/b")
     assert spec.store == f"{url}/specs/store"
 
