@@ -131,7 +131,7 @@ def check(old: MadeDocuments, new: MadeDocuments) -> Rows:
     return rows["remasked"]
 
 
-@settings(max_examples=count(150, 5000), deadline=None)
+@settings(max_examples=count(80, 5000), deadline=None)
 @given(
     old=_documents(unique=True),
     new=_documents(unique=True),
@@ -157,7 +157,7 @@ def test_a_version_without_masks_has_no_document_with_other_classes() -> None:
         assert len(check(old, new)) == 0
 
 
-@settings(max_examples=count(150, 5000), deadline=None)
+@settings(max_examples=count(80, 5000), deadline=None)
 @given(
     old=_documents(unique=False),
     new=_documents(unique=False),
@@ -178,7 +178,7 @@ def test_versions_of_other_orders_are_compared_as_multisets(
 def test_memory_does_not_grow_with_the_versions(key_seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_PART_ROWS", 2**17)  # so that few documents have many parts
     peaks = []
-    for num_documents in (300_000, count(900_000, 6_000_000)):
+    for num_documents in (300_000, count(600_000, 6_000_000)):
         old, new = (SimulatedDocuments(num_documents, is_new, key_seed) for is_new in (False, True))
         tally = Tally(old, new)
         tracemalloc.start()

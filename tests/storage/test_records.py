@@ -15,7 +15,7 @@ from tests.counts import count
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.records import Rule, canonical_json, decode_record, read_signed, sha256_of, sign
 
-PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))
+PROPERTY = settings(deadline=None, database=None, max_examples=count(30, 3000))
 JSON = st.recursive(
     st.none()
     | st.booleans()
