@@ -225,19 +225,13 @@ def test_error_with_workers_is_one_message_and_debug_shows_the_traceback(project
     assert "Traceback" in _run(project, "plan", "missing.yaml", "--debug").stderr
 
 
-def test_without_a_command_all_commands_are_shown(tmp_path: Path) -> None:
-    assert _run(tmp_path).stderr.startswith(_run(tmp_path, "--help").stdout)
-
-
-def test_help_lists_the_commands_by_task(tmp_path: Path) -> None:
+def test_version_and_help(tmp_path: Path) -> None:
+    assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
     shown = _run(tmp_path, "--help").stdout
+    assert _run(tmp_path).stderr.startswith(shown)
     assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS]
     # The width of the names depends on the version of Python.
     assert re.search(r"\n  Build:\n    init +write a commented spec that reads given files\n", shown)
-
-
-def test_version_and_help(tmp_path: Path) -> None:
-    assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
     assert "\n\nList the datasets of a store, or the versions of a dataset.\n" in _run(tmp_path, "ls", "--help").stdout
 
 

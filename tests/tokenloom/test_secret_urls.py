@@ -27,7 +27,6 @@ _URLS = [
     f"s3://bucket/x?AWSAccessKeyId={_PLANTED}&Signature={_PLANTED}",
 ]
 _PARQUET: dict[str, Any] = {"kind": "parquet", "path": "a.parquet"}
-_JSON: dict[str, Any] = {"kind": "huggingface", "name": "json", "split": "train"}
 _IN_SPEC: dict[str, Callable[[str], dict[str, Any]]] = {
     "store": lambda url: {"store": url},
     "source": lambda url: {"sources": [_PARQUET | {"path": url}]},
