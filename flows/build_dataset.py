@@ -94,7 +94,7 @@ def _build_once(spec: BuildSpec) -> BuildResult:
 def check_transform(spec: BuildSpec) -> None:
     """Raise SpecError if a deployment's run would call a function that the worker's environment does not admit.
 
-    Whoever fills in a form is not whoever runs the worker. The run of a command has no deployment.
+    The user of a form may not be the user of the worker. The run of a command has no deployment.
     """
     transform = spec.documents.transform
     if transform is None or this_deployment.get_id() is None:

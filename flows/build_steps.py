@@ -96,7 +96,7 @@ def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimat
 
     It raises the errors that a build raises before it encodes: sampling reads rows, and finds a missing column.
     """
-    from tokenloom.tasks.estimate import estimate_build, probe_partition, probed_partitions  # of `plan`, not of builds
+    from tokenloom.tasks.estimate import estimate_build, probe_partition, probed_partitions  # only `plan` needs them
 
     with _naming_source_lines(spec):
         plan = cut_inputs(plan_build(spec), runner)
@@ -196,7 +196,7 @@ def import_for_reports() -> None:
 
 
 def _import() -> None:
-    with contextlib.suppress(ImportError):  # whoever writes the report says so
+    with contextlib.suppress(ImportError):  # _write_report reports the missing package
         from tokenloom.tasks.report import page  # noqa: F401
         from tokenloom.tasks.report.templates import templates
 

@@ -1,4 +1,4 @@
-"""The events of a build: what it published, or why it did not."""
+"""The events of a build: a version was published, or the build failed."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _OF_VERSION = re.compile(rf"(?:versions|{BUILDS}|{PLANS}|{REPORTS})/([0-9a-f]{{1
 
 @dataclass(frozen=True)
 class Policy:
-    """What a collection keeps besides tagged versions.
+    """The versions and files that a collection keeps besides tagged versions.
 
     Args:
         keep_last: so many of the versions that were published last.
@@ -61,9 +61,9 @@ class VersionStatus:
 
 @dataclass
 class Collected:
-    """What a collection deleted, or would with `delete`.
+    """The result of a collection: what it deleted, or would delete with `delete`.
 
-    `kept` says why it kept a version, `leftovers` counts files by kind, `bytes` is what it frees.
+    `kept` says why it kept a version, `leftovers` counts files by kind, `bytes` are freed.
     """
 
     dataset: str
@@ -75,7 +75,7 @@ class Collected:
 
     @property
     def verb(self) -> str:
-        """What became of the files that nothing keeps."""
+        """How to say that a version was or would be deleted."""
         return "deleted" if self.delete else "would delete"
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -84,7 +84,7 @@ class Collected:
         return [*gone, *((version, "kept", why) for version, why in self.kept.items())]
 
     def line(self) -> str:
-        """Return what a collection did in one line."""
+        """Return the result in one line."""
         versions, freed = counted(len(self.deleted), "version"), shown_bytes(self.bytes)
         did = f"deleted {versions}, freed {freed}" if self.delete else f"would delete {versions} and free {freed}"
         return f"{self.dataset}: {did}; {len(self.kept):,} kept"
@@ -104,7 +104,7 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
     Args:
         store: the dataset's store.
         policy: what to keep.
-        delete: False to change nothing, and return what a run would do.
+        delete: False to change nothing, and only return the result.
 
     Raises:
         StoreError: there is no such dataset, or the store can't be read or written.

@@ -44,7 +44,7 @@ class Remembered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FingerprintRecord:
-    """What is remembered of local files, by path."""
+    """The remembered fingerprints of local files, by path."""
 
     files: dict[str, Remembered]
 

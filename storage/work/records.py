@@ -20,7 +20,7 @@ from tokenloom.storage.work.work_files import find_work_record, find_work_record
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSummary:
-    """What a partition's list of skipped rows holds.
+    """A summary of a partition's list of skipped rows.
 
     `bytes` is the length of the list, `rows` how many rows it skips, `reasons` how many for each reason, `first` the
     message about the first of them.
@@ -35,7 +35,7 @@ class QuarantineSummary:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """What became of the rows of a partition.
+    """A partition that was encoded: counts of its rows, and its spills.
 
     `not_read` rows are among those that `encoded` counts as filtered; `unseen` are the keys that the source names and
     no row has. `encoder` is the name and version of the fast encoder that encoded some of its documents, None if there
@@ -124,7 +124,7 @@ class SpillEntry:
 class ShardRange:
     """The part of a split's key range, [start_key, end_key), that one shard takes.
 
-    `num_tokens` and `num_documents` estimate what it holds before duplicates are dropped; they bound the memory.
+    `num_tokens` and `num_documents` estimate its contents before duplicates are dropped; they bound the memory.
     """
 
     split: str
@@ -143,9 +143,9 @@ class ShardRange:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the shuffle reads and writes; `totals` are by split, with duplicates, `encoders` what fast encoders did.
+    """The input and output of the shuffle; `totals` are by split, with duplicates, `encoders` by fast encoder.
 
-    `sources` are the names of the sources, `encoded` what was encoded of each. `not_read` and `quarantined` count rows
+    `sources` are the names of the sources, `encoded` the counts of each. `not_read` and `quarantined` count rows
     of all inputs; those that were not read are among the filtered ones.
     """
 

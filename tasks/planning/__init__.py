@@ -1,1 +1,1 @@
-"""Find the inputs, and decide what a build makes of them."""
+"""Find the inputs of a build, name its version, and cut the inputs into partitions."""

@@ -1,4 +1,4 @@
-"""What renders the conversations of a build: its template and special tokens, read once and then part of its name."""
+"""Read the chat template and special tokens of a build, which are then part of the version's name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenloom.wording import tokenizer_name
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-_MAX_BYTES = 2_000_000  # of a template; the largest that models have are 20 KB
+_MAX_BYTES = 2_000_000  # largest template; those of models have up to 20 KB
 
 
 def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefinition:

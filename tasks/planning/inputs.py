@@ -1,8 +1,8 @@
 """List the files of the sources of a spec with their fingerprints, and recognize the layout of their conversations.
 
 Nothing but the start of CSV files and the first conversations is read. The plan puts the layout into the spec, so it is
-part of a version's identity, and into the options with which the files are read; whoever reads them again takes it from
-there.
+part of a version's identity, and into the options with which the files are read; a later read
+takes it from there.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _listings(spec: BuildSpec) -> Iterator[_Listing]:
 
 
 def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:
-    """Return the input files of all sources, in the order of the sources, then of paths; and what was left out.
+    """Return the input files of all sources, in the order of the sources, then of paths; and how many were left out.
 
     Args:
         spec: with absolute paths.
@@ -209,7 +209,7 @@ def _changed(url: str) -> InputError:
     return InputError(f"{url}: it changed while it was read; build again when it is complete")
 
 
-_MAX_FILES, _MAX_ROWS = 10, 100  # that are looked at: files without a conversation, rows of the first that has one
+_MAX_FILES, _MAX_ROWS = 10, 100  # files without a conversation to pass over, rows to look at
 _SET = "set layout: to that of its conversations"
 
 
@@ -248,7 +248,7 @@ def recognized_layout(rows: Rows, url: str) -> str:
     """Return the layout of conversations; raise InputError if none or several fit their first rows.
 
     Args:
-        rows: texts that are JSON of what the rows hold.
+        rows: their texts are the JSON of each row.
         url: of their file, for messages.
     """
     values = [json.loads(text) for text in rows.texts.drop_null().to_pylist()[:_MAX_ROWS]]

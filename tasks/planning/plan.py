@@ -35,8 +35,8 @@ from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-SAMPLE_BYTES = 1_100_000  # least text that both libraries encode, per build
-_MIN_FAST_BYTES = 2_000_000  # of less text, the reference encodes half as a sample
+SAMPLE_BYTES = 1_100_000  # both libraries encode at least this much text of a build
+_MIN_FAST_BYTES = 2_000_000  # the reference would encode half of a smaller text as the sample
 
 
 @dataclass(frozen=True)

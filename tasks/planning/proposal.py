@@ -102,7 +102,7 @@ def _rows(url: str, source: Options) -> tuple[Rows | None, Sequence[BadRow]]:
 
 
 def _delimiter(url: str) -> str:
-    """Return what is most often in the first line of a CSV file: a comma, semicolon or tab."""
+    """Return the most frequent of comma, semicolon and tab in the first line of a CSV file."""
     with open_decompressed(url) as file:
         line = file.readline(_SEPARATOR_BYTES)
     return max(",;\t", key=lambda mark: line.count(mark.encode()))
@@ -203,7 +203,7 @@ _MAX_LOOKED, _MAX_SOURCES = 20, 20  # files that are looked at one by one; sourc
 
 @dataclass(frozen=True)
 class Proposal:
-    """A source as a spec has it, with an absolute path; what it reads; and a note on a choice, "" for none."""
+    """A source as a spec has it, with an absolute path; its files in words; and a note on a choice, "" for none."""
 
     source: dict[str, Any]
     files: str
@@ -294,7 +294,7 @@ def _groups(files: Sequence[str]) -> Iterator[tuple[Options, str, list[str]]]:
 
 
 def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield patterns, and which of the files each matches: one for all of them, or each file by itself."""
+    """Yield patterns with the files that each matches: one pattern for all of them, or one for each file."""
     wanted, end = set(files), suffix_of(files[0])
     folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(with_urls(files[0])) else ""
     start = re.sub(r"\d+$", "", commonprefix([PurePosixPath(url).name for url in files]).removesuffix(end))  # noqa: RUF071  (of names, not of paths)

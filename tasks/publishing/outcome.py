@@ -1,4 +1,4 @@
-"""What a build did, in words: for the command line and for the state, log, summary and event of a run.
+"""The outcome of a build in words: for the command line and for the state, log, summary and event of a run.
 
     published /data/store/news@6f6e75a47b3e9a29
     900,355 tokens in 20,918 documents, 3 shards, in 4.1 s; 12 of 27 partitions reused; tokenizer byte (byte), 256 ids
@@ -89,5 +89,5 @@ def reading_lines(reference: str) -> str:
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """Return what a build did, what to know about it, and two lines that read what it published."""
+    """Return the outcome of a build, notes about it, and two lines of Python that open the version."""
     return "\n".join([outcome_line(result), *notes(result), reading_lines(result["reference"])])

@@ -66,7 +66,7 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The facts of a version, and what a build did for it; `published` is False if the version already existed.
+    """The facts of a version, and the work of its build; `published` is False if the version already existed.
 
     `tag_moved` says whether the build moved `tag` to the version, `tag_note` why it did not. `gates` are the results of
     the spec's checks. `num_partitions` is None if the build found its version published and did not cut the input.
@@ -142,13 +142,13 @@ def publish_version(
         plan: the build's plan.
         assignment: which documents each shard gets.
         records: the records of all shards.
-        measured: what the check found, for build.json.
+        measured: the figures of validate_build, for build.json.
         times: seconds by step, for build.json.
 
     Raises:
         StoreError: a listed file was deleted meanwhile.
-        GateFailed: a check of the spec failed; what was made stays in work/ for the next build.
-        WorkError: what a partition left in work/ is gone.
+        GateFailed: a check of the spec failed; spills and shards stay for the next build.
+        WorkError: the record of a partition is gone.
     """
     inputs = [InputEntry(file.source, file.path, file.fingerprint, file.num_bytes) for file in plan.inputs]
     files = {INPUTS: encode_inputs(inputs)}
@@ -179,7 +179,7 @@ def publish_version(
 def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     """Write the version's list of skipped rows, if there are any; return {name: SHA-256}.
 
-    Raises WorkError if what a partition left in work/ is gone.
+    Raises WorkError if the record of a partition is gone.
     """
     if not assignment.quarantined:
         return {}
@@ -249,7 +249,7 @@ def _build_record(
 
 
 def finish_build(plan: BuildPlan, start: float, published: bool | None = None) -> BuildResult:
-    """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return what the build did.
+    """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return the result of the build.
 
     A version that the build did not publish itself must pass the spec's checks too, from its recorded figures.
 

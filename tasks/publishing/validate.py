@@ -104,7 +104,7 @@ def validate_build(
 
 
 def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: RowCounts) -> None:
-    """Compare what the inputs claim, what was read, what the spills hold, and what the shards hold."""
+    """Compare the rows of the inputs with those that were read, and the spills with the shards."""
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record.split == split]
         documents = sum(record.entry.documents + record.duplicates + record.excluded for record in mine)

@@ -1,4 +1,4 @@
-"""What a version holds and what it lacks: the one description that build, publish, plan, inspect and report share."""
+"""The contents and the gaps of a version, described once for build, plan, inspect and report."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class VersionFacts:
 
     @cached_property
     def conversations(self) -> ClassFigures | None:
-        """What is known of its conversations or imported masks; None if it has none, or build.json can't be read."""
+        """Figures of its conversations or imported masks; None if it has none, or build.json can't be read."""
         if self.build is None:
             return None
         classes = [split.classes for split in self.build.statistics.values()]
@@ -105,7 +105,7 @@ class VersionFacts:
 
     @property
     def recorded_gates(self) -> list[GateResult]:
-        """What the spec's checks found when the version was published."""
+        """The results of the spec's checks when the version was published."""
         return self.build.gates if self.build else []
 
     @cached_property
@@ -146,7 +146,7 @@ class VersionFacts:
 
     @property
     def file_check(self) -> str:
-        """What the lengths of the version's files show, and which command reads their bytes."""
+        """Whether the lengths of the version's files are right, and the command that reads their bytes."""
         if name := missing_file(self.store, self.manifest):
             verify = f"`tokenloom verify {quote(self.reference)}`"
             return f"damaged: {name} is missing or cut short; {verify} lists all damage, and what to do"
@@ -216,7 +216,7 @@ def chat_warnings(rows: str, chat: ChatCounts, stop_as_text: Callable[[], str]) 
 
     Args:
         rows: which they are, such as "source NAME".
-        chat: what was counted of them.
+        chat: their counts.
         stop_as_text: see tokenloom.chat.rendering; called only if turns lack a stop token.
     """
     if missing := chat.turns - chat.ended_turns:

@@ -1,8 +1,8 @@
 """Limit the memory that a worker process uses while it reads an input: even a file of 4 KB can claim any amount.
 
-Linux counts what a process allocates against RLIMIT_DATA and refuses more; then Arrow, Python and NumPy raise
-MemoryError. Files mapped into memory do not count. The limit is set only while a reader works, because some libraries
-do not survive it, and only in our own child processes.
+Linux counts the memory that a process allocates against RLIMIT_DATA and refuses more; then Arrow, Python and NumPy
+raise MemoryError. Files mapped into memory do not count. The limit is set only while a reader works, because some
+libraries do not survive it, and only in our own child processes.
 """
 
 from __future__ import annotations

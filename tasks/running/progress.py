@@ -56,7 +56,7 @@ def step_label(step: str) -> str:
 class StepStarted:
     """A step begins; `total` is how much it has to do, in a unit of its own, and 0 if unknown.
 
-    `parts` names what the step makes, such as "partitions", and `num_parts` is how many.
+    `parts` names the results of the step, such as "partitions", and `num_parts` is how many.
     """
 
     step: str
@@ -92,7 +92,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Working:
-    """What a worker process is about to do, for the message if it dies: "encoding data/a.parquet"."""
+    """The next work of a worker process, for the message if it dies: "encoding data/a.parquet"."""
 
     what: str
 
@@ -128,7 +128,7 @@ class Step:
         self._num_documents = self._num_bytes = self._num_tokens = 0
 
     def add(self, event: Event) -> None:
-        """Count what was reused or done."""
+        """Count reused parts and work done."""
         if isinstance(event, Reused):
             self._num_reused += event.num_parts
             self._reused += event.done

@@ -6,7 +6,7 @@ of them. A fork takes milliseconds where imports take 0.3 s, and shares the memo
 program of its own, so neither it nor a worker has the threads, locks or modules of the process that builds (Prefect
 among them), and a script that builds needs no `if __name__ == "__main__"`, as it would with Python's own pools.
 
-A child that is killed or crashes fails its call with WorkerLost, which names what it worked on, and ends the build.
+A child that is killed or crashes fails its call with WorkerLost, which names its input, and ends the build.
 When the process that builds is gone, whatever ended it, the server kills the workers and ends.
 """
 
@@ -84,7 +84,7 @@ class _Server:
             )
 
     def preload(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the server, for what it imports and keeps in memory; return at once.
+        """Call a function in the server, for the modules and data that it loads; return at once.
 
         What it raises is left to the worker that needs the same.
         """
@@ -125,7 +125,7 @@ def start_early(function: Callable[[], object]) -> None:
     """Start the server of the first pool of this program, and call `function` there while this process imports."""
     global _early
     _early = _Server(os.environ)
-    atexit.register(_early.close)  # it has our stderr: whoever reads that waits until the server has loaded and ends
+    atexit.register(_early.close)  # it has our stderr, which stays open until the server ends
     _early.preload(function)
 
 
@@ -251,7 +251,7 @@ def _meaning(code: int | None) -> str:
 
 
 def _serve_forks(descriptor: int) -> NoReturn:
-    """Run in the server: load and start what the parent asks for, until it is gone."""
+    """Run in the server: load modules and start workers as the parent asks, until it is gone."""
     from tokenloom.storage.stores import remote_errors  # noqa: F401  (loaded once, for all workers)
     from tokenloom.tokenizers import base  # noqa: F401
     from tokenloom.without_pandas import keep_pandas_out

@@ -1,4 +1,4 @@
-"""Assign: check what the partitions hold, and divide the key range of each split into shards."""
+"""Assign: check the records of the partitions, and divide the key range of each split into shards."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord
             if all of its partitions have one.
 
     Raises:
-        InputError: names what is missing, and where.
+        InputError: names the missing key or document, and its source.
     """
     by_source = partitions_by_source(plan)
     for parts in by_source:

@@ -25,7 +25,7 @@ from tokenloom.tasks.sources.conversations import WANTED
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
 
-# of a version's `chat`, but not options of a spec with their values
+# fields of a version's `chat` that a spec does not have
 _OF_BUILD = ("template", "special_tokens", "rules")
 
 
@@ -48,7 +48,7 @@ def _with_layouts(spec: BuildSpec, manifest: Manifest) -> BuildSpec:
 
 
 def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec's identity without what it names by the contents of files, and with lists in place of tuples."""
+    """Return a spec's identity without the hashes of files that it names, and with lists in place of tuples."""
     documents = {key: value for key, value in identity["documents"].items() if key != "exclude"}
     chat = {key: value for key, value in identity.get("chat", {}).items() if key not in _OF_BUILD}
     compared = given_options({**identity, "documents": documents, "chat": chat})

@@ -1,4 +1,4 @@
-"""Verify that every byte of a version is what was published.
+"""Verify that every byte of a version is as it was published.
 
 One job is one shard with the files beside it, or one other listed file. A job never fails because of damage: it
 reports it, so that one verification names all damaged files.
@@ -54,7 +54,7 @@ class VerificationResult(TypedDict):
 
 @dataclass(frozen=True)
 class Report:
-    """What a job read, the damages that it found, and why it could not read more."""
+    """The counts of a job: files, bytes, documents; the damages that it found, and why it could not read more."""
 
     num_files: int = 0
     num_bytes: int = 0
