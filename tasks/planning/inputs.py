@@ -1,8 +1,8 @@
 """List the files of the sources of a spec with their fingerprints, and recognize the layout of their conversations.
 
 Nothing but the start of CSV files and the first conversations is read. The plan puts the layout into the spec, so it is
-part of a version's identity, and into the options with which the files are read; a later read
-takes it from there.
+part of a version's identity, and into the options with which the files are read; a later
+read takes it from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.base import MASK
 from tokenloom.tasks.sources.files import info_of, sharing_files
-from tokenloom.tasks.sources.listing import PINNED
+from tokenloom.tasks.sources.listing import PINNED, FoundFile
 from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tasks.sources.values import path_columns
 
@@ -153,28 +153,25 @@ def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFi
 
 def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | None = None) -> list[InputFile]:
     """Return the input files of a source, or only the one with a path, unless its rows depend on the others."""
-    source, options = listing.source, listing.options
-    with naming_source(source):
-        found = make_reader(options).files(listing.pattern, listing.leave_out)
-        if only_path is not None and not any("stream" in file.options for file in found):
+    with naming_source(listing.source):
+        found = make_reader(listing.options).files(listing.pattern, listing.leave_out)
+        is_stream = any("stream" in file.options for file in found)  # the rows of each file depend on all files
+        if only_path is not None and not is_stream:
             found = [file for file in found if file.path == only_path]
-        known: list[tuple[str, dict[str, Stamp]]] = []
-        for file in found:
-            local = {} if file.fingerprint else {url: memory.local(url) for url in (file.url, *file.sides)}
-            fingerprint = file.fingerprint or joined_fingerprint([one for one, _ in local.values()])
-            known.append((fingerprint, {url: seen for url, (_, seen) in local.items()}))
-    stamps = [seen for _, seen in known]
-    stream: dict[str, str] = {}
-    if any("stream" in file.options for file in found):  # each file's rows depend on all files
-        digest = sha256_of([[file.path, fingerprint] for file, (fingerprint, _) in zip(found, known, strict=True)])
-        stream = {"stream": digest}
-        stamps = [{url: seen for one in stamps for url, seen in one.items()}] * len(found)
-    with naming_source(source):
-        ways = [{**options, **path_columns(file.path, options), **file.options, **stream} for file in found]
-    return [
-        InputFile(source, file.path, file.url, file.num_bytes, fingerprint, way, seen, file.sides)
-        for file, (fingerprint, _), way, seen in zip(found, known, ways, stamps, strict=True)
-    ]
+        files = [_input(file, listing, memory) for file in found]
+    if is_stream:
+        stream = {"stream": sha256_of([[file.path, file.fingerprint] for file in files])}
+        stamps = {url: seen for file in files for url, seen in file.stamps.items()}
+        files = [replace(file, options=file.options | stream, stamps=stamps) for file in files]
+    return files
+
+
+def _input(file: FoundFile, listing: _Listing, memory: FingerprintMemory) -> InputFile:
+    local = {} if file.fingerprint else {url: memory.local(url) for url in (file.url, *file.sides)}
+    fingerprint = file.fingerprint or joined_fingerprint([one for one, _ in local.values()])
+    options = listing.options | path_columns(file.path, listing.options) | file.options
+    stamps = {url: seen for url, (_, seen) in local.items()}
+    return InputFile(listing.source, file.path, file.url, file.num_bytes, fingerprint, options, stamps, file.sides)
 
 
 def check_unchanged(file: InputFile) -> None:
