@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders.chat_styles import NAMES, SPECIAL, STOPS, STYLES, template, tokenizer_json
+from tests.builders.proofs import fast_of
 from tests.counts import count, full_only
 from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
@@ -21,8 +22,7 @@ from tokenloom.errors import BadConversation, SpecError, TokenizerError
 from tokenloom.storage.formats.classes import BEGINS, MAY_LEARN, ROLE_BITS, learned_classes
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
-from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -146,8 +146,7 @@ def test_texts_cut_at_added_tokens_and_whole_texts_have_the_same_ids_and_classes
 
 @lru_cache
 def _fast() -> FastTokenizer:
-    encoder = make_encoder(small_tokenizer())
-    return FastTokenizer(small_tokenizer(), encoder, Router([], encoder.spellings), NO_CHECK)
+    return fast_of(small_tokenizer())
 
 
 def _one_by_one(encoder: ChatEncoder, rendered: Sequence[Any]) -> EncodedChats:

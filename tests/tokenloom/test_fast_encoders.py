@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tests.builders.proofs import trust
+from tests.builders.proofs import fast_of, trust
 from tests.counts import FULL, count
 from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.tokenizers import load_tokenizer
@@ -150,8 +150,7 @@ def with_added_tokens(request: pytest.FixtureRequest) -> Reference:
     st.lists(st.sampled_from(["|||IP|||", "<x>", "|=", "|", "=", " ", "\u0338", "e\u0301", "\u212a", "x", _SPECIAL]))
 )
 def test_texts_with_added_tokens_have_the_ids_of_the_reference(with_added_tokens: Reference, parts: list[str]) -> None:
-    encoder = make_encoder(with_added_tokens)
-    fast = FastTokenizer(with_added_tokens, encoder, Router([], encoder.spellings), NO_CHECK)
+    fast = fast_of(with_added_tokens)
     texts = ["".join(parts)]
     assert ids_of(fast, texts) == ids_of(with_added_tokens, texts)
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, normalizers
 
+from tests.builders.proofs import fast_of
 from tests.counts import every
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.encoder import encoder_of, make_encoder
+from tokenloom.tokenizers.fast.encoder import encoder_of
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, Unproven
@@ -141,8 +142,7 @@ def _tiktoken(tmp_path: Path, first_id: int, gap_at: int, **fields: Any) -> Any:
 
 
 def _same_ids(reference: Any, texts: list[str] = _TEXTS) -> bool:
-    encoder = make_encoder(reference)
-    fast = FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)
+    fast = fast_of(reference)
     return ids_of(fast, texts) == ids_of(reference, texts)
 
 

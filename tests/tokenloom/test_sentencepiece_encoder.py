@@ -13,13 +13,14 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.builders.proofs import fast_of
 from tests.counts import count
 from tests.tokenloom.test_fast_encoders import chosen, ids_of
 from tests.tokenloom.tokenizer_conformance import TEXTS, real_texts
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
 from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, Unproven
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Unproven
 from tokenloom.tokenizers.patterns import SPACE_MARK
 from tokenloom.tokenizers.sentencepiece_file import FILE, read_model
 
@@ -60,11 +61,6 @@ def piece(text: str, score: float = -1e9, kind: int = _NORMAL) -> bytes:
 
 def loaded(model: bytes) -> ReferenceTokenizer:
     return load_tokenizer({"kind": "sentencepiece", "bos": "<s>"}, {FILE: model})
-
-
-def fast_of(reference: ReferenceTokenizer) -> FastTokenizer:
-    encoder = make_encoder(reference)
-    return FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)
 
 
 # Runs of spaces share a score, as in Llama 2 and Mistral 7B.

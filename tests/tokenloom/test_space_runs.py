@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from tests.builders.proofs import fast_of
 from tests.tokenloom.test_fast_encoders import ids_of, loaded
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.parts import MARKER, bare_content, with_marker
 from tokenloom.tokenizers.fast.probe import with_byte_pairs
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 from tokenloom.tokenizers.patterns import QWEN_2
 
 _LONGEST = 5
@@ -70,8 +71,7 @@ def reference(request: pytest.FixtureRequest) -> Reference:
 def tokenizers(request: pytest.FixtureRequest, reference: Reference) -> tuple[Reference, FastTokenizer]:
     """The reference and the fast tokenizer, with the vocabulary and with one that shows each cut."""
     found = reference if request.param == "words" else with_byte_pairs(reference)
-    encoder = gigatoken.make_encoder(found)
-    return found, FastTokenizer(found, encoder, Router([], encoder.spellings), NO_CHECK)
+    return found, fast_of(found)
 
 
 @given(_texts)
