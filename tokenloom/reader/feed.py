@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from itertools import pairwise
@@ -153,20 +153,22 @@ def widen(form: BatchFormat, tokens: Tokens, out: Int64s, labels: Int32s | None 
     np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=strides))  # one call for all of them
 
 
+@dataclass
 class ArrayPool:
     """Arrays of one shape; each is handed out again once nothing else refers to it."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: AnyDtype, max_arrays: int) -> None:
-        self._shape, self._dtype, self._max_arrays = shape, dtype, max_arrays
-        self._arrays: list[AnyArray] = []
+    shape: tuple[int, ...]
+    dtype: AnyDtype
+    max_arrays: int
+    _arrays: list[AnyArray] = field(default_factory=list)
 
     def take(self) -> AnyArray:
         """Hand out an array with arbitrary values."""
         for index in range(len(self._arrays)):
             if sys.getrefcount(self._arrays[index]) == 2:  # this list and the argument of getrefcount
                 return self._arrays[index]
-        array = np.empty(self._shape, self._dtype)
-        if len(self._arrays) < self._max_arrays:
+        array = np.empty(self.shape, self.dtype)
+        if len(self._arrays) < self.max_arrays:
             self._arrays.append(array)
         return array
 

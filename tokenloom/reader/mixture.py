@@ -161,13 +161,6 @@ class MemberStream:
         self.dataset = dataset
         self.order = Order(order, dataset.counts, seed, lanes)
 
-    @property
-    def active_bytes(self) -> int:
-        """The bytes of the shards that the order reads side by side, at most."""
-        files = self.dataset.files
-        sizes = sorted(map(files.num_bytes, range(len(files.entries))), reverse=True)
-        return sum(sizes[: {"block": self.order.lanes, "sequential": 1}.get(self.order.name)])
-
     def describe(self) -> list[str]:
         """Describe the dataset and its order, as lines of text."""
         lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
@@ -233,8 +226,13 @@ class Stream:
 
     @property
     def active_bytes(self) -> int:
-        """The bytes of the shards that are read side by side, at most."""
-        return sum(member.active_bytes for member in self.members.values())
+        """The bytes of the shards that the orders read side by side, at most."""
+        total = 0
+        for member in self.members.values():
+            files, order = member.dataset.files, member.order
+            sizes = sorted(map(files.num_bytes, range(len(files.entries))), reverse=True)
+            total += sum(sizes[: {"block": order.lanes, "sequential": 1}.get(order.name)])
+        return total
 
     def memory(self) -> dict[str, int]:
         """Count the bytes that are mapped."""

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
@@ -171,12 +171,15 @@ class Phase:
         self.seconds += time.perf_counter() - self._begin
 
 
+@dataclass
 class PhaseTimes:
     """Time spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
 
-    def __init__(self) -> None:
-        self.read, self.gather, self.pack, self.copy = Phase(), Phase(), Phase(), Phase()
-        self.bytes_read_ahead = 0
+    read: Phase = field(default_factory=Phase)
+    gather: Phase = field(default_factory=Phase)
+    pack: Phase = field(default_factory=Phase)
+    copy: Phase = field(default_factory=Phase)
+    bytes_read_ahead: int = 0
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -184,15 +187,16 @@ class PhaseTimes:
         return {name: getattr(self, name).seconds for name in PHASES}
 
 
+@dataclass
 class Waits:
     """How long a consumer waited for its batches: the total, and each of the last 16,384 waits."""
 
-    def __init__(self) -> None:
-        self.num_batches = 0
-        self.total = 0.0
-        self.first: float | None = None  # seconds to the first batch, which the total leaves out
-        self._begin = self._end = 0.0
-        self._last: deque[float] = deque(maxlen=_KEPT_WAITS)
+    num_batches: int = 0
+    total: float = 0.0
+    first: float | None = None  # seconds to the first batch, which the total leaves out
+    _begin: float = 0.0
+    _end: float = 0.0
+    _last: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_WAITS))
 
     def add(self, begin: float, end: float) -> None:
         """Note that a batch was requested at `begin` and returned at `end`."""

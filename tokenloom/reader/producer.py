@@ -115,8 +115,10 @@ class Producer:
 
     def close(self) -> None:
         """End the threads, and cancel their remaining work."""
-        self.abandon()
-        if self._planners is not None and self.pid == os.getpid():
+        if self.pid != os.getpid():
+            return
+        self._reads.end()
+        if self._planners is not None:
             self._planners.shutdown(wait=False, cancel_futures=True)
             for data in self._stream.datasets:
                 data.shards.forget_ahead()

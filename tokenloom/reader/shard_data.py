@@ -44,19 +44,15 @@ class FileBytes:
     """
 
     def __init__(self, path: Path, start: int) -> None:
-        self._path, self._start, self._fd = path, start, descriptor_of_regular(path)
-        weakref.finalize(self, os.close, self._fd)
+        self._path, self._start, self.fd = path, start, descriptor_of_regular(path)
+        weakref.finalize(self, os.close, self.fd)
 
     def lock(self) -> None:
         """Keep a cache from removing the file while this object lives; raises OSError."""
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
-
-    def read(self, start: int, end: int) -> bytes:
-        """Read bytes [start, end), fewer at the end of the file."""
-        return os.pread(self._fd, end - start, self._start + start)
+        fcntl.flock(self.fd, fcntl.LOCK_SH)
 
     def __getitem__(self, part: slice[int, int, None]) -> bytes:
-        data = self.read(part.start, part.stop)
+        data = os.pread(self.fd, part.stop - part.start, self._start + part.start)
         if len(data) != part.stop - part.start:
             raise FormatError(f"{self._path}: the file was cut short while it was read; restore it")
         return data
@@ -138,7 +134,7 @@ class OpenData(ABC):
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or FileBytes(self.path, self.first_byte)
             before, begin = disk_waits(), time.perf_counter()
-            num_bytes = len(file.read(start, end))
+            num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
             is_warm = disk_waits() == before and time.perf_counter() - begin < _WARM_SECONDS
             self._warm_reads = self._warm_reads + 1 if is_warm else 0
             return 0 if is_warm else num_bytes

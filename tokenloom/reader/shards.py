@@ -242,7 +242,8 @@ class OpenShards(Generic[File]):
             self._forget_parent()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
         shard = self.opened.pop(index, None) or self._take_or_open(index)
-        shard.hold(is_used=index in self._in_use)
+        if self._in_cache:
+            shard.hold(is_used=index in self._in_use)
         if not shard.partial:
             self.bytes[index] = shard.bytes  # first: closing an open shard removes its bytes too
         self.opened[index] = shard
