@@ -72,7 +72,7 @@ def test_parts_of_all_ranks_are_the_batch_and_batches_are_those_of_the_definitio
     oracle = Oracle(reference, seq_len, data.packing, **options)
     assert len(data) == len(oracle)
     loader = TokenLoader(data, 3, num_epochs=1, drop_last=False, seed=seed, prefetch=0)
-    order = [*loader.stream.order.samples(np.arange(len(data))).tolist(), None, None]  # type: ignore[attr-defined]
+    order = [*loader.stream.members[None].order.samples(np.arange(len(data))).tolist(), None, None]
     for step, batch in enumerate(loader):
         assert as_lists(batch) == oracle.batch(order[3 * step : 3 * step + 3])
         parts = [zigzag(batch, rank, size) for rank in range(size)]

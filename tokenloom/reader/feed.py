@@ -69,7 +69,7 @@ class Targets:
                 self._ignored.reshape(-1)[flat + flat // form.seq_len + form.shift] = IGNORED
 
     def counts(self) -> list[int]:
-        """Return the number of targets in each batch: the labels that losses do not ignore.
+        """Count the targets of each batch: the labels that losses do not ignore.
 
         With labels="same", models shift the labels, so that the first one of a row is never a target.
         """
@@ -92,12 +92,12 @@ class Targets:
         out.reshape(len(out), 2, -1)[self.batches, 1, self.positions] = IGNORED
 
     def ignored(self) -> NDArray[np.bool_] | None:
-        """Return whether losses ignore each label, (n * B, T); None without masks."""
+        """Flag the labels that losses ignore, (n * B, T); None without masks."""
         return None if self._ignored is None else self._form.of_labels(self._ignored) != 0
 
 
 def _ignored(classes: NDArray[np.uint8], learn: str | tuple[str, ...]) -> NDArray[np.int8]:
-    """Return 0 for tokens that are learned, else IGNORED, by their classes.
+    """Map the classes of tokens to 0 for those that are learned, else IGNORED.
 
     A few operations on whole arrays take a fifth of the time of looking up each class in a table.
     """
@@ -113,7 +113,7 @@ def _ignored(classes: NDArray[np.uint8], learn: str | tuple[str, ...]) -> NDArra
 
 @cache
 def _learned_values(learn: str | tuple[str, ...]) -> tuple[np.uint8, list[tuple[np.uint8, np.uint8]]]:
-    """Return the bits of a class that decide whether it is learned, and the values of these bits that are.
+    """Find the bits of a class that decide whether it is learned, and the values of these bits that are.
 
     The values are runs of neighbours: how far the first one is from that of the run before, and from the last one.
     """
@@ -127,7 +127,7 @@ def _learned_values(learn: str | tuple[str, ...]) -> tuple[np.uint8, list[tuple[
 
 
 def _label_ids(tokens: Tokens, ignored: NDArray[np.int8]) -> Int32s:
-    """Return the ids of tokens that are learned, and IGNORED for the others, in the shape of both.
+    """Take the ids of tokens that are learned, and IGNORED for the others, in the shape of both.
 
     As an unsigned number, IGNORED is larger than every id. Writing it where a flag says so would take twice as long.
     """

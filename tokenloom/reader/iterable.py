@@ -90,5 +90,5 @@ class SampleStream(IterableDataset[Batch]):
 
 
 def _only_sample(batch: Batch) -> Batch:
-    """Return the one sample of a batch: its tensors without their first dimension."""
+    """Take the one sample out of a batch: its tensors without their first dimension."""
     return {name: values[0] for name, values in batch.items() if name not in WHOLE_BATCH}

@@ -83,7 +83,7 @@ class LoaderState(TypedDict):
 
 
 def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
-    """Return the state of a stream of which all ranks together have taken `samples` samples."""
+    """Make the state of a stream of which all ranks together have taken `samples` samples."""
     return {"tokenloom_state": STATE_VERSION, "stream": _to_json(fingerprint), "samples": samples}
 
 
@@ -100,7 +100,7 @@ def _to_json(fingerprint: Fingerprint) -> Json:
 
 
 def decode_state(state: object) -> LoaderState:
-    """Return `state` if it is the state of a loader; raise TokenloomError, which names the field, if it is not."""
+    """Check that `state` is the state of a loader; raise TokenloomError, which names the field, if it is not."""
     if not isinstance(state, Mapping):
         raise TokenloomError(
             f"not a loader state: a {type(state).__name__} instead of an object; decode the JSON text first"
@@ -120,7 +120,7 @@ def decode_state(state: object) -> LoaderState:
 
 
 def decode_stream(stream: Json) -> Fingerprint:
-    """Return the fingerprint in the stream of a state; raise FormatError, which names the field, if it is not one."""
+    """Decode the fingerprint in the stream of a state; raise FormatError, which names the field, if it is not one."""
     if "members" not in stream:
         return decode_record(DatasetFingerprint, stream, "not a loader state", "stream")
     mixture = decode_record(MixtureFingerprint, stream, "not a loader state", "stream")
@@ -132,7 +132,7 @@ def decode_stream(stream: Json) -> Fingerprint:
 
 
 def check_state(state: object, fingerprint: Fingerprint) -> int:
-    """Return the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
+    """Read the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
     decoded = decode_state(state)
     if differences := _differences(decoded["stream"], _to_json(fingerprint)):
         is_readable = not any("order_version is" in each for each in differences)

@@ -102,7 +102,7 @@ def _shift_back(value: UInt64s, limit: UInt64s, other: UInt64s, key: UInt64s) ->
 
 
 def _distance(limit: UInt64s, other: UInt64s, key: UInt64s) -> UInt64s:
-    """Return how far to move values within [0, limit)."""
+    """Choose how far to move values within [0, limit)."""
     state = (other + key) * _M1
     state ^= state >> _32
     state *= _M2
@@ -113,7 +113,7 @@ def _distance(limit: UInt64s, other: UInt64s, key: UInt64s) -> UInt64s:
 
 
 def epoch_keys(purpose: Purpose, seed: int, epoch: int, words: UInt64s) -> UInt64s:
-    """Return the keys of an epoch, (n,), one for each of (n,) words."""
+    """Derive the keys of an epoch, (n,), one from each of (n,) words."""
     return mix64(purpose, seed, (np.array([epoch], dtype=np.uint64), words))
 
 
@@ -161,7 +161,7 @@ class Order:
         self._layout: Callable[[int], EpochLayout] = lru_cache(2)(lambda epoch: EpochLayout(counts, self.seed, epoch))
 
     def samples(self, positions: Int64s) -> Int64s:
-        """Return the natural indices, in [0, num_samples), of the samples at (n,) positions of the stream."""
+        """Map (n,) positions of the stream to the natural indices of their samples, in [0, num_samples)."""
         if not len(positions):
             return positions
         epochs, places = np.divmod(positions, self.num_samples)
@@ -194,7 +194,7 @@ class Order:
         return self._firsts[shard] + permute(local, count, layout.keys[shard])
 
     def positions(self, samples: Int64s, epoch: int) -> Int64s:
-        """Return the positions of the stream at which (n,) samples are in an epoch: the inverse of `samples`."""
+        """Map (n,) samples to their positions of the stream in an epoch: the inverse of `samples`."""
         return epoch * self.num_samples + self._epoch_places(epoch, samples)
 
     def _epoch_places(self, epoch: int, samples: Int64s) -> Int64s:
@@ -215,7 +215,7 @@ class Order:
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
-    """Return weights as integers in lowest terms: exact if they add up to at most 100,000, else rounded to that sum.
+    """Scale weights to integers in lowest terms: exact if they add up to at most 100,000, else rounded to that sum.
 
     Example: [0.7, 0.3] -> [7, 3]
 
@@ -237,7 +237,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
 
 
 def turn_table(weights: Sequence[int]) -> Int32s:
-    """Return whose turn each position of a period is: the index of a member, (sum(weights),) int32.
+    """Give each position of a period to a member: their indices, (sum(weights),) int32.
 
     Example: [2, 1] -> [0, 0, 1]
     """
@@ -305,7 +305,7 @@ class Schedule:
             self.stages.append(_Stage(start, whole_weights(weights), before))
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the member of each of (n,) positions, (n,), and the position in its own stream, (n,)."""
+        """Find the member of each of (n,) positions, (n,), and the position in its own stream, (n,)."""
         stage_of = np.searchsorted(self._starts, positions, side="right") - 1
         members, ordinals = np.empty_like(positions), np.empty_like(positions)
         for index in np.unique(stage_of).tolist():
@@ -314,7 +314,7 @@ class Schedule:
         return members, ordinals
 
     def positions(self, member: int, ordinals: Int64s) -> Int64s:
-        """Return the positions at which a member takes (n,) positions of its own stream: the inverse of `turns`.
+        """Find the positions at which a member takes (n,) positions of its own stream: the inverse of `turns`.
 
         A position is -1 if the member never gets so far, because its last weight is 0.
         """

@@ -85,7 +85,7 @@ class Prefetcher(Generic[Item]):
         thread.start()
 
     def take(self) -> list[Item]:
-        """Return the next items, those that were made together; none at the end of the stream.
+        """Take the next items, those that were made together; none at the end of the stream.
 
         Raises what the thread raised.
         """
@@ -128,7 +128,7 @@ def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue
 
 
 def _lock_is_kept() -> bool:
-    """Return whether another thread releases Python's lock only when it must."""
+    """Test whether another thread releases Python's lock only when it must."""
     begin = time.perf_counter()
     time.sleep(_NAP_SECONDS)
     return time.perf_counter() - begin > _KEPT_SHARE * sys.getswitchinterval()
@@ -214,7 +214,7 @@ class Waits:
         return self._end - self._begin
 
     def quantile(self, share: float) -> float:
-        """Return a quantile of the last waits, in seconds; 0 before the second batch."""
+        """Compute a quantile of the last waits, in seconds; 0 before the second batch."""
         return float(np.quantile(self._last, share)) if self._last else 0.0
 
 
@@ -296,7 +296,7 @@ def _bottleneck(num_batches: int, idle_ratio: float, phases: dict[str, float]) -
 
 
 def html_table(title: str, lines: Iterable[str]) -> str:
-    """Return a description as HTML that needs neither script nor style sheet.
+    """Lay out a description as HTML that needs neither script nor style sheet.
 
     Args:
         title: what is described, such as "TokenDataset".

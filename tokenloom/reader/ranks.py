@@ -86,7 +86,7 @@ def _names(mesh: DeviceMesh) -> tuple[str, ...]:
 
 
 def _chosen_dims(mesh: DeviceMesh, whole: DeviceMesh, dims: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the data-parallel dimensions of a mesh, none if its only one has no name; see place_in_mesh."""
+    """Choose the data-parallel dimensions of a mesh as place_in_mesh says, none if its only one has no name."""
     names, every = _names(mesh), {*_names(mesh), *_names(whole)}
     if not names and mesh.ndim > 1:
         raise ValueError("the dimensions of the mesh have no names: pass mesh_dim_names to init_device_mesh")
@@ -109,7 +109,7 @@ def _chosen_dims(mesh: DeviceMesh, whole: DeviceMesh, dims: Sequence[str] | None
 
 
 def _known_dims(names: set[str], of_whole: set[str]) -> tuple[str, ...]:
-    """Return the data-parallel dimensions among names; raise ValueError if the mesh has others beside them.
+    """Pick the data-parallel dimensions among names; raise ValueError if the mesh has others beside them.
 
     One of two stands alone only if the whole mesh has it, and nothing else but dimensions of the model.
     """
@@ -128,7 +128,7 @@ def _known_dims(names: set[str], of_whole: set[str]) -> tuple[str, ...]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ascending ranks for people: [3] -> "rank 3", [4, 5, 6] -> "ranks 4 to 6", [1, 3] -> "ranks 1 and 3"."""
+    """Write out ascending ranks: [3] -> "rank 3", [4, 5, 6] -> "ranks 4 to 6", [1, 3] -> "ranks 1 and 3"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
@@ -287,12 +287,12 @@ class Comparison:
             )
 
     def _ranks_of(self, data_rank: int) -> list[int]:
-        """Return the ranks of the process group that have come for the rows of a data rank, ascending."""
+        """List the ranks of the process group that have come for the rows of a data rank, ascending."""
         count = self._store.add(f"ranks of {data_rank}", 0)
         return sorted(int(self._store.get(f"rank {number} of {data_rank}")) for number in range(1, count + 1))
 
     def _wait(self, seconds: float) -> None:
-        """Return when each data rank has a loader; raise TokenloomError at a difference, or if one has none."""
+        """Wait until each data rank has a loader; raise TokenloomError at a difference, or if one has none."""
         end, pause = time.monotonic() + seconds, 0.001
         while True:
             num_data_ranks = self._store.add("data ranks", 0)
@@ -339,7 +339,7 @@ class Steps:
         return self.batch_size * self.ranks.world_size
 
     def left(self, position: int) -> int | None:
-        """Return the number of steps from `position` to the end; None if the stream is endless."""
+        """Count the steps from `position` to the end; None if the stream is endless."""
         if self.end is None:
             return None
         left = max(0, self.end - position)
@@ -364,18 +364,18 @@ class Steps:
             )
 
     def after(self, position: int, num_steps: int) -> int:
-        """Return the position after `num_steps` steps; the last step, if padded, ends with the stream."""
+        """Find the position after `num_steps` steps; the last step, if padded, ends with the stream."""
         after = position + num_steps * self.samples
         return after if self.end is None else min(after, self.end)
 
     def positions(self, position: int, num_steps: int) -> Int64s:
-        """Return this rank's positions in the next steps, those congruent to its rank; the last step may be short."""
+        """List this rank's positions in the next steps, those congruent to its rank; the last step may be short."""
         first = position + (self.ranks.rank - position) % self.ranks.world_size
         found = first + self.ranks.world_size * np.arange(num_steps * self.batch_size, dtype=np.int64)
         return found if self.end is None else found[found < self.end]
 
     def places(self, positions: Int64s, start: int = 0) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the steps, counted from `start`, the ranks and the rows of the batch that take (n,) positions.
+        """Find the steps, counted from `start`, the ranks and the rows of the batch that take (n,) positions.
 
         It is the inverse of `positions`, for all ranks; each position is at least `start`.
         """
@@ -386,7 +386,7 @@ class Steps:
 
 
 def stream_end(num_samples: int | None, num_epochs: int | None) -> int | None:
-    """Return the end of a stream's positions, None if it is endless; raise ValueError if it has no epochs to count."""
+    """Compute the end of a stream's positions, None if it is endless; raise ValueError if it has no epochs to count."""
     if num_epochs is None:
         return None
     if num_samples is None:

@@ -53,7 +53,7 @@ class RowPieces:
 
 
 def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
-    """Return the integers of [start, start + length) for each of n ranges, concatenated.
+    """Concatenate the integers of n ranges [start, start + length).
 
     Example: [5, 9], [2, 3] -> [5, 6, 9, 10, 11]
     """
@@ -63,12 +63,12 @@ def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
 
 
 def offsets_of(lengths: Int64s) -> Int64s:
-    """Return the (n + 1,) offsets of parts with these (n,) lengths: [2, 3] -> [0, 2, 5]."""
+    """Add up (n,) lengths of parts to their (n + 1,) offsets: [2, 3] -> [0, 2, 5]."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
-    """Return the entries of several groups of rows in the order of the rows.
+    """Merge the entries of several groups of rows in the order of the rows.
 
     Args:
         groups: (rows, offsets, *columns), at least one; entry k of row rows[i] is entry offsets[i] + k of each column.
@@ -92,7 +92,7 @@ def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64
 def pad_pieces(
     row_offsets: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s, form: BatchFormat
 ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """Return the pieces of rows, see RowPieces, with the padding of each document as a piece of its own after it."""
+    """Insert a padding piece after every short document; arguments and results are columns of RowPieces."""
     # A piece of T + 1 tokens has T inputs, a multiple already.
     missing = np.where(lengths < form.row_tokens, -lengths % form.pad_documents, 0)
     short = np.flatnonzero(missing)
@@ -105,7 +105,7 @@ def pad_pieces(
 
 
 def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return where documents begin inside rows of one piece each.
+    """Find where documents begin inside rows of one piece each.
 
     Args:
         offsets: the document offsets of the shard.
@@ -121,7 +121,7 @@ def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -
 
 
 def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tuple[Int64s, Int64s]:
-    """Return where pieces end inside rows of whole pieces: a document or the padding begins there.
+    """Find where pieces end inside rows of whole pieces: a document or the padding begins there.
 
     Args:
         row_offsets: (n + 1,) offsets of each row's pieces.
@@ -179,11 +179,11 @@ class SplitSamples:
         return f"{self.files.store.root}@{self.files.manifest.version}"
 
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Count the samples."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def describe(self) -> list[str]:
-        """Return what is read and how it is cut, as lines: a name, spaces, and what it names."""
+        """Describe the split and how it is cut, in lines: a name, spaces, and a text."""
         files, form = self.files, self.format
         way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
         learn = form.learn if isinstance(form.learn, str) else ", ".join(form.learn or ())
@@ -198,7 +198,7 @@ class SplitSamples:
         return html_table("TokenDataset", self.describe())
 
     def why_empty(self) -> str:
-        """Return why there are no samples, and what to do."""
+        """Explain why there are no samples, and what to do."""
         place = f"{self.reference}, split {self.split!r}"
         if not self.num_tokens:
             filled = [name for name, split in self.files.manifest.splits.items() if split.tokens]
@@ -218,15 +218,15 @@ class SplitSamples:
         )
 
     def shards_of(self, indices: Int64s) -> Int64s:
-        """Return the shard of each of (n,) samples."""
+        """Find the shard of each of (n,) samples."""
         return np.searchsorted(self._ends, indices, side="right")
 
     def first_sample(self, shard: int) -> int:
-        """Return the index of the first sample of a shard."""
+        """Find the first sample of a shard."""
         return int(self._ends[shard] - self.counts[shard])
 
     def locate(self, indices: Int64s) -> RowPieces:
-        """Return where the tokens of (n,) samples are; each index is in [0, len)."""
+        """Locate the tokens of (n,) samples; each index is in [0, len)."""
         shards = self.shards_of(indices)
         local = indices - (self._ends[shards] - self.counts[shards])
         if not len(indices):
@@ -260,7 +260,7 @@ class SplitSamples:
         raise self.wrong_count(index, len(shard.plan), str(shard.path))
 
     def wrong_count(self, index: int, num_samples: int, place: str) -> FormatError:
-        """Return the error for a shard at `place` that has another number of samples than were counted."""
+        """Make the error for a shard at `place` that has another number of samples than were counted."""
         return FormatError(
             f"{place}: the shard has {counted(num_samples, 'sample')} of {sample_key(self.packing, self.seq_len)}, "
             f"but {self.counts[index]:,} were counted: the shard or the manifest was replaced; restore it, or remove "

@@ -59,7 +59,7 @@ class FileBytes:
 
 
 def disk_waits() -> tuple[int, int]:
-    """Return how often this thread has waited for a page of a map, and how many blocks of 512 bytes it has read."""
+    """Count the pages of maps that this thread has waited for, and the blocks of 512 bytes that it has read."""
     usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))  # macOS: of the process
     return usage.ru_majflt, usage.ru_inblock
 
@@ -95,7 +95,7 @@ class OpenData(ABC):
 
     @abstractmethod
     def _open_whole(self, path: Path, verify: str) -> TokenBytes:
-        """Return the bytes of a complete file; raises OSError, FormatError."""
+        """Open a complete file; raises OSError, FormatError."""
 
     @property
     @abstractmethod
@@ -103,7 +103,7 @@ class OpenData(ABC):
         """The length of the file."""
 
     def check_download(self) -> bool:
-        """Return whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
+        """Test whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
         if self.partial and self.partial.is_complete():
             with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
                 path = self.partial.path
@@ -121,7 +121,7 @@ class OpenData(ABC):
                 self._held.lock()
 
     def claim_block(self, block: int, epoch: int) -> bool:
-        """Return whether a block is yet to be read into the system's cache in this epoch; the caller reads it."""
+        """Claim a block for the caller to read ahead; False if it was read in this epoch, or the shard is in memory."""
         if epoch != self._epoch:  # since the last one, the system may have evicted it
             self._epoch, self._cached, self._warm_reads = epoch, set(), 0
         if self.partial or self._warm_reads >= _WARM_READS or block in self._cached:

@@ -90,7 +90,7 @@ class ShardFiles:
             self.max_open = max(1, min(self.max_open, descriptors * 2 // 3 // held))
 
     def num_bytes(self, index: int) -> int:
-        """Return the length of a shard and its mask."""
+        """Add up the bytes of a shard and its mask."""
         entry = self.entries[index]
         return entry.bytes + (entry.files[MASK].bytes if self.has_masks else 0)
 
@@ -172,7 +172,7 @@ class ShardFiles:
         )
 
     def _find(self, request: ShardRequest) -> tuple[Path, PartialShard | None]:
-        """Return the file of a shard in the cache, and its blocks if it is not complete."""
+        """Find the file of a shard in the cache, and its blocks if it is not complete."""
         assert self.cache is not None  # a remote store has a cache
         if self._options.verify == "full":
             return self.cache.fetch(request), None
@@ -286,7 +286,7 @@ class OpenShards(Generic[File]):
                 self.bytes[index] = shard.bytes
 
     def bytes_of(self, index: int) -> TokenBytes:
-        """Return the token bytes of a shard, which is opened if necessary."""
+        """Look up the token bytes of a shard, which is opened if necessary."""
         return self.bytes.get(index) or self[index].bytes
 
     @property
@@ -327,7 +327,7 @@ class OpenShards(Generic[File]):
         self.opened.pop(index, None)
 
     def is_known(self, index: int) -> bool:
-        """Return whether a shard is open or being opened."""
+        """Test whether a shard is open or being opened."""
         return index in self.opened or index in self._ahead
 
     def open_ahead(self, indices: list[int], pool: ThreadPoolExecutor, open_one: Callable[[int], File]) -> None:

@@ -101,7 +101,7 @@ class Sighting(TypedDict):
 
 
 def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[TracedSample]:
-    """Return the samples at (n,) positions of a stream with their documents; see trace_samples for errors."""
+    """Trace the samples at (n,) positions of a stream to their documents; see trace_samples for errors."""
     traced: dict[int, TracedSample] = {}
     for turns in stream.turns(positions):
         data = turns.member.dataset
@@ -113,7 +113,7 @@ def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[Trace
 
 
 def step_position(steps: Steps, step: int, start: int = 0) -> int:
-    """Return the position of the stream at which a step begins; raise IndexError if it is outside the stream.
+    """Find the position of the stream at which a step begins; raise IndexError if it is outside the stream.
 
     Args:
         steps: of any rank.
@@ -130,7 +130,7 @@ def step_position(steps: Steps, step: int, start: int = 0) -> int:
 
 
 def trace_batch(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
-    """Return the batch of a rank in the step that begins at a position, each sample with its documents and rank.
+    """Trace the batch of a rank in the step that begins at a position; each sample has its rank, too.
 
     A batch that is padded has fewer samples. See trace_samples for errors.
     """
@@ -139,14 +139,14 @@ def trace_batch(stream: Stream, steps: Steps, position: int, chars: int) -> list
 
 
 def trace_all_ranks(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
-    """Return the batches of all ranks in the step that begins at a position, one after the other; see trace_batch."""
+    """Trace the batches of all ranks in the step that begins at a position, one after the other."""
     world_size, origin = steps.ranks.world_size, steps.ranks.origin
     ranks = [replace(steps, ranks=DataRank(rank, world_size, origin)) for rank in range(world_size)]
     return [sample for of_rank in ranks for sample in trace_batch(stream, of_rank, position, chars)]
 
 
 def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[TracedSample]:
-    """Return (n,) samples of a split with their documents.
+    """Trace (n,) samples of a split to their documents.
 
     Args:
         data: the split.
@@ -173,7 +173,7 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
 
 
 def stored_plan(data: SplitSamples, index: int) -> tuple[StoredShard, ShardPlan]:
-    """Return a shard of a split, to read from the store, and where its samples are; errors as StoredShard.
+    """Open a shard of a split in its store, and plan its samples; errors as StoredShard.
 
     Raises FormatError if there are not as many samples as were counted.
     """
@@ -193,7 +193,7 @@ class _ShardTracer:
         self._first = data.first_sample(shard)
 
     def trace(self, samples: Int64s) -> list[TracedSample]:
-        """Return the samples, (n,), with their documents."""
+        """Trace (n,) samples to their documents."""
         row_offsets, starts, lengths = self._plan.pieces(samples - self._first)
         traced: list[TracedSample] = []
         table = self._shard.table(len(self._inputs))
@@ -220,7 +220,7 @@ class _ShardTracer:
             piece_start += length + -length % self._data.format.pad_documents  # a full row has one piece
 
     def _document(self, found: DocumentColumns, i: int, start: int, end: int, piece_start: int) -> TracedDocument:
-        """Return document i of those found, as far as it is in tokens [start, end) of the shard."""
+        """Describe document i of those found, as far as it is in tokens [start, end) of the shard."""
         first, num_tokens = int(found.start[i]), int(found.num_tokens[i])
         begin, stop = max(start, first), min(end, first + num_tokens)
         return {
@@ -234,7 +234,7 @@ class _ShardTracer:
         }
 
     def _learned(self, start: int, end: int) -> TracedClasses:
-        """Return what a mask says of tokens [start, end) of the shard; nothing without one."""
+        """Count roles and targets in the mask of tokens [start, end) of the shard; nothing without a mask."""
         learn = self._data.format.learn
         if learn is None:
             return {}
@@ -244,7 +244,7 @@ class _ShardTracer:
         return {"roles": roles, "targets": int(learned_classes(learn)[classes].sum())}
 
     def _text(self, start: int, end: int) -> str:
-        """Return the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
+        """Decode the beginning of the text of tokens [start, end) of the shard, without the end-of-text id."""
         end = min(end, start + _TOKENS_OF_CHAR * self._chars)
         return self._data.decode(self._shard.tokens(start, end))[: self._chars] if start < end else ""
 
@@ -260,7 +260,7 @@ class ShardTokens(NamedTuple):
 def find_sightings(
     stream: Stream, version: str, split: str, tokens: Sequence[ShardTokens], steps: Steps, epochs: range
 ) -> list[Sighting]:
-    """Return when ranks take samples with one of some tokens, in the order of the stream, each sample once.
+    """Find when ranks take samples with one of some tokens, in the order of the stream, each sample once.
 
     Args:
         stream: of a dataset or a mixture.
@@ -288,7 +288,7 @@ def check_epochs(stream: Stream, epochs: range) -> None:
 
 
 def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
-    """Return the samples that have at least one of some tokens, sorted, each once, (n,)."""
+    """Find the samples that have at least one of some tokens, sorted, each once, (n,)."""
     found = [np.zeros(0, dtype=np.int64)]
     for shard in sorted({each.shard for each in tokens}):
         ranges = np.array([each[1:] for each in tokens if each.shard == shard], dtype=np.int64)  # (k, 2)

@@ -31,7 +31,7 @@ class PieceSource(Protocol):
         """The bytes of the files that are open."""
 
     def bytes_of(self, shard: int) -> TokenBytes:
-        """Return the bytes of a file, which is opened if necessary."""
+        """Look up the bytes of a file, which is opened if necessary."""
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
         """Download what is missing of pieces, (shard, start, end), if their files are still being downloaded."""
@@ -90,14 +90,14 @@ class TokenWindow:
                 files.touch(indices, may_open)
 
     def members(self, first: int, end: int) -> Int64s:
-        """Return the number of the dataset of rows [first, end), (end - first,); -1 for padding."""
+        """Number the datasets of rows [first, end), (end - first,); -1 for padding."""
         members = np.full(self.num_rows, -1)
         for part in self.parts:
             members[part.places] = part.member
         return members[first:end]
 
     def _pieces(self, sources_of_parts: Sequence[PieceSource], padding: PieceSource, width: int) -> _Pieces:
-        """Return where the items of all rows are, of `width` bytes each."""
+        """List where the items of all rows are, of `width` bytes each."""
         columns = []
         for index, part in enumerate(self.parts):
             rows = part.rows
@@ -121,7 +121,7 @@ class TokenWindow:
         return [short, zero - 1, zero - 1, zero, missing]
 
     def tokens(self, first: int, end: int) -> Tokens:
-        """Return rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
+        """Copy rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
         form = self.form
         if self._token_pieces is None:
             padding = _Padding(np.full(form.row_tokens, form.eot_id, form.dtype).tobytes())
@@ -130,7 +130,7 @@ class TokenWindow:
         return np.frombuffer(data, form.dtype).reshape(end - first, form.row_tokens)
 
     def classes(self, first: int, end: int) -> NDArray[np.uint8]:
-        """Return the classes of the tokens of rows [first, end), (end - first, T + 1).
+        """Copy the classes of the tokens of rows [first, end), (end - first, T + 1).
 
         Padding has the class 0. Tokens of a version without masks are plain text.
         """
@@ -159,7 +159,7 @@ class TokenWindow:
 
 
 def _joined(pieces: _Pieces, first: int, end: int) -> bytes:
-    """Return the bytes of the pieces of rows [first, end)."""
+    """Join the bytes of the pieces of rows [first, end)."""
     part = slice(int(pieces.row_starts[first]), int(pieces.row_starts[end]))
     columns = pieces.sources[part], pieces.shards[part], pieces.starts[part], pieces.ends[part]
     found: Sequence[memoryview | bytes]
@@ -171,7 +171,7 @@ def _joined(pieces: _Pieces, first: int, end: int) -> bytes:
 
 
 def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
-    """Return the bytes of pieces, copied shard by shard: perhaps only one can be open at a time."""
+    """Copy the bytes of pieces, shard by shard: perhaps only one can be open at a time."""
     by_shard: dict[tuple[PieceSource, int], list[int]] = {}
     for place, (source, shard, _, _) in enumerate(pieces):
         by_shard.setdefault((source, shard), []).append(place)
@@ -185,7 +185,7 @@ def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
 
 
 def _copied(pieces: Sequence[Piece]) -> list[bytes]:
-    """Return the bytes of pieces of one shard, and keep no reference to it: opening the next may mean closing it."""
+    """Copy the bytes of pieces of one shard, and keep no reference to it: opening the next may mean closing it."""
     source, shard, _, _ = pieces[0]
     source.fetch([piece[1:] for piece in pieces])
     data = source.bytes_of(shard)
@@ -259,7 +259,7 @@ class Boundaries:
         self._ids = np.where(firsts >= lengths[row_of_run], -1, ids).astype(np.int32)
 
     def _ignored_labels(self, lengths: Int64s, rows: Int64s, marks: Int64s) -> Int64s:
-        """Return the positions, in the flattened rows, of the labels that losses must ignore, ascending."""
+        """List the positions, in the flattened rows, of the labels that losses must ignore, ascending."""
         seq_len, shift = self._form.seq_len, self._form.shift
         first = np.clip(lengths - shift, 0, seq_len)  # the first label that has no token
         padding = ranges(np.arange(len(lengths)) * seq_len + first, seq_len - first)
@@ -296,13 +296,13 @@ class Boundaries:
         np.add(spread, self._added[field], out=out)
 
     def ignored_labels(self, first: int, end: int) -> Int64s:
-        """Return the positions, in rows [first, end) flattened, of the labels that losses must ignore."""
+        """List the positions, in rows [first, end) flattened, of the labels that losses must ignore."""
         begin, stop = first * self._form.seq_len, end * self._form.seq_len
         a, b = np.searchsorted(self._ignored, (begin, stop))
         return self._ignored[a:b] - begin
 
     def sequences(self, first: int, end: int) -> tuple[Int32s, int]:
-        """Return cu_seqlens and max_seqlen of rows [first, end) flattened: the (num_runs + 1,) offsets of the runs.
+        """Compute cu_seqlens and max_seqlen of rows [first, end) flattened: the (num_runs + 1,) offsets of the runs.
 
         With a fixed length, empty runs at the end follow; raises ValueError if the runs are too many for it.
         """
