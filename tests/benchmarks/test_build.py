@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import runpy
 import struct
 import subprocess
@@ -26,16 +25,6 @@ _FOLDER = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture(autouse=True)
 def _as_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(_FOLDER)  # as for a program that is run: they share modules
-
-
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of the interpreter's packages; the standard library is empty."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    folders = {"purelib": packages, "stdlib": tmp_path / "empty"}
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folders[name]))
-    return packages
 
 
 def _trained_tokenizer(path: Path) -> Path:
@@ -112,31 +101,3 @@ def test_a_tool_with_other_tokens_is_refused() -> None:
     tools: Tools = {"bare": lambda _: Run(1, 1, 1000), "hf": lambda _: Run(1, 1, 1001)}
     with pytest.raises(SystemExit, match="hf made 1,001 tokens, bare 1,000"):
         run_rounds(Bench.__new__(Bench), tools, 1)
-
-
-@pytest.mark.parametrize("text_bytes", [None, 4, 100])
-def test_documents_are_distinct_short_and_without_special_tokens(sources: Path, text_bytes: int | None) -> None:
-    from corpus import distinct_documents
-
-    letters = random.Random(0)
-    texts = ["".join(letters.choices("aé€😀\n", k=2000)) for _ in range(20)]
-    for i, text in enumerate([*texts, texts[0], "<|endoftext|> in a text", ""]):
-        (sources / f"{i}.py").write_text(text, encoding="utf-8")
-    documents = distinct_documents(text_bytes=text_bytes)
-    assert documents == distinct_documents(text_bytes=text_bytes)
-    assert len(set(documents)) == len(documents)
-    if text_bytes is None:
-        assert sorted(documents) == sorted(texts)
-    else:
-        assert all(len(text.encode()) <= text_bytes for text in documents)
-        assert not any("\ufffd" in text for text in documents)
-
-
-def test_memory_of_a_grandchild_counts() -> None:
-    from watched import run_measured
-
-    large = "import time; x = bytearray(200 << 20); time.sleep(0.5)"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {large!r}])"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {parent!r}])"
-    _, peak_mib = run_measured([sys.executable, "-c", child], {})
-    assert peak_mib > 200

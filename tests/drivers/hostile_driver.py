@@ -12,6 +12,7 @@ import copy
 import hashlib
 import io
 import json
+import operator
 import os
 import random
 import resource
@@ -20,6 +21,7 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -133,27 +135,29 @@ def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from nodes(item, (*path, key))
 
 
+def _with(value: Any, path: tuple[Any, ...], key: Any, item: Any) -> Any:
+    """Return a copy of a JSON value in which `key`, beside the last of a path, has another item, or is deleted."""
+    changed = copy.deepcopy(value)
+    parent = reduce(operator.getitem, path[:-1], changed)
+    if item is DELETED:
+        del parent[key]
+    else:
+        parent[key] = item
+    return changed
+
+
 def changes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield a JSON value with each field replaced, deleted, or added to: (what was done, value)."""
     for path in nodes(value):
         for nasty in NASTY:
-            changed = copy.deepcopy(value)
-            parent = changed
-            for key in path[:-1]:
-                parent = parent[key]
-            if nasty is DELETED:
-                del parent[path[-1]]
-            else:
-                parent[path[-1]] = nasty
-            yield f"{path} = {'deleted' if nasty is DELETED else repr(nasty)[:60]}", changed
+            yield (
+                f"{path} = {'deleted' if nasty is DELETED else repr(nasty)[:60]}",
+                _with(value, path, path[-1], nasty),
+            )
         if isinstance(path[-1], str):  # a name of the version's own making
+            item = reduce(operator.getitem, path, value)
             for name in TEXTS:
-                changed = copy.deepcopy(value)
-                parent = changed
-                for key in path[:-1]:
-                    parent = parent[key]
-                parent[name] = parent[path[-1]]
-                yield f"{path} also as {name[:60]!r}", changed
+                yield f"{path} also as {name[:60]!r}", _with(value, path, name, item)
 
 
 def signed(value: Any) -> bytes | None:

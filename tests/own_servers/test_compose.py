@@ -6,9 +6,11 @@ The database is a PostgreSQL on a socket; moto's server stands in for MinIO.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -90,6 +92,23 @@ class Machine(NamedTuple):
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL."""
+    initdb = shutil.which("initdb")
+    found = [Path(initdb)] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("needs PostgreSQL's programs (Debian: apt-get install postgresql)")
+    with tempfile.TemporaryDirectory(prefix="pg") as folder:  # the path of a socket must be short
+        server = Postgres(found[-1].resolve().parent, Path(folder))
+        server.start()
+        try:
+            server.run("createuser", "prefect", user="admin")
+            yield server
+        finally:
+            server.stop()
 
 
 def _free_port() -> int:
