@@ -550,5 +550,5 @@ def test_a_damaged_list_of_a_published_version_is_named(tmp_path: Path) -> None:
     version = build(spec).version
     path = Path(spec.store) / "data" / "versions" / version / "quarantine.jsonl"
     path.write_bytes(path.read_bytes().replace(b"{", b"[", 1))
-    with pytest.raises(FormatError, match=r"quarantine.jsonl: it is damaged; restore it"):
+    with pytest.raises(FormatError, match=r"quarantine\.jsonl: it does not hold valid JSON; restore it"):
         build(spec).to_json()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from tests.builders.damaging import Made, make_version
 from tests.builders.datasets import build, lines_spec, make_spec, write_jsonl
-from tests.storage.test_version_checks import write_shard
+from tests.storage.test_blocks import blocks_of
+from tests.storage.test_version_checks import first_shard, publish_beside, sign_again, version_file
 from tokenloom.flows.direct import verify_directly
-from tokenloom.storage.formats.shard import ShardHeader
+from tokenloom.storage.formats import shard as shard_module
+from tokenloom.storage.formats.blocks import BLOCK_BYTES, encode_blocks
+from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.planning.inputs import InputFile
 from tokenloom.tasks.verification import sample
@@ -31,12 +37,24 @@ def _deep(made: Made, workers: int = 0) -> dict[str, Any]:
     return verify_directly(made.reference, True, None, workers)
 
 
-def test_different_ids_under_valid_checksums_are_reported(made: Made) -> None:
-    def change(header: ShardHeader, tokens: Any, offsets: Any) -> ShardHeader:
-        tokens[0] = (int(tokens[0]) + 1) % 200
-        return header
+def _change_first_token(made: Made) -> None:
+    """Change the first token of the first shard; update its checksums and the manifest."""
+    path = version_file(made, "train/000000.tok")
+    shard = open_shard(path)
+    tokens, offsets = shard.tokens.copy(), shard.document_offsets.tobytes()
+    tokens[0] = (int(tokens[0]) + 1) % 200
+    section = tokens.tobytes() + bytes(-tokens.nbytes % 8)
+    checksums = [xxhash.xxh3_128_digest(part) for part in (section, offsets)]
+    header = replace(shard.header, tokens_checksum=checksums[0], offsets_checksum=checksums[1])
+    data = shard_module.pack_header(header) + section + offsets
+    path.write_bytes(data)
+    new = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    sign_again(made, lambda manifest: first_shard(manifest).update(new))
+    publish_beside(made, ".blocks", encode_blocks(blocks_of(data, BLOCK_BYTES, header.tokens_start)))
 
-    write_shard(made, change)
+
+def test_different_ids_under_valid_checksums_are_reported(made: Made) -> None:
+    _change_first_token(made)
     assert verify_directly(made.reference, False, None, 0)["damages"] == []
     result = _deep(made)
     (damage,) = result["damages"]
