@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.counts import full_only
 from tests.reader.oracle import make_store, shard_paths
 from tests.without_torch import needs_torch
 from tokenloom.reader import TokenDataset, producer, shard_data
@@ -155,7 +156,7 @@ os.write(1, b"end ")
 
 
 @needs_torch
-@pytest.mark.parametrize("prefetch", [0, 8])
+@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=full_only), 8])
 def test_a_program_that_ends_does_not_wait_for_planned_reads(reference: str, prefetch: int) -> None:
     command = [sys.executable, "-c", _END_WITHOUT_CLOSE, reference, str(prefetch)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.builders.synthetic_store import random_documents, write_store
-from tests.counts import count
+from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same, copied, make_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader import mixture as mixture_module
@@ -171,7 +171,7 @@ print(json.dumps([found, loader.state_dict()]))
 """
 
 
-@pytest.mark.parametrize("kind", ["best_fit", "mixture"])
+@pytest.mark.parametrize("kind", [pytest.param("best_fit", marks=full_only), "mixture"])
 def test_a_new_process_continues_from_json_alone(reference: str, small: str, kind: str) -> None:
     options: dict[str, Any] = {"seq_len": 8, "fields": ("document_ids",)}
     stores: Any = {"web": str(Path(reference).parent), "code": str(Path(small).parent)}

@@ -17,7 +17,7 @@ import pytest
 import torch  # noqa: F401  # before the memory of reading is measured
 
 from tests.builders.synthetic_store import write_sparse_store
-from tests.counts import count
+from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS
 from tokenloom.reader import shards
 from tokenloom.reader.dataset import TokenDataset
@@ -155,7 +155,7 @@ def read_in_full_order(reference: str, packing: str, fields: list[str], max_open
 
 
 @pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
-@pytest.mark.parametrize("max_open_shards", [1, 2, 7])
+@pytest.mark.parametrize("max_open_shards", [1, pytest.param(2, marks=full_only), 7])
 def test_at_most_max_open_shards_stay_mapped(
     max_open_shards: int, packing: str, fields: tuple[str, ...], reference: str, children: Children
 ) -> None:
