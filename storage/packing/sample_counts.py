@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,17 +30,9 @@ _LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
 
 @dataclass(frozen=True, slots=True)
 class CountsRecord:
-    """The samples of each shard of a split under a packing.
+    """The samples of each shard of a split under a packing; `name` is that of the file, which says of which."""
 
-    The version's name decides all the fields after it; they reveal mistakes.
-    """
-
-    version: str
-    split: str
-    packing: str
-    seq_len: int
-    num_shards: int
-    num_tokens: int
+    name: str
     counts: list[int]
 
 
@@ -58,8 +50,7 @@ class CountsFile:
     def __init__(self, cache_folder: Path, manifest: Manifest, split: str, packing: str, seq_len: int) -> None:
         name = f"{manifest.version}-{quote(split, safe='')}-{packing}-{seq_len}.json"
         self.path = cache_folder / "counts" / name
-        held = manifest.splits[split]
-        self._empty = CountsRecord(manifest.version, split, packing, seq_len, len(held.shards), held.tokens, [])
+        self._num_shards = len(manifest.splits[split].shards)
 
     def read(self) -> Int64s | None:
         """Return the counts, (num_shards,); None if the file is missing, damaged or of other samples."""
@@ -67,13 +58,13 @@ class CountsFile:
             record = read_record(read_regular(self.path), str(self.path), CountsRecord)
         except (OSError, FormatError):
             return None
-        is_of_split = replace(record, counts=[]) == self._empty and len(record.counts) == record.num_shards
+        is_of_split = (record.name, len(record.counts)) == (self.path.name, self._num_shards)
         return np.array(record.counts, dtype=np.int64) if is_of_split else None
 
     def write(self, counts: Sequence[int]) -> bool:
         """Keep counts for later readers; return False, and log why, if the folder can't be written."""
         try:
-            replace_file(self.path, sign(replace(self._empty, counts=list(counts))))
+            replace_file(self.path, sign(CountsRecord(self.path.name, list(counts))))
         except OSError as error:
             import logging  # most readers log nothing
 
