@@ -16,7 +16,7 @@ from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import proxied_s3, s3_server
-from tokenloom.storage.stores import remote_retries
+from tokenloom.storage.stores import urls
 
 pytest_plugins = ["tests.without_torch"]
 
@@ -74,7 +74,7 @@ def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyPro
 
     This process waits only briefly between its tries.
     """
-    monkeypatch.setattr(remote_retries, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(urls, "KINDS", tuple(kind._replace(tries=4) for kind in urls.KINDS))
     with proxied_s3(s3_url) as proxy:
         yield proxy
 

@@ -22,12 +22,11 @@ from typing import IO, Any
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.remote_calls import call, no_bucket
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
-from tokenloom.storage.stores.remote_retries import TIME_LIMITS, RemoteCalls, TimeLimits, no_bucket
-from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile
-from tokenloom.storage.stores.urls import bucket_and_key, scheme_of
-
-Info = dict[str, Any]  # what fsspec says about a file: "name", "type", "size" and the store's own fields
+from tokenloom.storage.stores.s3 import Info, abort_stale_s3, delete_s3, list_s3, upload_s3
+from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
+from tokenloom.storage.stores.urls import bucket_and_key, remote_kind, scheme_of
 
 BLOCK_BYTES = 4 * 2**20
 _REQUESTS_AT_ONCE = 16
@@ -37,13 +36,12 @@ _MODIFIED_KEYS = ("LastModified", "last_modified", "mtime")  # of the libraries 
 
 
 class RemoteStore(Store):
-    """The folder of one dataset at the URL of an object store: Google's, and what the others have in common with it.
+    """The folder of one dataset at the URL of an object store: Amazon's S3 and compatible ones, Google's or Azure's.
 
-    `open_store` chooses the class. Credentials come from the environment, as the store's own tools find them.
+    Credentials come from the environment, as the store's own tools find them.
 
     Args:
         root: a URL such as s3://bucket/store/dataset, without credentials.
-        limits: how long requests are tried.
 
     Raises:
         StoreError: the URL contains a secret, or no bucket.
@@ -52,13 +50,16 @@ class RemoteStore(Store):
     is_local = False
     root: str
 
-    def __init__(self, root: str, limits: TimeLimits = TIME_LIMITS) -> None:
+    def __init__(self, root: str) -> None:
         _check_url(root)
         self.root = root.rstrip("/")
-        self._calls = RemoteCalls(self.root, limits)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.root!r})"
+        return f"RemoteStore({self.root!r})"
+
+    @property
+    def _kind(self) -> str:
+        return remote_kind(self.root).name
 
     def place(self, path: str) -> str:
         """Return the URL of `path`, for messages."""
@@ -113,7 +114,7 @@ class RemoteStore(Store):
         """Return fsspec's info of `path` ("size", "type" and the store's own fields), None if it does not exist."""
         place = self.place(path)
         try:
-            info: Info = self._calls.call(place, "info", place)
+            info: Info = call(place, "info", place)
         except FileNotFoundError:
             return None
         return info
@@ -132,9 +133,12 @@ class RemoteStore(Store):
 
     def _list(self, place: str, *, deep: bool) -> list[Info]:
         """Return fsspec's info of each name in a folder, or of all files below; raises FileNotFoundError."""
+        if self._kind == "s3":
+            bucket, key = bucket_and_key(place)
+            return list_s3(place, bucket, f"{key.strip('/')}/".lstrip("/"), deep=deep)
         if deep:
-            return list(self._calls.call(place, "find", place, detail=True, many=True).values())
-        return list(self._calls.call(place, "ls", place, detail=True, many=True))
+            return list(call(place, "find", place, detail=True, many=True).values())
+        return list(call(place, "ls", place, detail=True, many=True))
 
     # ---- reading
 
@@ -142,7 +146,7 @@ class RemoteStore(Store):
         """Return the bytes of the file at `path`, in one request; raises FileNotFoundError, StoreError."""
         place = self.place(path)
         try:
-            data: bytes = self._calls.call(place, "cat_file", place, start=0)  # else s3fs asks for the length first
+            data: bytes = call(place, "cat_file", place, start=0)  # else s3fs asks for the length first
         except FormatError:  # stores refuse any range of an empty file
             if self.num_bytes(path) != 0:
                 raise
@@ -158,7 +162,11 @@ class RemoteStore(Store):
         """Return the bytes [start, end) of the file at `path`; errors as `Store.read_range`."""
         if start >= end:
             return b""
-        return self._calls.read_range(self.place(path), start, end)
+        place = self.place(path)
+        data: bytes = call(place, "cat_file", place, start=start, end=end, num_bytes=end - start)
+        if len(data) < end - start:
+            raise FormatError(cut_short(place, start + len(data), start, end))
+        return data
 
     def blocks(self, path: str) -> Iterator[memoryview]:
         """Yield the file at `path` in blocks of 4 MiB, one request each; errors as read_range."""
@@ -181,21 +189,25 @@ class RemoteStore(Store):
         place, mark = self.place(path), uuid.uuid4().hex
         options = {"mode": "create", "num_bytes": len(data), **self._marked(mark)}
         try:
-            self._calls.call(place, "pipe_file", place, data, doing="written", **options)
+            call(place, "pipe_file", place, data, writes=True, **options)
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError):
                 if self._metadata(place).get(MARK) == mark:
                     return
             raise
         except FileNotFoundError as error:
-            raise no_bucket(self.root) from error
+            raise no_bucket(place) from error
 
     def _marked(self, mark: str) -> dict[str, Any]:
         """Return the options of `pipe_file` that put a mark into an object's metadata."""
-        return {"metadata": {MARK: mark}}
+        if self._kind == "az":  # adlfs overwrites `metadata`
+            return {"headers": {f"x-ms-meta-{MARK}": mark}}
+        return {"Metadata" if self._kind == "s3" else "metadata": {MARK: mark}}
 
     def _metadata(self, place: str) -> dict[str, str]:
-        return dict(self._calls.call(place, "info", place).get("metadata") or {})
+        if self._kind == "s3":
+            return dict(call(place, "metadata", place) or {})
+        return dict(call(place, "info", place).get("metadata") or {})
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
@@ -219,7 +231,7 @@ class RemoteStore(Store):
                 self._upload(place, file.name, "text/html" if place.endswith(".html") else None)
             except FileNotFoundError as error:
                 if os.path.exists(file.name):
-                    raise no_bucket(self.root) from error
+                    raise no_bucket(place) from error
                 raise StoreError(
                     f"{file.name}: the temporary file was deleted during its upload to {place}; keep files in TMPDIR "
                     "while a build runs, or set TMPDIR to another folder, and run the same command again"
@@ -228,24 +240,32 @@ class RemoteStore(Store):
             Path(file.name).unlink(missing_ok=True)
 
     def _upload(self, place: str, path: str, content_type: str | None) -> None:
-        """Write a local file to the store, which has all of it when this returns.
+        """Write a local file to the store, which has all of it when this returns, verified by a checksum.
 
         Raises StoreError if it can't be written, FileNotFoundError if the bucket or `path` does not exist.
         """
-        self._put_file(place, path, consistency="md5", content_type=content_type)
+        if self._kind == "s3":
+            upload_s3(place, path, content_type)
+            return
+        options: dict[str, Any] = {"consistency": "md5", "content_type": content_type}
+        if self._kind == "az":
+            from azure.storage.blob import ContentSettings  # late: only the extra [azure] has it
 
-    def _put_file(self, place: str, path: str, **options: Any) -> None:
-        num_bytes = os.stat(path).st_size
-        self._calls.call(place, "put_file", path, place, doing="written", num_bytes=num_bytes, **options)
+            typed = {"content_settings": ContentSettings(content_type=content_type)} if content_type else {}
+            options = {"validate_content": True, **typed}
+        call(place, "put_file", path, place, writes=True, num_bytes=os.stat(path).st_size, **options)
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
         place = self.place(path)
         with contextlib.suppress(FileNotFoundError):
-            self._calls.call(place, "rm_file", place, doing="written")
+            call(place, "rm_file", place, writes=True)
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Delete the files at `paths`: up to 1000 in a request on S3, one in a request elsewhere."""
+        if self._kind == "s3":
+            delete_s3(self.root, [self.place(path) for path in paths])
+            return
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
             list(threads.map(self.remove, paths))
 
@@ -253,29 +273,18 @@ class RemoteStore(Store):
         """Do nothing: object stores have no folders."""
 
     def remove_stale_temporaries(self) -> None:
-        """Delete the files that killed processes left in TMPDIR more than a day ago.
+        """Delete the files that killed processes left in TMPDIR more than a day ago, and on S3 the parts of uploads.
 
         Google and Azure delete unfinished uploads themselves.
         """
         before = time.time() - STALE_SECONDS
         for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
-                found = path.lstat()
-                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
                     path.unlink()
-
-
-class AzureStore(RemoteStore):
-    """Microsoft's store."""
-
-    def _marked(self, mark: str) -> dict[str, Any]:  # adlfs overwrites `metadata`
-        return {"headers": {f"x-ms-meta-{MARK}": mark}}
-
-    def _upload(self, place: str, path: str, content_type: str | None) -> None:
-        from azure.storage.blob import ContentSettings  # late: only the extra [azure] has it
-
-        typed = {"content_settings": ContentSettings(content_type=content_type)} if content_type else {}
-        self._put_file(place, path, validate_content=True, **typed)
+        if self._kind == "s3":
+            abort_stale_s3(self.root, STALE_SECONDS)
 
 
 def _check_url(root: str) -> None:

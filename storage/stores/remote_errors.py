@@ -108,6 +108,10 @@ class StrangeAnswer(ConnectionError):
     """What answered a request is not the store: the page of a proxy, or of another server."""
 
 
+class Unanswered(ConnectionError):
+    """A request that a library has tried as often as it may."""
+
+
 def redacted(text: str) -> str:
     """Return `text` with *** for the secrets of URLs, of environment variables and of fsspec's options."""
     text = SECRET_URL.sub("***", text)

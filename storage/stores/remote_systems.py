@@ -7,6 +7,7 @@ limit, and is abandoned early when the program ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -19,19 +20,20 @@ from typing import Any
 
 import fsspec
 
-from tokenloom.errors import StoreError
-from tokenloom.storage.stores.remote_errors import StrangeAnswer, is_ending, reason_of, without_secrets
-from tokenloom.storage.stores.urls import AZURE, GOOGLE, S3, scheme_of
+from tokenloom.errors import StoreError, text_of
+from tokenloom.storage.stores.remote_errors import (
+    StrangeAnswer,
+    Unanswered,
+    is_ending,
+    kind_of,
+    reason_of,
+    without_secrets,
+)
+from tokenloom.storage.stores.urls import RemoteKind, remote_kind, scheme_of
 
-_CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.1  # between looks whether the program ends
 _GOOGLE_CACHE = "~/.gcs_tokens"  # of a login in a browser; gcsfs reads it
 _MAX_SYSTEMS = 8
-_EXTRAS = {
-    **dict.fromkeys(S3, "'tokenloom[s3]'"),
-    **dict.fromkeys(GOOGLE, "'tokenloom[gcs]'"),
-    **dict.fromkeys(AZURE, "'tokenloom[azure]'"),
-}
 
 # A forked child must not close the connections it inherited: parent and child share one epoll, so closing one would
 # remove it from the parent's event loop too. These references keep them open.
@@ -51,64 +53,77 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def system_of(url: str, read_seconds: float) -> Any:
+def system_of(url: str) -> Any:
     """Return this process's file system for a URL; a forked child creates its own, as the parent's event loop is gone.
-
-    Args:
-        url: the URL of the file or folder.
-        read_seconds: time limit of one request.
 
     Raises StoreError if its package is not installed.
     """
-    scheme = scheme_of(url)
+    scheme, kind = scheme_of(url), remote_kind(url)
     try:
         options = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)  # such as an account
     except ImportError as error:
-        advice = f"pip install {_EXTRAS.get(scheme, 'tokenloom[build]')}"
+        advice = f"pip install 'tokenloom[{kind.extra}]'"
         raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
     environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    configured = {name: fsspec.config.conf.get(name) for name in _names_of(scheme)}
-    key = os.getpid(), scheme, read_seconds, environment, repr((options, configured))
+    configured = {name: fsspec.config.conf.get(name) for name in kind.schemes}
+    key = os.getpid(), scheme, kind, environment, repr((options, configured))
     with _making:
         if key not in _systems:
-            _systems[key] = _make_system(scheme, read_seconds, options)
+            _systems[key] = _make_system(scheme, kind, options)
             for old in list(_systems)[:-_MAX_SYSTEMS]:  # of credentials that have changed since
                 del _systems[old]
         return _systems[key]
 
 
-def _names_of(scheme: str) -> tuple[str, ...]:
-    """Return the schemes whose configured options fsspec passes to the file system of this one."""
-    return next((names for names in (S3, GOOGLE, AZURE) if scheme in names), (scheme,))
-
-
-def _make_system(scheme: str, read_seconds: float, options: dict[str, Any]) -> Any:
-    """Return a new fsspec file system without a listings cache and without retries of its own."""
-    if scheme in S3:
-        config: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": read_seconds}
-        config |= {"retries": {"total_max_attempts": 1}}
-        for name in _names_of(scheme):  # else fsspec would replace the user's options with ours
-            config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
-        options = options | {"config_kwargs": config}
-    options = options | {"use_listings_cache": False}
+def _make_system(scheme: str, kind: RemoteKind, options: dict[str, Any]) -> Any:
+    """Return a new fsspec file system without a listings cache, whose requests keep to the limits of its kind."""
+    options = options | {"use_listings_cache": False} | _limits(kind)
     try:
-        anonymous = _anonymous_google(options) if scheme in GOOGLE else None
+        anonymous = _anonymous_google(kind, options) if kind.name == "gs" else None
         system = anonymous or fsspec.filesystem(scheme, skip_instance_cache=True, **options)
     except (ValueError, TypeError) as error:  # an unknown option
         raise StoreError(f"store {scheme}://: {reason_of(error)}") from without_secrets(error)
-    if scheme in S3:
-        system.retries = 1
+    if kind.name == "s3":
+        from s3fs.core import set_custom_error_handler
+
+        set_custom_error_handler(_retries_s3)
+        system.retries = kind.tries
         system._call_s3 = partial(_call_s3, system._call_s3)
     _living[id(system)] = system
     return system
+
+
+def _limits(kind: RemoteKind) -> dict[str, Any]:
+    """Return the options of a file system that limit its requests."""
+    if kind.name == "gs":
+        import aiohttp  # as gcsfs does
+
+        logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # it logs the errors that it raises
+
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=kind.connect_seconds, sock_read=kind.read_seconds)
+        return {"requests_timeout": limits}
+    if kind.name == "az":
+        return {"connection_timeout": kind.connect_seconds, "read_timeout": kind.read_seconds}
+    config: dict[str, Any] = {"connect_timeout": kind.connect_seconds, "read_timeout": kind.read_seconds}
+    config |= {"retries": {"total_max_attempts": 1}}  # s3fs retries, bodies too
+    for name in kind.schemes:  # else fsspec would replace the user's options with ours
+        config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
+    return {"config_kwargs": config}
+
+
+def _retries_s3(error: Exception) -> bool:
+    """Return whether s3fs retries after an error, as it does itself after some; it does on two levels."""
+    return kind_of(error) == "transient" and not isinstance(error, Unanswered) and not is_ending()
 
 
 async def _call_s3(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
     """Send a request to S3; raises StrangeAnswer for one of another server, whose missing fields no library checks."""
     try:
         answer = await call(*args, **options)
-    except OSError as error:  # botocore makes one that is not XML an error of the server
-        _check_is_s3(getattr(error.__cause__, "response", None))
+    except Exception as error:
+        _check_is_s3(getattr(error.__cause__, "response", None))  # botocore makes a page an error of the server
+        if kind_of(error) == "transient":
+            raise Unanswered(text_of(error)) from error
         raise
     _check_is_s3(answer)
     return answer
@@ -137,24 +152,23 @@ def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> A
         answer.cancel()
 
 
-def _anonymous_google(options: dict[str, Any]) -> Any:
+def _anonymous_google(kind: RemoteKind, options: dict[str, Any]) -> Any:
     """Return an anonymous file system of Google's store; None if this machine may have credentials.
 
-    The library (gcsfs 2026.8) searches for credentials in four ways, which takes 17 seconds, and then sends each
-    anonymous request six times. Here google.auth's own search decides.
+    The library (gcsfs 2026.8) searches for credentials in four ways, which takes 17 seconds. Here google.auth's own
+    search decides.
 
     Args:
+        kind: Google's.
         options: the file system's options.
     """
-    configured = [name for scheme in GOOGLE for name in fsspec.config.conf.get(scheme, {})]
+    configured = [name for scheme in kind.schemes for name in fsspec.config.conf.get(scheme, {})]
     if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or _has_google_credentials():
         return None
     # Not its subclass, which needs credentials to ask for the kind of a bucket.
     from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
 
-    system = GCSFileSystem(token="anon", skip_instance_cache=True, **options)
-    system._request = _once(system)
-    return system
+    return GCSFileSystem(token="anon", skip_instance_cache=True, **options)
 
 
 def is_anonymous(system: Any) -> bool:
@@ -171,8 +185,3 @@ def _has_google_credentials() -> bool:
     except DefaultCredentialsError:
         return Path(os.path.expanduser(_GOOGLE_CACHE)).exists()  # also without a home folder
     return True
-
-
-def _once(system: Any) -> Any:
-    """Return the method that sends a request, without the library's retries, which no option switches off."""
-    return type(system)._request.__wrapped__.__get__(system)

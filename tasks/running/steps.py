@@ -6,18 +6,17 @@ processes or on a cluster. They differ in how they call a step for a batch of jo
 Who retries what, how often, and why these levels do not multiply.
 
     level     what it repeats                      for which errors                      how often
-    request   one request to a remote store        transient                             5 attempts within two minutes
+    request   one request to a remote store        transient                             by its library, in two minutes
               (storage/stores)
     task      one call of a step, here             transient                             3 retries, after 1, 5 and 20 s
               (flows/direct.py, runners.py)
     run       a run of a deployment                all but those of the spec, a gate     1 retry
               (flows/build_dataset.py)             or an input
 
-Only tasks repeat what requests gave up, on purpose: a store that is unreachable for more than two minutes does not end
-a build, one that stays unreachable does after about eight. If nothing that looks like the store has answered this
-process before, its endpoint is likely wrong, and a task does not repeat the request's attempts. Inputs at URLs that are
-not those of object stores have no level below the task. All other errors, such as bad input, a lost worker or a damaged
-work file, are raised at once.
+Only tasks repeat what requests gave up, on purpose: a store that is unreachable for a while does not end a build. If
+nothing that looks like the store has answered this process before, its endpoint is likely wrong, and a task does not
+repeat the request's attempts. Inputs at URLs that are not those of object stores have no level below the task. All
+other errors, such as bad input, a lost worker or a damaged work file, are raised at once.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tokenloom.errors import WorkerLost, WorkError
+from tokenloom.storage.stores.remote_calls import never_answered
 from tokenloom.storage.stores.remote_errors import is_transient
-from tokenloom.storage.stores.remote_retries import never_answered
 
 MAX_TASKS = 400  # tasks of a step; Prefect is slow to show and store a run with more task runs
 MAX_SMALL_TASKS = 120  # tasks of a step that takes a small part of the time

@@ -28,8 +28,8 @@ from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.stores.local_files import LFS_BYTES, LFS_POINTER, NO_LFS_FILE, open_regular, read_regular
 from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
-from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
 from tokenloom.storage.stores.urls import bucket_and_key, is_object, scheme_of
 
@@ -81,7 +81,7 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
     if is_local(pattern):  # "::" in a local name does not chain file systems
         return fsspec.filesystem("file"), local_path(pattern)
     try:
-        if is_object(pattern):  # RemoteCalls has its own file system; a second one would look for credentials again
+        if is_object(pattern):  # stores have their own file systems; another one would look for credentials again
             kind = fsspec.get_filesystem_class(pattern.partition("://")[0])
             return kind, str(kind._strip_protocol(pattern))
         with translate_input_errors(pattern):  # hf:// asks the hub here
@@ -102,7 +102,7 @@ def info_in(filesystem: Any, name: str, url: str) -> Info:
     with translate_input_errors(url):
         try:
             if is_object(url):
-                return dict(RemoteCalls(url).call(url, "info", name))
+                return dict(call(url, "info", name))
             filesystem.invalidate_cache()
             return dict(filesystem.info(name))
         except FileNotFoundError as error:

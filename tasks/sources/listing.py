@@ -22,10 +22,10 @@ from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
 from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.wildcards import PartMatcher, first_wildcard, literal, matches_parts, passes_over, root_of
+from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import kind_of
-from tokenloom.storage.stores.remote_retries import RemoteCalls
 from tokenloom.storage.stores.s3 import list_s3
-from tokenloom.storage.stores.urls import S3, is_object
+from tokenloom.storage.stores.urls import is_object, remote_kind
 from tokenloom.storage.work.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.files import (
     Info,
@@ -269,17 +269,17 @@ def _objects(pattern: str, path: str) -> list[Info]:
     bucket, mark, prefix = literal(path[:start]).partition("/")
     if not mark:
         raise InputError(f"{pattern}: a wildcard in the bucket's name; give each bucket a source of its own")
-    calls = RemoteCalls(pattern)
+    is_s3 = remote_kind(pattern).name == "s3"
     try:
-        if calls.scheme in S3:  # the `find` of s3fs takes a minute for 40,000 folders
-            return list_s3(calls, pattern, bucket, prefix, deep="/" in path[start:] or "**" in path)
+        if is_s3:  # the `find` of s3fs takes a minute for 40,000 folders
+            return list_s3(pattern, bucket, prefix, deep="/" in path[start:] or "**" in path)
         folder, _, stem = f"{bucket}/{prefix}".rpartition("/")
-        found = calls.call(pattern, "find", folder, prefix=stem, detail=True, many=True)
+        found = call(pattern, "find", folder, prefix=stem, detail=True, many=True)
         if isinstance(found, list):  # Azure, if an object has the name of the folder
-            found = calls.call(pattern, "find", bucket, prefix=prefix, detail=True, many=True)
+            found = call(pattern, "find", bucket, prefix=prefix, detail=True, many=True)
         return list(found.values())
     except FileNotFoundError as error:
-        if calls.scheme in S3:
+        if is_s3:
             raise InputError(f"{pattern}: bucket {bucket} does not exist; check its name") from error
         return []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import logging
 import uuid
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def test_exactly_one_of_two_builds_with_the_same_bytes_publishes(tmp_path: Path,
 
 
 def test_build_and_epoch_have_the_bytes_of_a_local_build_if_a_tenth_of_requests_fail(
-    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
 ) -> None:
     names = write_inputs(tmp_path / "in", count(900, 9000))
     key = uuid.uuid4().hex
@@ -102,8 +101,7 @@ def test_build_and_epoch_have_the_bytes_of_a_local_build_if_a_tenth_of_requests_
         s3_proxy.bytes_up = s3_proxy.num_faults = 0
         s3_proxy.fail(rate, seed=5)
         spec = spec_of(f"s3://{BUCKET}/{key}", names, fresh_store())
-        with caplog.at_level(logging.WARNING):
-            version = build(spec).version
+        version = build(spec).version
         assert len(s3_proxy.seen) < 400  # its check reads 900 documents, those of a shard at once
         loader = TokenLoader(
             TokenDataset(f"{spec.store}/data", seq_len=512, cache=ShardCache(tmp_path / f"cache {rate}")),
@@ -122,7 +120,6 @@ def test_build_and_epoch_have_the_bytes_of_a_local_build_if_a_tenth_of_requests_
     assert faults[0] == 0
     assert 0.05 < faults[1] < 0.2
     assert moved[1] <= 1.3 * moved[0]
-    assert "try 1 of 5 failed" in caplog.text
 
 
 def test_a_store_that_stays_unreachable_fails_the_build_and_is_named(tmp_path: Path, s3_proxy: FaultyProxy) -> None:

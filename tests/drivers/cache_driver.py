@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenloom.storage.cache import partial_shard
 from tokenloom.storage.cache.partial_shard import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
-from tokenloom.storage.stores import remote_retries, remote_store
+from tokenloom.storage.stores import open_store
 
 BLOCK_BYTES = 20_000
 
@@ -37,8 +37,7 @@ def statistics(process: subprocess.Popen[str]) -> dict[str, int]:
 
 def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
     partial_shard._REQUEST_BYTES = BLOCK_BYTES
-    remote_retries.FIRST_WAIT_SECONDS = 0.01
-    cache, store = ShardCache(Path(folder), int(limit_bytes)), remote_store(url)
+    cache, store = ShardCache(Path(folder), int(limit_bytes)), open_store(url)
     for path, sha256, num_bytes, blocks_sha256 in zip(words[::4], words[1::4], words[2::4], words[3::4], strict=True):
         cache.fetch(ShardRequest(store, path, sha256, int(num_bytes), blocks_sha256))
     sys.stdout.write(json.dumps(cache.stats()))

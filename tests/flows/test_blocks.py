@@ -98,7 +98,6 @@ def test_credentials_end_with_the_block(options: dict[str, Any], monkeypatch: py
 def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.storage.stores.remote_retries.FIRST_WAIT_SECONDS", 0.01)
     with FaultyProxy(s3) as proxy:
         Secret(value=options_with_secret(proxy.url)).save("bucket", overwrite=True)
         spec = s3_spec(tmp_path, "bucket").with_workers(0).model_copy(update={"store": f"s3://{BUCKET}/store"})

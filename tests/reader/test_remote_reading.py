@@ -39,7 +39,6 @@ from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import blocks_name
-from tokenloom.storage.stores import remote_retries
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions.tags import move, newest_number
@@ -334,7 +333,7 @@ def test_loaders_that_share_a_cache_move_at_most_1_15_of_the_bytes(
 
 def read_rank(reference: str, folder: str, rank: str, world_size: str) -> None:
     """Run in a process: write a digest of each batch of a rank, and end when all shards are complete."""
-    partial_shard._REQUEST_BYTES, remote_retries.FIRST_WAIT_SECONDS = _REQUEST_BYTES, 0.01
+    partial_shard._REQUEST_BYTES = _REQUEST_BYTES
     cache = ShardCache(Path(folder) / "cache")
     data = TokenDataset(reference, seq_len=_T, cache=cache)
     with (Path(folder) / rank).open("w") as file:

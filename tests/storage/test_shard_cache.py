@@ -27,8 +27,7 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
-from tokenloom.storage.stores import local_files, remote_store
-from tokenloom.storage.stores.remote_retries import TimeLimits
+from tokenloom.storage.stores import local_files, open_store
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
@@ -44,7 +43,7 @@ def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
     """Files of FILE_BYTES, and their `.blocks`, in a fresh folder of the S3 store."""
     key = f"cached/{uuid.uuid4().hex}"
-    store = remote_store(f"s3://{BUCKET}/{key}", TimeLimits(read_seconds=5))
+    store = open_store(f"s3://{BUCKET}/{key}")
     requests = []
     for i in range(NUM_FILES):
         data = os.urandom(FILE_BYTES)
@@ -236,12 +235,11 @@ def test_a_program_exits_while_downloads_are_queued(
     program = (
         "import sys, time\nfrom pathlib import Path\n"
         "from tokenloom.storage.cache import partial_shard\n"
-        "from tokenloom.storage.stores import remote_retries\n"
-        "from tokenloom.storage.stores import local_files, remote_store\n"
+        "from tokenloom.storage.stores import open_store\n"
         "from tokenloom.storage.cache.partial_shard import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
-        "partial_shard._REQUEST_BYTES = 20_000\nremote_retries.FIRST_WAIT_SECONDS = 300\n"
-        f"store = remote_store({files[0].store.root!r})\n"
+        "partial_shard._REQUEST_BYTES = 20_000\n"
+        f"store = open_store({files[0].store.root!r})\n"
         f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:]) for request in files]!r}]\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead(requests)\n"
         "time.sleep(0.5)\n"
