@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import re
@@ -560,7 +561,8 @@ def test_a_shard_whose_sha256_is_wrong_is_an_error(
     prefetch: int, packing: str, in_memory: Published, cache: ShardCache
 ) -> None:
     data = in_memory.open(cache, packing=packing)
-    data.files.entries.rows[0]["sha256"] = "ab" * 32
+    first, *others = data.files.entries
+    data.files.entries = [dataclasses.replace(first, sha256="ab" * 32), *others]
     message = f"{re.escape(in_memory.name(0))}: its SHA-256 is not the one listed, although its blocks have"
     with pytest.raises(FormatError, match=message):  # the check ends some time after the last block
         epoch(data, prefetch=prefetch, order="sequential", num_epochs=None)

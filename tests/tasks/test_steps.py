@@ -118,7 +118,7 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
         pytest.raises(StoreError, match=r"AWS_ENDPOINT_URL is http://127\.0\.0\.1:9:"),
     ):
         build(spec)
-    assert len(messages) == 1 and "try 1 of 5 failed" in messages[0]
+    assert messages == []  # no task was retried
 
 
 @pytest.mark.parametrize("num_jobs", [1, 399, 400, 401, 799, 1000, 10_000])
