@@ -296,7 +296,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
     with refused(r"org/model: no such file; .*; give a model on the .* Hub as name"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "org/model")})
-    with refused(r"this is a folder; give the path of a tokenizer\.json in it"):
+    with refused(r"this is a folder; give the path of a tokenizer\.json"):
         load_tokenizer({"kind": "huggingface", "path": str(tmp_path)})
     with refused(r"give tokenizer\.path"):
         load_tokenizer({"kind": "huggingface"})

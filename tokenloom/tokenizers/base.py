@@ -225,10 +225,9 @@ def read_path(path: str, wanted: str, otherwise: str = "") -> bytes:
                 f"tokenizer file {path}: only local files are supported; download it, and give its path"
             ) from error
         raise TokenizerError(f"tokenizer file {path}: no such file; give the path of {wanted}{otherwise}") from error
-    except IsADirectoryError as error:
-        raise TokenizerError(f"tokenizer file {path}: this is a folder; give the path of {wanted} in it") from error
     except OSError as error:
-        raise TokenizerError(f"tokenizer file {path}: {error.strerror}; give the path of {wanted}") from error
+        problem = "this is a folder" if isinstance(error, IsADirectoryError) else error.strerror
+        raise TokenizerError(f"tokenizer file {path}: {problem}; give the path of {wanted}") from error
 
 
 def special_tokens_hint(tokens: Sequence[str], given: str = "") -> str:

@@ -186,16 +186,11 @@ def _overlap(a: str, b: str) -> bool:
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> TiktokenTokenizer:
     """Return the tokenizer; TiktokenTokenizer of the spec describes the fields of `definition`."""
-    from_files = files or definition.get("ranks")
-    name = str(definition.get("name") or "tiktoken")
-    contents = dict(files or {})
-    if not files and from_files:
+    name, contents = str(definition.get("name") or "tiktoken"), dict(files or {})
+    if not contents and definition.get("ranks"):
         paths = file_names(definition)
         contents = {file: read_path(path, described(definition, file)) for file, path in paths.items()}
-    if from_files:
-        encoding, known_eot = _from_files(definition, contents)
-    else:
-        encoding, known_eot = _by_name(name), END_OF_TEXT
+    encoding, known_eot = _from_files(definition, contents) if contents else (_by_name(name), END_OF_TEXT)
     special = _by_id(encoding)
     if not special:
         raise TokenizerError(
