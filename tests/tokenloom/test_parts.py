@@ -160,8 +160,9 @@ def test_an_encoder_of_a_sentencepiece_model_gives_the_ids_of_the_reference() ->
     assert _same_ids(loaded_model(train_model()))
 
 
-def _split(*patterns: str, behavior: str = "Isolated") -> Callable[[dict[str, Any]], object]:
-    splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": behavior, "invert": False} for p in patterns]
+def split(*patterns: str) -> Callable[[dict[str, Any]], object]:
+    """Return what lets a tokenizer.json cut texts by patterns."""
+    splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
     steps = [*splits, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]
     return lambda content: content.update(pre_tokenizer={"type": "Sequence", "pretokenizers": steps})
 
@@ -183,11 +184,11 @@ _CUT = [
     every(
         2,
         [
-            pytest.param(_split(GPT_4), id="Llama 3"),
-            pytest.param(_split(QWEN_2), id="Qwen 2"),
-            pytest.param(_split(GPT_4O), id="GPT-4o"),
-            pytest.param(_split(TEKKEN), id="Mistral Nemo"),
-            pytest.param(_split(*DEEPSEEK_3), id="DeepSeek 3"),
+            pytest.param(split(GPT_4), id="Llama 3"),
+            pytest.param(split(QWEN_2), id="Qwen 2"),
+            pytest.param(split(GPT_4O), id="GPT-4o"),
+            pytest.param(split(TEKKEN), id="Mistral Nemo"),
+            pytest.param(split(*DEEPSEEK_3), id="DeepSeek 3"),
             pytest.param(_digits_first, id="StarCoder 2"),
         ],
     ),

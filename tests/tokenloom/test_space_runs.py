@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, normalizers
 
 from tests.builders.proofs import fast_of
-from tests.tokenloom.test_fast_encoders import ids_of, loaded
+from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
+from tests.tokenloom.test_parts import split
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.parts import MARKER, bare_content, with_marker
@@ -21,11 +22,6 @@ from tokenloom.tokenizers.fast.probe import with_byte_pairs
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 from tokenloom.tokenizers.patterns import QWEN_2
 
-_LONGEST = 5
-_CORPUS = [
-    "def f(x):\n    return x\n\n\n\tif y:\n\t\tz = 'it''s 1234'\r\n",
-    "the  end  of\u3000a line ,  and )  /  more",
-]
 _END = "<|endoftext|>"
 _PIECES = [
     *(" " * length for length in (1, 1, 2, 3, 4, 5, 6, 7, 10, 11)),
@@ -37,28 +33,18 @@ _PIECES = [
 _texts = st.lists(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join), max_size=4)
 
 
-def content_of(pre_tokenizer: pre_tokenizers.PreTokenizer, longest: int = _LONGEST) -> dict[str, Any]:
-    """Return a small tokenizer.json with NFC, and added tokens for runs of 2 to `longest` spaces."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFC(), pre_tokenizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=[_END], initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_CORPUS * 3, trainer)
-    tokenizer.add_tokens([AddedToken(" " * length, normalized=True) for length in range(longest, 1, -1)])
-    content: dict[str, Any] = json.loads(tokenizer.to_str())
-    return content
-
-
 def gpt_2() -> dict[str, Any]:
-    """Return a tokenizer.json with the pattern of GPT-2."""
-    return content_of(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    """Return a small tokenizer.json with the pattern of GPT-2, and added tokens for runs of 2 to 5 spaces."""
+    runs = tuple(AddedToken(" " * length, normalized=True) for length in range(5, 1, -1))
+    content: dict[str, Any] = json.loads(train(normalizers.NFC(), runs))
+    return content
 
 
 def qwen_2() -> dict[str, Any]:
     """Return a tokenizer.json with the pattern of Qwen 2, in which white space before a line end is one word."""
-    split = pre_tokenizers.Split(Regex(QWEN_2), "isolated")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return content_of(pre_tokenizers.Sequence([split, byte_level]))
+    content = gpt_2()
+    split(QWEN_2)(content)
+    return content
 
 
 @pytest.fixture(scope="module", params=[gpt_2, qwen_2])
