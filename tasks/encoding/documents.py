@@ -1,4 +1,4 @@
-"""From documents to ids: the tokenizer encodes texts, and what a template makes of conversations."""
+"""From documents to ids: the tokenizer encodes texts, and conversations as their template renders them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.encoding import ChatEncoder
     from tokenloom.chat.spans import Rendered
 
-_MAX_CHAR_BYTES = 4  # of a character in UTF-8
-_PART_CHARS = 4_000_000  # of rendered text in memory at a time, about: a template may write far more than it is given
+_MAX_CHAR_BYTES = 4  # in UTF-8
+_PART_CHARS = 4_000_000  # rendered text in memory at a time: a template may write much
 
 
 @dataclass(frozen=True)

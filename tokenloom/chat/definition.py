@@ -1,4 +1,4 @@
-"""What renders the conversations of a build: the template and what it is given, which are part of a version's name."""
+"""The chat template of a build and its arguments, which are part of a version's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenloom.storage.formats.records import decode_record
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
-CHAT_RULES = 3  # raise it with every change of what conversations become: their ids, or what is learned of them
+CHAT_RULES = 3  # raise it with every change of the ids or the mask of conversations
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""What a message of a conversation holds: text, reasoning, calls of tools, and what of it is learned.
+"""The messages of conversations: text, reasoning, calls of tools, and the parts that are learned.
 
 Parts of a content that are learned are those of axolotl:
 
     "train_detail": [{"begin_offset": 0, "end_offset": 4, "train": true}]
 
-Offsets are those of the first and the last character of a part. What is of no part is not learned either.
+Offsets are those of the first and the last character of a part. Characters outside all parts are not learned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REASONINGS = ("reasoning_content", "thinking", "reasoning")
 _MEDIA = ("images", "image", "audio", "audios", "videos", "video", "files")
 SAID = {"content", "reasoning_content", "tool_calls"}  # without one of these, a message says nothing
 _PART_ORDER = {"reasoning": 0, "thinking": 0, "text": 1, "tool_call": 2}
-_MAX_DEPTH = 100  # of tools and arguments; Python's own limit depends on who calls
+_MAX_DEPTH = 100  # limit for tools and arguments; Python's own depends on the caller
 
 
 def finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[Message]) -> Message:
@@ -51,7 +51,7 @@ def finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[Me
 
 
 def content_of(place: str, content: Any) -> Message:
-    """Return what the content of a message holds: content, reasoning_content, calls, tools."""
+    """Divide the content of a message into content, reasoning_content, calls and tools."""
     if content is None:
         return {}
     if not isinstance(content, list):
@@ -104,7 +104,7 @@ def add_reasoning(place: str, found: Message, turn: Mapping[str, Any]) -> None:
 
 
 def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
-    """Return what the marks of a message or a part say, as other trainers have them; without one, it is learned."""
+    """Return whether a message or a part is learned, by the keys of other trainers; without one, it is."""
     found = {}
     for key, value in turn.items():
         if value is None or not _MARK.search(str(key)):
@@ -244,6 +244,6 @@ def text_of(place: str, value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return what a message calls a value: "a list"."""
+    """Name the kind of a value in a message: "a list"."""
     names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""What each character of a rendered conversation is, from the marks of a second rendering.
+"""The class of each character of a rendered conversation, from the marks of a second rendering.
 
 What the assistant writes is the text of `generation` where the template has it. Without it, a turn of the assistant
 begins after the generation prompt, or else at its first mark, and ends with its last mark and the stop token. Whatever
@@ -30,7 +30,7 @@ from tokenloom.storage.formats.classes import (
 )
 
 _IN_TURN = {*OF_ASSISTANT, TOOL_OUTPUT}  # a template may write a content after the output of a call
-KEPT_OUT = BEGINS  # of a character that train_detail keeps out; it begins no conversation, as tokens do
+KEPT_OUT = BEGINS  # train_detail excludes the character; only tokens begin conversations
 _MAY_LACK = (TEMPLATE, REASONING, TOOL_CALL)  # pieces of a message that is in a text all the same
 
 _CLASSES = [bytes([kind]) for kind in range(256)]
@@ -58,7 +58,7 @@ class Rendered:
 
 
 def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has_generation: bool) -> Rendered:
-    """Return what the characters of a text are.
+    """Classify the characters of a text.
 
     Args:
         text: the text without marks.
@@ -108,7 +108,7 @@ class _Painting:
             for index in self.assistants
         }
         self._classes = bytearray(_CLASSES[TEMPLATE | MAY_LEARN] * len(text))
-        self._stops: dict[int, Span | None] = {}  # of each turn
+        self._stops: dict[int, Span | None] = {}  # by message
 
     def start_of(self, run: _Run) -> int:
         """Return where a run starts of which no header is known, with the white space that its content begins with."""

@@ -23,12 +23,12 @@ from tokenloom.chat.marks import NO_MESSAGE, Marked
 from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 
 TEMPLATE = "template"  # the reason of a row that its template does not render
-MAX_SECONDS = 60.0  # for one rendering; conversations of 2 MB take 1 s
-_MAX_NUMBER = 1_000_000  # of repetitions of a text or a list, and of an exponent
+MAX_SECONDS = 60.0  # time limit of a rendering; conversations of 2 MB take 1 s
+_MAX_NUMBER = 1_000_000  # highest factor of a text or a list, and highest exponent
 _DATE_ADVICE = "give chat.date, such as 2026-11-25, so that a row has the same ids every day"
 _TIME_ADVICE = "give another chat.template, or leave the row out"
 _ROUNDS, _BLOCK = "(rounds)", "(block)"  # filters that no template can name
-_DIRECTIVE = re.compile(r"%[-_0^#+:\d]*[EO]?(.)", re.DOTALL)  # of strftime, with the flags of the C library
+_DIRECTIVE = re.compile(r"%[-_0^#+:\d]*[EO]?(.)", re.DOTALL)  # a directive of strftime with the flags of the C library
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict)
 _VALUES = (str, int, float, type(None), jinja2.Undefined)
 _OF_DICT = frozenset(dir(dict))
@@ -53,7 +53,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         date: YYYY-MM-DD for `strftime_now`; None if a template must not ask.
     """
 
-    has_generation = False  # of the template that was compiled
+    has_generation = False  # whether the compiled template has a block of generation
     intercepted_binops = frozenset(["*", "**"])
 
     def __init__(
@@ -215,11 +215,11 @@ class ChatTemplate:
 
     def __init__(self, definition: ChatDefinition) -> None:
         self._marked: Marked | None = None
-        self._indices: dict[int, int] = {}  # of the messages that are rendered with marks, by their identity
+        self._indices: dict[int, int] = {}  # indices of the messages rendered with marks, by identity
         self._sandbox = Sandbox(self._to_json, self._around_generation, definition.date)
         try:
             self._template = self._sandbox.compiled(definition.template)
-        except (jinja2.TemplateError, RecursionError, SyntaxError) as error:  # of Python: an expression too deep for it
+        except (jinja2.TemplateError, RecursionError, SyntaxError) as error:  # the last two: too deep for Python
             line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise SpecError(
                 f"chat.template is not a template of Jinja: {message_of(error)}{line}; repair it, or give another"

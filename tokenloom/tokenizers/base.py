@@ -1,4 +1,4 @@
-"""The protocol of tokenizers, and what the kinds share: fingerprints, bytes of texts, ids around documents."""
+"""The protocol of tokenizers, and functions of all kinds: fingerprints, bytes of texts, ids around documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenloom.errors import TokenizerError
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.wording import first_of, near_miss
 
-END_OF_TEXT = "<|endoftext|>"  # what decode() returns for the end-of-text id of every tokenizer
+END_OF_TEXT = "<|endoftext|>"  # decode() writes it for the end-of-text id of every tokenizer
 
 WORKER_MARK = "TOKENLOOM_WORKER"  # in the environment of a worker process, which may be ended at any time
 
@@ -68,7 +68,7 @@ class Located:
 
 @dataclass(frozen=True)
 class ChatTokens:
-    """What the encoder of conversations needs to know of a tokenizer.
+    """The properties of a tokenizer that decide how conversations are encoded.
 
     Attributes:
         added: the added tokens.
@@ -121,7 +121,7 @@ class ReferenceTokenizer(Tokenizer, Protocol):
         """The end-of-text token as the library spells it; None if it has no spelling."""
 
     def chat_tokens(self) -> ChatTokens:
-        """Return what the encoder of conversations needs; raises TokenizerError if the kind has no added tokens."""
+        """Return the properties for conversations; raises TokenizerError if the kind has no added tokens."""
 
 
 def num_bytes(

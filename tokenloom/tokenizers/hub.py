@@ -89,7 +89,7 @@ def _hub_errors(name: str, file: str, revision: str) -> Iterator[None]:
 
 
 def _problem(error: Exception, name: str, file: str) -> str:
-    """Return what is wrong, and the next step."""
+    """Return the problem and the next step."""
     from huggingface_hub import errors
 
     log_in = "log in with `hf auth login`, or set HF_TOKEN"

@@ -1,4 +1,4 @@
-"""What the encoder of conversations needs to know of a tokenizer.json.
+"""The properties of a tokenizer.json that decide how conversations are encoded.
 
 A text may be cut at added tokens, and its parts be encoded on their own, if the library does just that: it finds the
 added tokens first, and each part between them gets its normal form and its words alone. That is not so if a token looks
@@ -25,7 +25,7 @@ _LOCAL_STEPS = {"Split", "ByteLevel", "Digits"}
 
 
 def chat_tokens_of(library: tokenizers.Tokenizer, vocab_size: int) -> ChatTokens:
-    """Return what ChatTokens says of a tokenizer.json."""
+    """Return the properties of a tokenizer.json."""
     decoder = library.get_added_tokens_decoder()
     added = [AddedToken(token.content, i, token.special) for i, token in sorted(decoder.items())]
     normalizers, steps = _parts(library.normalizer, "normalizers"), _parts(library.pre_tokenizer, "pretokenizers")

@@ -28,7 +28,7 @@ _TOKENS_FILE = "special_tokens_map.json"
 
 
 class _Config(NamedTuple):
-    """What a tokenizer_config.json says about the ids of a text."""
+    """The fields of a tokenizer_config.json that concern the ids of a text."""
 
     eos_token: str | None = None
     added_tokens: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def _difference(config: _Config, tokenizer: dict[str, Any]) -> str | None:
 
 
 def _read_config(path: Path) -> _Config:
-    """Return what is used of a tokenizer_config.json.
+    """Read the fields of a tokenizer_config.json that are used.
 
     Raises TokenizerError if the file can't be read, or its eos_token is neither a text nor an object with its content.
     """
@@ -120,14 +120,14 @@ def _read_config(path: Path) -> _Config:
 
 
 class ChatFiles(NamedTuple):
-    """What comes with a tokenizer: its template, None if it has none, and its special tokens by name."""
+    """The template that comes with a tokenizer, None if there is none, and its special tokens by name."""
 
     template: str | None
     special_tokens: dict[str, str]
 
 
 def chat_files(definition: Mapping[str, Any]) -> ChatFiles:
-    """Return what the files beside a tokenizer's file, or those of a model on the hub, say about conversations.
+    """Read the chat template and special tokens beside a tokenizer's file, or of a model on the hub.
 
     Args:
         definition: see load_tokenizer; with its pinned_fields.

@@ -37,9 +37,9 @@ _DESCRIBED = {
 }
 LLAMA_3, TEKKEN = "llama3", "tekken"
 MAX_ID = 2**32 - 1
-NAMED_FORMATS = (LLAMA_3, TEKKEN)  # names that say what a file of ranks does not, or that it is another file
+NAMED_FORMATS = (LLAMA_3, TEKKEN)  # names that imply a pattern and special tokens, or another format
 
-_LLAMA_3_PLACES = {  # of special tokens; at the other places are reserved ones, numbered
+_LLAMA_3_PLACES = {  # special tokens by position; numbered reserved tokens fill the others
     0: "begin_of_text",
     1: "end_of_text",
     4: "finetune_right_pad_id",
@@ -52,7 +52,7 @@ _LLAMA_3_PLACES = {  # of special tokens; at the other places are reserved ones,
     11: "image",
 }
 NUM_LLAMA_3_TOKENS, _NUM_LLAMA_3_SPECIAL = 128_000, 256
-_TEKKEN_SPECIAL = (  # of files that list none, which have a version up to v7
+_TEKKEN_SPECIAL = (  # files up to version v7 list none
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
     *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
     *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
@@ -62,7 +62,7 @@ _VERSIONS_WITHOUT_SPECIAL = ("v1", "v2", "v3", "v7")
 
 @dataclass(frozen=True)
 class BytePairs:
-    """What files say of an encoding.
+    """An encoding as its files describe it.
 
     `ranks` are the ids of ordinary tokens, `special_tokens` those of the others. `pattern` is None if the files don't
     say it; `eot` is the end-of-text token that the format has.
@@ -94,7 +94,7 @@ def file_names(definition: Mapping[str, Any]) -> dict[str, str]:
 
 
 def described(definition: Mapping[str, Any], file: str) -> str:
-    """Return what a message calls the file of a definition with this fixed name."""
+    """Describe the file of a definition with this fixed name, for messages."""
     if file == RANKS and named_format(definition) == LLAMA_3:
         return "a tokenizer.model of Llama 3"
     return _DESCRIBED[file]

@@ -1,4 +1,4 @@
-"""What gigatoken gets of a tokenizer: all that decides the ids of a text, if gigatoken is known to support it.
+"""The parts of a tokenizer that decide the ids of a text, as gigatoken takes them, if it is known to support them.
 
 Special tokens, templates and truncation decide no ids: the reference encodes a text with the spelling of an added
 token, unless it is white space, and the caller puts the ids around a text. A tokenizer with a part that is not listed
@@ -55,8 +55,8 @@ from tokenloom.tokenizers.sentencepiece_file import FILE as MODEL_FILE
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 from tokenloom.tokenizers.tiktoken_files import LETTERS, ranks_file
 
-_FORMAT = 1  # of how encoders are made of parts
-_NAMES = {  # of the patterns that gigatoken knows for ranks
+_FORMAT = 1  # raise it when the same parts make another encoder
+_NAMES = {  # gigatoken's names for the patterns of ranks
     openai_public.r50k_pat_str: "gpt2",
     GPT_2: "gpt2",
     CL100K: "gpt4",
@@ -326,7 +326,7 @@ def _is_stable(content: str) -> bool:
 
 
 def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides the ids of a tokenizer.json that passed check_tokenizer_json, in one form.
+    """Reduce a tokenizer.json that passed check_tokenizer_json to the parts that decide ids, in one form.
 
     Two files have the same bare content if they differ only in what a fast encoder must not know or do (special tokens,
     templates, the normalizer), or in how they write the same.

@@ -60,7 +60,7 @@ _FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 _UINT32 = np.dtype(np.uint32)
 
 _NEVER_FOUND = ("<s>", "</s>", "<unk>", "<pad>")  # names of control pieces, which no text has
-_MIXTURES = 20_000  # of each kind
+_MIXTURES = 20_000  # texts of each kind
 _ALONE, _BETWEEN_OTHERS = "{0}", "{0}1a{0}a\n{0}\n.{0} x{0}"
 _LENGTHS, _LONGEST = (100, 500, 1000, 4095, 10_000, 100_000), 1_000_000
 _REPEATED = " \t\n\r\u00a0\u3000\u200b-=_.#*!?/'\",0a\u00e9\u0301\u4e00"
@@ -137,7 +137,7 @@ class _Subject:
         return [array[int(i)].as_py() for i in differing(reference.encode(array, _UINT32), found)]
 
 
-_subjects: dict[str, _Subject] = {}  # of this process: one by its key
+_subjects: dict[str, _Subject] = {}  # this process keeps one, by its key
 
 
 def _subject_of(job: SliceJob) -> _Subject:

@@ -1,6 +1,6 @@
 """Proofs that a fast encoder gives the ids of a reference library, and the choice that follows from them.
 
-A proof belongs to what the encoder is given of a tokenizer (Parts.key), so fine-tunes and chat templates share it, and
+A proof belongs to the parts of a tokenizer (Parts.key), so fine-tunes and chat templates share it, and
 to one release of both libraries. The package ships those of proofs.json; `tokenloom tokenizer` makes others by a probe
 and keeps them in the cache of the machine.
 """
@@ -27,7 +27,7 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a probe proved.
+    """The result of a probe.
 
     Attributes:
         key: see Parts.key.
@@ -44,7 +44,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Choice:
-    """What encodes.
+    """The encoder of a build, and the reason for it.
 
     Attributes:
         proof: of the fast encoder; None if the reference encodes.
@@ -59,14 +59,14 @@ class Choice:
     unproven: str | None = None
 
     def line(self, reference: str) -> str:
-        """Return what encodes and why, as one line; `reference` is the reference library with its version."""
+        """Name the encoder and the reason in one line; `reference` is the reference library with its version."""
         if self.proof is not None:
             return f"encoded by {self.proof.library}, which gives the ids of {reference}"
         return "; ".join(filter(None, [f"encoded by {reference}: {self.reason}", self.next_step]))
 
 
 def choose(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> Choice:
-    """Return what encodes with the ids of a tokenizer.
+    """Choose the fast encoder of a tokenizer if it is proven, or else the reference.
 
     Args:
         tokenizer: the reference.
@@ -93,7 +93,7 @@ def choose(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> Choice:
 
 
 def find_proof(key: str, reference: str) -> Proof | None:
-    """Return the proof of the installed fast library for what it is given, None if there is none.
+    """Return the proof of the installed fast library for the parts of a tokenizer; None if there is none.
 
     Args:
         key: see Parts.key.

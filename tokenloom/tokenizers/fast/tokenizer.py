@@ -1,4 +1,4 @@
-"""A tokenizer that encodes with a fast encoder what the encoder is proven for, and compares a sample of it.
+"""A tokenizer that uses a fast encoder for the texts for which it is proven, and compares a sample of them.
 
 Unicode 14 is that of the oldest supported Python. What it assigns has the same normal form in all later versions
 (https://www.unicode.org/policies/stability_policy.html). What it does not assign may get any class later, and each
@@ -37,7 +37,7 @@ _MAX_TEXT_BYTES = 16_000_000  # the memory of the reference for a long text is k
 _LEAD_MASKS = np.array([0x7F] * 0xC0 + [0x1F] * 0x20 + [0x0F] * 0x10 + [0x07] * 0x10, np.uint32)
 _RUN_BYTES = 1_000_000
 _MAX_CHECKED_TEXT = 4_000_000
-_HANG_SECONDS = 120  # of one run; the slowest text of a run takes 2 s
+_HANG_SECONDS = 120  # time limit per batch; the slowest known text takes 2 s
 
 
 class Unproven(Exception):
@@ -103,7 +103,7 @@ def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[n
 
 @dataclass(frozen=True)
 class FastEncoder:
-    """A library that encodes what a tokenizer encodes.
+    """A fast library with the vocabulary of a tokenizer.
 
     Attributes:
         library: its name and version.
