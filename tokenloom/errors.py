@@ -225,7 +225,7 @@ class WorkerLost(TokenloomError, RuntimeError):
     """
 
 
-_MEANINGS = {  # of errors that are often raised without a message
+_MEANINGS = {  # messages for errors that are often raised without one
     MemoryError: "out of memory",
     RecursionError: "nested too deeply",
     TimeoutError: "no answer in time",

@@ -67,7 +67,7 @@ def write_catalogue(root: str) -> tuple[str, int]:
 
 
 def render_catalogue(root: str, folder: Store) -> str:
-    """Return the page; the same store gives the same text, except for the versions that a limit leaves out."""
+    """Render the page; the same store gives the same text, except for the versions that a limit leaves out."""
     from tokenloom.tasks.report.templates import render  # late: only the page itself needs Jinja
 
     names = list(filter(NAME_PATTERN.match, folder.names("")))
@@ -86,7 +86,7 @@ def render_catalogue(root: str, folder: Store) -> str:
 
 
 def _dataset(store: Store, name: str, limit: int) -> _Dataset:
-    """Return a dataset with at most `limit` versions: the tagged ones, those of the last moves, then any."""
+    """Read a dataset with at most `limit` versions: the tagged ones, those of the last moves, then any."""
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
     tags_of, recent = _tags(store, limit if len(names) > limit else 1)
     there = dict.fromkeys(names)
@@ -119,7 +119,7 @@ def _decoded(decode: Callable[[bytes, str], T], data: bytes) -> T | None:
 
 
 def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the tags of each version that is tagged, and the versions of the last moves, the newest first.
+    """Read the tags of each version that is tagged, and the versions of the last moves, the newest first.
 
     Args:
         store: the dataset's store.

@@ -34,7 +34,7 @@ class Histogram:
 
 
 def histograms(counts: Sequence[float]) -> list[Histogram]:
-    """Return drawings of documents or tokens by bin of the length, with the median and two quantiles, a width each."""
+    """Draw documents or tokens by bin of the length, with the median and two quantiles, a width each."""
     values = [max(1.0, value) for value in length_quantiles(counts, _MARKED)]
     names = [f"{quantile_name(share)} {_length(value)}" for share, value in zip(_MARKED, values, strict=True)]
     return [_histogram(by_doubling(counts), [math.log2(value) for value in values], names, width) for width in _WIDTHS]
@@ -49,7 +49,7 @@ def _histogram(
 ) -> Histogram:
     top = max(height for _, _, height in bars) or 1.0
     plot_width = width - _LEFT - _GAP
-    space = _MARK_SPACE / plot_width  # of the axis, for the names beside the first and last mark
+    space = _MARK_SPACE / plot_width  # share of the axis for the names beside the first and last mark
     first, last = bars[0][0], bars[-1][1]
     start = min(first, (marks[0] - space * last) / (1 - space))
     end = max(last, (marks[-1] - space * start) / (1 - space))
@@ -73,33 +73,33 @@ def _histogram(
 
 
 def axis_lengths(start: float, end: float) -> list[int]:
-    """Return the lengths to label on an axis from `start` to `end`, logarithms to base 2: about three to eight."""
+    """Choose the lengths to label on an axis from `start` to `end`, logarithms to base 2: about three to eight."""
     factors = (1,) if end - start > 10 else (1, 3) if end - start > 6 else (1, 2, 5)
     lengths = [factor * 10**power for power in range(19) for factor in factors]
     return [length for length in lengths if start <= math.log2(length) <= end] or [max(1, round(2**start))]
 
 
 def axis_heights(top: float) -> list[float]:
-    """Return round heights to label, from 0 to at most `top`: two to four of 1, 2 or 5 times a power of ten."""
+    """Choose round heights to label, from 0 to at most `top`: two to four of 1, 2 or 5 times a power of ten."""
     ten = 10.0 ** math.floor(math.log10(top))
     step = next(step for step in (0.2 * ten, 0.5 * ten, ten, 2 * ten, 5 * ten) if top / step < 5)
     return [step * k for k in range(int(top / step) + 1)]
 
 
 def quantile_name(share: float) -> str:
-    """Return the name of a quantile: "p90", "median"."""
+    """Name a quantile: "p90", "median"."""
     return "median" if share == 0.5 else f"p{100 * share:g}"
 
 
 def tokens_by_length(lengths: Sequence[int]) -> list[float]:
-    """Return the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
+    """Estimate the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
     edges = bin_edges(len(lengths))
     tokens: list[float] = (np.asarray(lengths) * (edges[:-1] + edges[1:] - 1) / 2).tolist()
     return tokens
 
 
 def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTILES) -> list[float]:
-    """Return the quantiles of a histogram of lengths, each right to within its bin.
+    """Find the quantiles of a histogram of lengths, each right to within its bin.
 
     Args:
         lengths: (num_bins,) documents, or tokens, by bin, see statistics.py; not all 0.
@@ -109,7 +109,7 @@ def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTIL
     ends = np.cumsum(counts)
     ranks = np.asarray(shares) * ends[-1]
     bins = np.searchsorted(ends, ranks)
-    inside = (ranks - (ends - counts)[bins]) / counts[bins]  # as if lengths were spread evenly in a bin
+    inside = (ranks - (ends - counts)[bins]) / counts[bins]  # lengths are taken to be spread evenly in a bin
     found: list[float] = (edges[bins] + inside * (edges[bins + 1] - 1 - edges[bins])).tolist()
     return found
 

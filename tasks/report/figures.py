@@ -19,7 +19,7 @@ from tokenloom.tasks.report.samples import SampledDocument, TokenSample, frequen
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, version_decoder
 
 _MAX_HISTORY = 20  # versions whose tokens are compared
-_MIN_DOCUMENTS = 10  # of a split whose shares are compared
+_MIN_DOCUMENTS = 10  # smaller splits are not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class VersionFigures:
 
 
 def collect_for_build(build: Build, version: str) -> VersionFigures:
-    """Return the figures of a version in a worker of its build, which has the tokenizer in memory.
+    """Collect the figures of a version in a worker of its build, which has the tokenizer in memory.
 
     Raises as collect_figures, and TokenizerError as load_job_tokenizer.
     """
@@ -97,7 +97,7 @@ def collect_for_build(build: Build, version: str) -> VersionFigures:
 
 
 def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | None = None) -> VersionFigures:
-    """Return the figures of a version.
+    """Collect the figures of a version.
 
     Args:
         store: the dataset's store.
@@ -136,7 +136,7 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
 
 
 def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
-    """Return whether statistics, which no checksum covers, add up to the counts of a manifest."""
+    """Check that statistics, which no checksum covers, add up to the counts of a manifest."""
     return counts_of_splits(manifest) == {
         name: added(split.sources.values(), DocumentCounts(0, 0)) for name, split in statistics.items()
     } and all(
@@ -146,7 +146,7 @@ def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
 
 
 def _history(store: Store, version: str, current: Sequence[str]) -> list[tags.TagEntry]:
-    """Return the moves of a tag up to the one by which a build, or else a person, published this version."""
+    """Read the moves of a tag up to the one by which a build, or else a person, published this version."""
     for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
         entries = tags.read_log(store, tag)[0]
         moves = [index for index, entry in enumerate(entries) if entry.version == version]
@@ -157,7 +157,7 @@ def _history(store: Store, version: str, current: Sequence[str]) -> list[tags.Ta
 
 
 def _tokens_of(store: Store, history: Sequence[tags.TagEntry]) -> dict[str, int]:
-    """Return the tokens of the last versions that a tag named and that are there, by day and name, the oldest first."""
+    """Read the tokens of the last versions that a tag named and that exist, by day and name, the oldest first."""
     last = {entry.version: entry.at[:10] for entry in reversed(history)}
     names = list(last)[:_MAX_HISTORY][::-1]
     found = {}
@@ -169,7 +169,7 @@ def _tokens_of(store: Store, history: Sequence[tags.TagEntry]) -> dict[str, int]
 
 
 def _previous(store: Store, version: str | None) -> VersionFacts | None:
-    """Return the facts of the version before; None if there was none, or it is gone."""
+    """Read the facts of the version before; None if there was none, or it is gone."""
     with suppress(StoreError):
         return facts_of(store, version) if version else None
     return None
@@ -180,12 +180,12 @@ def _largest_first(counts: dict[str, DocumentCounts]) -> dict[str, DocumentCount
 
 
 def counts_of_splits(manifest: Manifest) -> dict[str, DocumentCounts]:
-    """Return documents and tokens of each split of a manifest."""
+    """Read the documents and tokens of each split from a manifest."""
     return {name: DocumentCounts(split.documents, split.tokens) for name, split in manifest.splits.items()}
 
 
 def unlike_shares(splits: Mapping[str, DocumentCounts]) -> dict[str, tuple[float, float]]:
-    """Return the splits whose share of the tokens is more than twice or less than half of that of the documents.
+    """Find the splits whose share of the tokens is more than twice or less than half of that of the documents.
 
     Returns (share of the documents, share of the tokens) of each; a split of fewer than 10 documents says nothing.
     """

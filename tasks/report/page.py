@@ -22,7 +22,7 @@ _MAX_ROWS = (1000, 400, 100, 10)  # a table is cut to the first of these with wh
 
 
 def make_report(store: Store, manifest: Manifest) -> bytes:
-    """Return the page of a version's report as UTF-8; see collect_figures for errors."""
+    """Make the page of a version's report as UTF-8; see collect_figures for errors."""
     return render_page(collect_figures(store, manifest)).encode()
 
 
@@ -33,14 +33,14 @@ def write_report(store: Store, version: str, page: bytes) -> str:
 
 
 def render_page(figures: VersionFigures) -> str:
-    """Return the page, of at most 1 MB; the same figures give the same text."""
+    """Render the page, of at most 1 MB; the same figures give the same text."""
     values = _values(figures)
     pages = (render("report.html", max_rows, **values) for max_rows in _MAX_ROWS)
     return next(text for text in pages if len(text.encode()) <= _MAX_PAGE_BYTES)
 
 
 def _values(figures: VersionFigures) -> dict[str, Any]:
-    """Return what report.html shows beside the figures themselves."""
+    """Derive the values of report.html from the figures."""
     facts, sample = figures.facts, figures.sample
     rates = {name: _bytes_per_token(figures.encoded.get(name)) for name in figures.sources}
     roles = facts.conversations.tokens if facts.conversations else {}
@@ -90,7 +90,7 @@ def _lengths(figures: VersionFigures) -> dict[str, Any] | None:
 
 
 def _before(facts: VersionFacts | None) -> dict[str, Any] | None:
-    """Return the counts of the previous version; None if there was none, or it is gone."""
+    """Count the previous version; None if there was none, or it is gone."""
     if facts is None:
         return None
     statistics = facts.build.statistics if facts.build else None
@@ -99,7 +99,7 @@ def _before(facts: VersionFacts | None) -> dict[str, Any] | None:
 
 
 def _steps(figures: VersionFigures) -> dict[str, tuple[str, float, int | None]]:
-    """Return what each timed step does, its seconds and the bytes of its files, in the order of a build."""
+    """List each timed step with its meaning, seconds and bytes, in the order of a build."""
     build = figures.facts.build
     seconds = {step: time for step, time in (build.seconds if build else {}).items() if 0 <= time < 1e9}
     if not sum(seconds.values()):

@@ -44,7 +44,7 @@ class SampledDocument(FoundDocument):
 
 
 def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | None) -> TokenSample:
-    """Return the most frequent of the first million tokens of a version."""
+    """Count the first million tokens of a version, and keep the most frequent."""
     parts: list[NDArray[Any]] = [np.zeros(0, np.uint16)]
     num_left = _SAMPLE_TOKENS
     for entry in manifest.shards:
@@ -60,7 +60,7 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
 def sampled_documents(
     store: Store, manifest: Manifest, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
 ) -> list[SampledDocument]:
-    """Return ten neighbours, chosen by the version's name, or all documents if there are fewer.
+    """Read ten neighbours, chosen by the version's name, or all documents if there are fewer.
 
     Raises FormatError if a shard or its document table is damaged.
     """
@@ -82,7 +82,7 @@ def sampled_documents(
 def _document(
     shard: StoredShard, columns: DocumentColumns, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
 ) -> SampledDocument:
-    """Return the document of a row of a shard's table."""
+    """Read the document of a row of a shard's table."""
     start, num_tokens = int(columns.start[0]), int(columns.num_tokens[0])
     if not start < start + num_tokens <= shard.entry.tokens:
         raise shard.wrong_table()
@@ -100,7 +100,7 @@ def _document(
 
 
 def _decode(tokenizer: Tokenizer | None, ids: NDArray[Any]) -> str | None:
-    """Return the text of ids; None if the tokenizer is missing or an id is not of its vocabulary."""
+    """Decode ids; None if the tokenizer is missing or an id is not of its vocabulary."""
     if tokenizer is None or (len(ids) and int(ids.max()) >= tokenizer.vocab_size):
         return None
     return tokenizer.decode(ids)

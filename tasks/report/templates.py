@@ -30,7 +30,7 @@ _INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)
 
 
 def render(template: str, max_rows: int, **values: Any) -> str:
-    """Return a page as HTML.
+    """Render a page as HTML.
 
     Args:
         template: its file name in this folder.
@@ -42,7 +42,7 @@ def render(template: str, max_rows: int, **values: Any) -> str:
 
 @lru_cache(maxsize=1)
 def templates() -> Environment:
-    """Return the templates of pages, each compiled once a process."""
+    """Load the templates of pages, each compiled once a process."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -72,13 +72,13 @@ def templates() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Return a sentence of ours with what stands between backticks as code."""
+    """Mark the parts of a sentence between backticks as code."""
     pieces = (text if isinstance(text, Markup) else inert(text)).split("`")
     return Markup("").join(Markup("<code>{}</code>").format(each) if i % 2 else each for i, each in enumerate(pieces))
 
 
 def _shown(value: Any) -> Any:
-    """Return a value of the template as it is shown: markup of ours unchanged, text without control characters."""
+    """Make a value of a template safe to show: markup of ours unchanged, text without control characters."""
     return inert(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

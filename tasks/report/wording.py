@@ -11,7 +11,7 @@ _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def inert(text: str) -> str:
-    """Return a text whose control characters are escaped, so that it is valid in HTML and keeps to its place.
+    """Escape the control characters of a text, so that it is valid in HTML and keeps to its place.
 
     Marks that change the direction of what follows are escaped too. Line ends, tabs and all kinds of spaces are kept.
     """
@@ -25,12 +25,12 @@ def _is_shown(character: str) -> bool:
 
 
 def clipped(text: str, num_chars: int) -> str:
-    """Return the first characters of a text, with an ellipsis if there are more."""
+    """Cut a text to its first characters, with an ellipsis if there are more."""
     return text if len(text) <= num_chars else f"{text[: num_chars - 1]}…"
 
 
 def short(count: float) -> str:
-    """Return a count in at most three digits and a unit: "12.6 M"."""
+    """Round a count to at most three digits and a unit: "12.6 M"."""
     for size, unit in _UNITS:
         if count >= 0.9995 * size:
             value = count / size
@@ -68,7 +68,7 @@ def change(now: int, before: int) -> str:
 
 
 def token_name(text: str | None, token_id: int) -> str:
-    """Return a token as a chart names it: its text, with blanks that are seen, and its id."""
+    """Name a token in a chart: its text, with blanks that are seen, and its id."""
     if text is None:
         return f"id {token_id}"
     if "\ufffd" in text:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # of "Args:" in a docstring
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # an entry below "Args:" in a docstring
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def _entries(documented: Any) -> list[tuple[str, str]]:
 
 
 def _of_type(kind: Any, argument: Argument, parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return how argparse reads a parameter: the options of add_argument, and the argument's `name` there."""
+    """Translate a parameter for argparse: the options of add_argument, and the argument's `name` there."""
     if get_origin(kind) is UnionType:
         (kind,) = set(get_args(kind)) - {NoneType}
     is_option = parameter.kind == inspect.Parameter.KEYWORD_ONLY
@@ -109,14 +109,14 @@ def _of_type(kind: Any, argument: Argument, parameter: inspect.Parameter) -> dic
 
 
 def _help(text: str, default: object) -> str:
-    """Return a help on one line, with the default if it has one that the text does not name."""
+    """Join a help to one line, and append the default unless the text names it."""
     text = " ".join(text.split())
     is_named = "(default: " in text or default in (None, False, (), inspect.Parameter.empty)
     return text if is_named else f"{text} (default: {default})"
 
 
 def _showing_errors(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return `parse` with its ValueError as argparse's, whose message a user sees."""
+    """Wrap a parser of text: argparse shows the message of an ArgumentTypeError, but not of a ValueError."""
 
     def read(text: str) -> Any:
         try:
@@ -128,7 +128,7 @@ def _showing_errors(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def integer_in(minimum: int, maximum: int) -> Callable[[str], int]:
-    """Return what reads an integer in [minimum, maximum]."""
+    """Return a parser of integers in [minimum, maximum]."""
 
     def read(text: str) -> int:
         try:
@@ -143,7 +143,7 @@ def integer_in(minimum: int, maximum: int) -> Callable[[str], int]:
 
 
 def learned(text: str) -> str:
-    """Return a policy of masks, and raise ValueError if it is not valid."""
+    """Check a policy of masks; raise ValueError if it is not valid."""
     from tokenloom.storage.formats.classes import learned_classes, parse_policy
 
     learned_classes(parse_policy(text))

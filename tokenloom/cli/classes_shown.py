@@ -53,7 +53,7 @@ def class_runs(
 
 
 def role_of(token_class: int) -> str:
-    """Return the name of the role of a class; "role 12" for one that this release does not know."""
+    """Name the role of a class; "role 12" for one that this release does not know."""
     role = token_class & ROLE_BITS
     return ROLES[role] if role < len(ROLES) else f"role {role}"
 

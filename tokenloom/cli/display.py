@@ -23,14 +23,14 @@ _LABEL_WIDTH = 20
 
 @contextmanager
 def showing_progress() -> Iterator[None]:
-    """Show what the steps report while the block runs."""
+    """Show the progress that steps report while the block runs."""
     with _bars() if sys.stderr.isatty() else _lines() as take, progress.listening(take):
         yield
 
 
 @contextmanager
 def _lines() -> Iterator[Callable[[Event], None]]:
-    """Yield what prints each message, and every ten seconds where the work is; any thread may call it."""
+    """Yield a listener, for any thread, that prints each message and, every ten seconds, the state of the step."""
     meter, lock, last = Meter(), threading.Lock(), time.monotonic()
 
     def take(event: Event) -> None:
@@ -48,7 +48,7 @@ def _lines() -> Iterator[Callable[[Event], None]]:
 
 @contextmanager
 def _bars() -> Iterator[Callable[[Event], None]]:
-    """Yield what draws a bar for the step in progress, and a line for each that ended; any thread may call it."""
+    """Yield a listener, for any thread, that draws a bar for the current step and a line for each finished one."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.text import Text

@@ -98,7 +98,7 @@ def _is_of_system(error: BaseException) -> TypeGuard[OSError]:
 
 
 def _message(error: BaseException, is_resumable: bool) -> str:
-    """Return what happened in one line; for a spec, in one line per error."""
+    """Describe an error in one line; errors of a spec in one line each."""
     from tokenloom.storage.stores.remote_errors import redacted
 
     if isinstance(error, KeyboardInterrupt):
@@ -123,7 +123,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(message: str) -> Parts:
-    """Return the parts of a message of one line."""
+    """Divide a message of one line into its parts."""
     start = 0
     while found := _PLACE.match(message, start):
         start = found.end()

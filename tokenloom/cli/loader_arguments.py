@@ -175,7 +175,7 @@ def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -
 
 
 def _of_arguments(reference: str | None, arguments: TracedLoader) -> tuple[TokenDataset, OrderOptions]:
-    """Return the source and its order."""
+    """Open the dataset that the arguments name; its order is theirs too."""
     if arguments.store:
         raise SpecError("--store: only --state needs it; omit it")
     data = open_dataset(reference, arguments)
@@ -187,7 +187,7 @@ def _of_arguments(reference: str | None, arguments: TracedLoader) -> tuple[Token
 def _of_state(
     reference: str | None, arguments: TracedLoader, state: LoaderState
 ) -> tuple[TokenDataset | Mixture, OrderOptions]:
-    """Return the source and its order; raise SpecError if REF or another argument contradicts the state."""
+    """Open the dataset or mixture of a state, and its order; raise SpecError if an argument contradicts the state."""
     from tokenloom.reader.dataset import open_source
 
     for name in _OF_STATE:

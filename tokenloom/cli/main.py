@@ -55,7 +55,7 @@ def _collect_less_often() -> None:
 
 
 def _replace_closed_streams() -> None:
-    """Discard what goes to a stream that the caller closed: `tokenloom build SPEC >&-`."""
+    """Open a null device for a stream that the caller closed: `tokenloom build SPEC >&-`."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (open until exit)

@@ -20,7 +20,7 @@ from tokenloom.errors import TokenloomError, one_line
 Json = dict[str, Any]
 
 FAILED = 1
-NO = 3  # see Command.no for what it means for a command
+NO = 3  # Command.no has its meaning for each command
 INTERRUPTED = 130
 READER_ENDED = 141  # 128 + SIGPIPE, as shells show for `ls | head`; the work of a build is done by then
 TERMINATED = 143
@@ -86,7 +86,7 @@ def shown_origin(document: Mapping[str, Any]) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return a value as one line of JSON, which escapes what is not printable or what stdout can't encode."""
+    """Encode a value as one line of JSON; characters that are not printable or that stdout can't encode are escaped."""
     is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") == "utf-8"
     text = json.dumps(value, ensure_ascii=not is_utf8)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
@@ -111,7 +111,7 @@ def write_output(text: str, *, flush: bool = False) -> None:
 
 
 def drop_output() -> None:
-    """Discard what stdout still buffers, so that the interpreter does not fail on it at exit."""
+    """Discard the buffer of stdout, which the interpreter would fail to flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -85,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _with_hint(message: str, given: str, allowed: list[str]) -> str:
-    """Return a message, and after it the allowed word that is closest to the given one, if one is close."""
+    """Append the allowed word that is closest to the given one to a message, if one is close."""
     hint = near_miss(given, allowed)
     return f"{message}. {hint}" if hint else message
 
@@ -107,7 +107,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the script that completes words in a shell; it is static: completing a word starts no Python.
+    """Write the script that completes words in a shell; it is static: completing a word starts no Python.
 
     Args:
         parser: that of `tokenloom`, whose commands have no arguments yet.
@@ -119,7 +119,7 @@ def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
         action: Any
         for action in command._actions:
             if action.metavar in _FILES:
-                action.complete = shtab.FILE  # which shtab reads
+                action.complete = shtab.FILE  # shtab reads this attribute
             elif action.metavar in _FOLDERS:
                 action.complete = shtab.DIRECTORY
     return str(shtab.complete(parser, shell))
@@ -146,7 +146,7 @@ def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argum
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of `tokenloom`.
+    """Make the parser of `tokenloom`.
 
     The parsed arguments are `command`, `json`, `debug`, and those of the command.
     """

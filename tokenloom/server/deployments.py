@@ -1,4 +1,4 @@
-"""Create the work pool and the deployments of prefect.yaml on a Prefect server; keep what users changed there."""
+"""Create the work pool and the deployments of prefect.yaml on a Prefect server; keep the changes of users there."""
 
 from __future__ import annotations
 

@@ -81,5 +81,5 @@ def _name_in(host: str) -> str | None:
     """Return the name in a Host header, without its port."""
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # of brackets
+    except ValueError:  # unbalanced brackets
         return None

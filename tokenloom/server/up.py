@@ -30,11 +30,11 @@ _SETTINGS = {
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
     # In files, a run's hold on its deployment's only slot outlives `up`, and its end is noticed.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-    "PREFECT_SERVER_UI_API_URL": "/api",  # of the address in the browser, as an SSH forward has another port
+    "PREFECT_SERVER_UI_API_URL": "/api",  # relative to the address in the browser: an SSH forward has another port
 }
 _START_SECONDS = 120
 _STOP_SECONDS = 20
-_UNKNOWN_REVISION = "Can't locate revision"  # of a database, in the log of a Prefect that is older than it
+_UNKNOWN_REVISION = "Can't locate revision"  # logged by a Prefect that is older than its database
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def running_server(log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[
             if process.poll() is not None or time.monotonic() > deadline:
                 raise _not_started(log, start)
             time.sleep(0.1)
-        log.with_suffix(".prefect").write_text(version("prefect"))  # for the message of an older release
+        log.with_suffix(".prefect").write_text(version("prefect"))  # an older release names it in its message
         yield process, url
 
 
@@ -171,9 +171,9 @@ def _worker_command(runs: int) -> list[str]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what it started, such as the flow runs of a worker, which report their end to the server."""
+    """End a process and its children, such as the flow runs of a worker, which report their end to the server."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):  # of its group
+        with suppress(ProcessLookupError):  # the group has ended
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_SECONDS)
@@ -183,7 +183,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _running(
     command: list[str], log: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process, which Ctrl-C in the terminal does not reach; stop it and what it started when the block ends."""
+    """Run a process that Ctrl-C in the terminal does not reach; stop it and its children when the block ends."""
     environment, interrupts = {**os.environ, **(settings or {})}, list[int]()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))  # until the process is known
     with log.open("ab") as output:

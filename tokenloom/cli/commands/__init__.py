@@ -1,1 +1,1 @@
-"""One module per command: its arguments, what it does, and what it prints."""
+"""The commands: functions whose parameters are the arguments. Small ones that belong together share a module."""

@@ -83,7 +83,7 @@ def _compare(
     lines, num_written = _DocumentLines(a, b, fate) if fate else None, 0
     for fates in compare(a, b, advance):
         tally.add(fates)
-        num_rows = sum(len(getattr(fates, name)) for name in ("added", "removed", *("kept", "moved") * 2))  # of A and B
+        num_rows = sum(len(getattr(fates, name)) for name in ("added", "removed", *("kept", "moved") * 2))  # in A and B
         progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
         if lines:
             rows: Rows = getattr(fates, fate or "")
@@ -130,7 +130,7 @@ class _DocumentLines:
 
 @contextmanager
 def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
-    """Return what writes text to stdout, or to a file that appears under its name once it is complete."""
+    """Yield a function that writes text to stdout, or to a file that appears under its name once it is complete."""
     if output is None:
         yield write_output
         return
@@ -149,13 +149,13 @@ def _version(tables: VersionTables) -> Json:
 
 
 def _by_fate(counts: Int64s) -> Json:
-    """Return documents and tokens by fate of (num_fates, 2) counts."""
+    """Name (num_fates, 2) counts of documents and tokens."""
     documents, tokens = counts.T.tolist()
     return {"documents": dict(zip(FATES, documents, strict=True)), "tokens": dict(zip(FATES, tokens, strict=True))}
 
 
 def _moves(tally: Tally) -> list[Json]:
-    """Return how many documents and tokens moved from each split to each other one."""
+    """List the documents and tokens that moved from one split to another."""
     moves = []
     for i, old in enumerate(tally.splits):
         for j, new in enumerate(tally.splits):
@@ -202,7 +202,6 @@ def _print_changes(out: Output, found: list[Change]) -> None:
 
 
 def _shown(value: object) -> str:
-    """Return a value in words."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -21,7 +21,7 @@ _CHAT = "chat: {template: chatml}                                  # or llama3, 
 
 
 def starter_spec() -> str:
-    """Return the text of a spec that shows every kind of source, and all keys with their default values."""
+    """Read the spec that shows every kind of source, and all keys with their default values."""
     return resources.files("tokenloom.cli.commands").joinpath("starter.yaml").read_text(encoding="utf-8")
 
 
@@ -52,7 +52,7 @@ def run(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> R
 
 
 def _spec_of(inputs: list[str], path: str, out: Output) -> tuple[str, list[dict[str, Any]]]:
-    """Return the text of a spec that reads some files, and its sources."""
+    """Write a spec that reads some files; return it and its sources."""
     from tokenloom.tasks.planning.proposal import propose
 
     proposals, notes = propose(inputs)
@@ -72,14 +72,14 @@ def _spec_of(inputs: list[str], path: str, out: Output) -> tuple[str, list[dict[
 
 
 def _named(before: str, inputs: list[str], path: str) -> str:
-    """Return the start of a spec with a name for the dataset: that of the spec, or of the first file or folder."""
+    """Name the dataset in the start of a spec: that of the spec, or of the first file or folder."""
     named = Path(path).stem if Path(path).name != "tokenloom.yaml" else Path(inputs[0].split("*")[0]).absolute().name
     name = re.sub("[^a-z0-9._-]+", "-", named.split(".")[0].lower()).lstrip("0123456789._-")[:64].rstrip("-")
     return re.sub("dataset: news *", f"dataset: {name or 'data'}".ljust(_COMMENT_COLUMN - 1) + " ", before)
 
 
 def _relative(path: str, folder: Path) -> str:
-    """Return a path relative to the folder of the spec, if it is in it."""
+    """Make a path relative to the folder of the spec, if it is in it."""
     start = f"{escaped(str(folder))}/"
     return path.removeprefix(start) if "://" not in path else path
 
@@ -92,7 +92,7 @@ def _yaml(source: dict[str, Any]) -> str:
 
 
 def _described(source: dict[str, Any]) -> str:
-    """Return what a source takes from a row: ", text body, id url"."""
+    """Describe the columns that a source reads: ", text body, id url"."""
     return "".join(
         f", {key} {source[key]!r}" for key in ("text", "messages", "layout", "id", "separator") if key in source
     )

@@ -48,7 +48,7 @@ def _list_datasets(store: Store, names: list[str], out: Output) -> Result:
 
 
 def _listed_dataset(store: Store, name: str) -> Json | None:
-    """Return a dataset, `at` which time its `latest` was set, and the `damage` to that tag; None without a version."""
+    """Describe a dataset, the time `at` which its `latest` moved, and its `damage`; None without a version."""
     versions = published_versions(store)
     latest, damage = _newest(store, "latest")
     if not versions and latest is None and damage is None:
@@ -84,7 +84,7 @@ def _list_versions(store: Store, out: Output) -> Result:
 
 
 def _first_moves(store: Store, versions: Sequence[str], entries: list[TagEntry]) -> dict[str, Json]:
-    """Return when, by whom and why each version was published.
+    """Find when, by whom and why each version was published.
 
     The first move of a tag to it says so, its build.json if no tag ever named it; None if neither does.
     """
@@ -103,7 +103,7 @@ def _first_moves(store: Store, versions: Sequence[str], entries: list[TagEntry])
 
 
 def _sizes(store: Store, version: str) -> Json:
-    """Return the counts of a version; None and the `damage` if its manifest is damaged."""
+    """Count what a version holds; None and the `damage` if its manifest is damaged."""
     try:
         manifest = load_manifest(store, version)
     except (FormatError, StoreError) as error:

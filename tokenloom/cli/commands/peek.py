@@ -85,7 +85,7 @@ def _documents(tables: VersionTables, split: str, count: int, chars: int, learne
 
 
 def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]) -> Json:
-    """Return the runs of a conversation in tokens [start, end) of a shard; nothing for plain text."""
+    """Divide tokens [start, end) of a shard, a conversation, into runs; nothing for plain text."""
     from tokenloom.cli.classes_shown import class_runs
 
     if int(shard.classes(start, start + 1)[0]) & ROLE_BITS == PLAIN_TEXT:

@@ -57,7 +57,7 @@ def run(
 
 
 def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
-    """Return the version that a build would make, and its inputs in total and by source.
+    """Describe the version that a build would make, and its inputs in total and by source.
 
     `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
     that is not the fastest library, None if it is. `checks` are the limits that the version must keep; `gates` are
@@ -98,7 +98,7 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
 
 
 def _source(planned: BuildPlan, name: str) -> Json:
-    """Return what a build reads of a source; `cached` counts the partitions that are encoded already."""
+    """Count the files, bytes and partitions of a source; `cached` are the partitions that are encoded already."""
     files = [file for file in planned.inputs if file.source == name]
     partitions = [part for part in planned.partitions if planned.inputs[part.input_index].source == name]
     return {
@@ -111,7 +111,7 @@ def _source(planned: BuildPlan, name: str) -> Json:
 
 
 def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None:
-    """Return how conversations are rendered, and the runs of tokens of the first one, of which `place` says where."""
+    """Describe the rendering of conversations; `first` are the runs of tokens of the first one, from `place`."""
     if planned.chat is None:
         return None
     from tokenloom.cli.classes_shown import class_runs
@@ -129,7 +129,7 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None
 
 
 def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
-    """Return the results of the checks for the version that exists, what of it is empty, and what its files show."""
+    """Look up a published version: results of checks, empty parts, and the check of its files."""
     from tokenloom.tasks.publishing.gates import evaluate_gates
     from tokenloom.tasks.publishing.version_facts import facts_of
 
@@ -138,7 +138,7 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
 
 
 def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
-    """Return which sources are copies of earlier ones, faults of their conversations, and which splits may be empty."""
+    """Warn of sources that are copies, of faults in conversations, and of splits that may be empty."""
     from tokenloom.chat.rendering import stop_as_text
     from tokenloom.tasks.planning.plan import partitions_by_source
     from tokenloom.tasks.publishing.version_facts import chat_warnings, empty_splits

@@ -92,7 +92,7 @@ def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
 
 
 def _tag_of(dataset: str, tag: str) -> tuple[Store, Reference]:
-    """Return the store of STORE/DATASET and the reference of its tag; raise SpecError if `dataset` has a tag too."""
+    """Find the store of STORE/DATASET and the reference of its tag; raise SpecError if `dataset` has a tag too."""
     tags.check_tag(tag)
     if names_version(dataset):
         raise SpecError(f"{dataset}: name the dataset without @; --tag names the tag")
@@ -110,7 +110,7 @@ def _earlier(store: Store, reference: Reference, entries: list[tags.TagEntry]) -
 
 
 def _moved(out: Output, store: Store, tag: str, before: tags.TagEntry | None, entry: tags.TagEntry) -> Result:
-    """Print what a move did. `before` and `entry` are the newest entries of the tag before it and after it."""
+    """Print the effect of a move. `before` and `entry` are the newest entries of the tag before it and after it."""
     moved, reference = entry != before, f"{store.root}@{entry.version}"
     if moved:
         out.line(f"{tag} now names {reference} (before: {entry.previous or 'nothing'})")

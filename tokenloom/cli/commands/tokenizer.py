@@ -1,4 +1,4 @@
-"""`tokenloom tokenizer`: show a spec's tokenizer, what encodes with it here, and how fast."""
+"""`tokenloom tokenizer`: show a spec's tokenizer, the encoder that a build uses here, and its speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAST_BYTES, _REFERENCE_BYTES = 400_000, 100_000  # to measure with
 
 
 def _utf8(text: str) -> str:
-    """Return a text whose bytes on the command line were UTF-8."""
+    """Check that the bytes of a text on the command line were UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:  # Python makes a lone surrogate of any other byte (PEP 383)
@@ -72,7 +72,7 @@ def run(
 
 
 def _choose(reference: ReferenceTokenizer, definition: dict[str, Any], out: Output) -> Choice:
-    """Return what encodes; prove the fast encoder first if nobody has."""
+    """Choose the encoder; prove the fast one first if it is not proven for this vocabulary."""
     from tokenloom.flows.direct import prove_directly
     from tokenloom.tokenizers.fast.proofs import choose
     from tokenloom.tokenizers.fast.tokenizer import Unproven
@@ -95,7 +95,7 @@ def _fast_encoder(reference: ReferenceTokenizer) -> FastEncoder:
 
 
 def _speed(encoder: Tokenizer | FastEncoder, num_bytes: int) -> float:
-    """Return how many MB of Python's own sources are encoded in a second of processor time, the second time."""
+    """Measure the MB of Python's own sources that are encoded in a second of processor time, the second time."""
     import numpy as np
     import pyarrow as pa
 

@@ -28,7 +28,7 @@ _WHAT = OneOf(required=True)
 
 
 def _step(text: str) -> str:
-    """Return a step as it is given: an integer of at least 0, or one after a plus sign."""
+    """Check a step: an integer of at least 0, or one after a plus sign."""
     if not re.fullmatch(r"\+?[0-9]{1,18}", text):
         raise ValueError(f"{text!r} is not an integer in [0, 10**18), alone or after a +")
     return text

@@ -98,7 +98,7 @@ def _look_up(
 def _sightings(
     reference: str, tables: VersionTables, documents: list[FoundDocument], given: LoaderArguments, epochs: range
 ) -> tuple[list[Sighting], str]:
-    """Return the steps that see the documents, and a note that says why there are none."""
+    """Find the steps that see the documents; the note says why there are none."""
     from tokenloom.reader.trace import ShardTokens, check_epochs, find_sightings
 
     split = documents[0]["split"]  # all have this one: a content determines it
