@@ -28,7 +28,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from tokenloom.cores import num_cores
@@ -183,9 +182,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         for _ in range(num_workers):
             self._free.put(None)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def call(self, step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
