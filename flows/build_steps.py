@@ -140,10 +140,10 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) 
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]
         records = runner.each("shuffle", partial(shuffle_shard, plan.build), shards)
-    checks = check_jobs(plan, assignment, records)
+    build, checks = check_jobs(plan, assignment, records)
     num_checked = sum(check.weight for check in checks)
     with _step("check", seconds, num_checked):
-        differences = runner.each("check", compare_documents, checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
+        differences = runner.each("check", partial(compare_documents, build), checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))
     with _step("validate", seconds):
         measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))

@@ -54,10 +54,10 @@ def run_verification(
     reports: list[Report] = runner.each("read", verify, jobs, _TASK_BYTES, MAX_SMALL_TASKS)
     if deep and subject.manifest:
         damaged = {damage.file for report in reports for damage in report.damages}
-        samples, notes = runner.one("find sources", lambda: deep_jobs(subject, damaged, spec))
+        build, samples, notes = runner.one("find sources", lambda: deep_jobs(subject, damaged, spec))
         warnings += notes
         progress.report(progress.StepStarted("encode", sum(sample.weight for sample in samples)))
-        reports = reports + runner.each("encode", verify_encoding, samples, max_tasks=MAX_SMALL_TASKS)
+        reports = reports + runner.each("encode", partial(verify_encoding, build), samples, max_tasks=MAX_SMALL_TASKS)
     return {
         "reference": subject.reference,
         "version": subject.version,

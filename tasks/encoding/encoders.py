@@ -42,6 +42,8 @@ def encoding_tokenizer(build: Build) -> Tokenizer:
     A machine with other releases than those of the proof uses the reference. Raises TokenizerError as
     load_job_tokenizer.
     """
+    if build.tokenizer_files is not None:
+        return load_job_tokenizer(build.definition, build.tokenizer.fingerprint, build.tokenizer_files)
     definition, fingerprint = canonical_json(build.definition), build.tokenizer.fingerprint
     return _tokenizer(definition, fingerprint, build.version, build.proof, build.check)
 

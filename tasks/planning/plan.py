@@ -61,7 +61,8 @@ class Build:
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
     `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents
     are excluded. `limit` is that of a try-out. `proof` is that of the fast encoder, None if the reference encodes;
-    `check` says which texts the reference encodes too.
+    `check` says which texts the reference encodes too. `tokenizer_files` are those of a published version, None to read
+    those that the definition names.
     """
 
     store: Store
@@ -72,6 +73,7 @@ class Build:
     rules: RowRules
     proof: Proof | None = None
     check: Check = SAMPLE
+    tokenizer_files: dict[str, bytes] | None = None
     chat: ChatDefinition | None = None
     has_ids: bool = False
     has_classes: bool = False
@@ -182,7 +184,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
             tokenizer.kind, tokenizer.name, tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.eot_id
         ),
         definition=definition,
-        rules=_row_rules(spec),
+        rules=row_rules(spec),
         chat=chat,
         has_ids=any(file.options.get("id") for file in inputs),
         has_classes=chat is not None or any(file.has_masks for file in inputs),
@@ -208,7 +210,8 @@ def _excluded(spec: BuildSpec) -> NDArray[np.uint64] | None:
     return excluded if excluded is not None and len(excluded) else None
 
 
-def _row_rules(spec: BuildSpec) -> RowRules:
+def row_rules(spec: BuildSpec) -> RowRules:
+    """Return the rules and keys of a build that every partition shares."""
     same = spec.documents.model_dump(include=ROW_RULES)
     transform = spec.documents.transform.function if spec.documents.transform else None
     return RowRules(**same, transform=transform, seed=spec.seed, shares=spec.split_shares())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
-from functools import partial
 
 from tokenloom.errors import CheckError, EncoderMismatch, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
@@ -16,13 +15,12 @@ from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import EncodedCounts, added
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.records import Assignment, ShardRecord
-from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import check_all_unchanged
-from tokenloom.tasks.planning.plan import SAMPLE_BYTES, BuildPlan
+from tokenloom.tasks.planning.plan import SAMPLE_BYTES, Build, BuildPlan
 from tokenloom.tasks.publishing.version_facts import INFERRED
 from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.base import INDEX
-from tokenloom.tasks.verification.sample import Difference, SampleJob, choose_documents, divide_by_input
+from tokenloom.tasks.verification.sample import Difference, Sample, choose_documents, divide_by_input
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
@@ -33,22 +31,20 @@ _UNSTEADY = (
 _NEXT_STEP = "nothing was published; please report this, with build.json of a version that was"
 
 
-def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> list[Job]:
-    """Return the documents to encode again, for compare_documents; errors as choose_documents.
+def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord]) -> tuple[Build, list[Job]]:
+    """Return the build and the samples to encode again, for compare_documents; errors as choose_documents.
 
     They are encoded as the build did, since the reference might take as long as the rest of the build. It encodes some
     of them too, unless it has encoded a full sample of this build's text before.
     """
     check = NO_CHECK if plan.missing_bytes >= SAMPLE_BYTES else FIRST_TEXTS
     build = replace(plan.build, proof=plan.proof if assignment.encoders else None, check=check)
-    load = partial(encoding_tokenizer, build)
     shards = [StoredShard(plan.store, plan.version, record.entry) for record in records]
     jobs = []
     for documents in divide_by_input(choose_documents(shards, len(plan.inputs)), plan.inputs):
         file = plan.inputs[documents[0].input_index]
-        job = SampleJob(file, documents, build.rules.transform, build.chat_of(file), load)
-        jobs.append(Job(file.path, job, len(documents)))
-    return jobs
+        jobs.append(Job(file.path, Sample(file, documents), len(documents)))
+    return build, jobs
 
 
 def refuse_differences(plan: BuildPlan, assignment: Assignment, differences: Iterable[Difference]) -> None:

@@ -9,9 +9,8 @@ need most of them. A run ends early where documents are long, so that a check of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -19,21 +18,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.chat.definition import ChatDefinition
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
+from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
+from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.rules import PlaceOf
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.sources.files import sharing_files
 from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tasks.verification.sources import read_rows
-from tokenloom.tokenizers import Tokenizer
 
 NUM_SAMPLED, SAMPLED_TOKENS = 1000, 1_000_000  # a smaller version is compared whole
 _NUM_RUNS = 10
@@ -106,23 +105,11 @@ def _runs(order: NDArray[np.intp], num_tokens: NDArray[np.uint64], seed: int) ->
         yield run[before < SAMPLED_TOKENS // _NUM_RUNS]
 
 
-@dataclass(frozen=True)
-class SampleJob:
-    """Documents of one input, sorted by row, to read and encode again and to compare with their shards.
-
-    Attributes:
-        file: the input.
-        documents: of the input.
-        transform: applied to each text, as the build did.
-        chat: renders the rows if they are conversations.
-        load_tokenizer: loads what encodes, in the worker.
-    """
+class Sample(NamedTuple):
+    """Documents of one input, sorted by row, to read and encode again and to compare with their shards."""
 
     file: InputFile
     documents: list[SampledDocument]
-    transform: str | None
-    chat: ChatDefinition | None
-    load_tokenizer: Callable[[], Tokenizer]
 
 
 def divide_by_input(
@@ -150,27 +137,28 @@ class Difference(NamedTuple):
     source_place: str  # file and row
 
 
-def compare_documents(job: SampleJob) -> list[Difference]:
-    """Encode the documents of a job again and return those that differ from their shards; runs in a worker.
+def compare_documents(build: Build, sample: Sample) -> list[Difference]:
+    """Encode documents again as a build does, and return those that differ from their shards; runs in a worker.
 
     Raises:
         InputError: the input can't be read, has changed, or the transform or a template fails.
         EncoderMismatch: a fast encoder gives other ids than the reference.
     """
-    progress.report(progress.Working(f"reading documents of {job.file.url} again"))
-    wanted = {document.row: document for document in job.documents}
-    is_close = job.file.num_bytes < len(wanted) * _APART_BLOCK_BYTES
+    file, documents = sample
+    progress.report(progress.Working(f"reading documents of {file.url} again"))
+    wanted = {document.row: document for document in documents}
+    is_close = file.num_bytes < len(wanted) * _APART_BLOCK_BYTES
     found: list[Difference] = []
-    encoder = document_encoder(job.load_tokenizer(), job.chat)
+    encoder = document_encoder(encoding_tokenizer(build), build.chat_of(file))
     with ThreadPoolExecutor(_READERS) as readers:
-        stored = {row: ids for run in readers.map(_read_run, _close_runs(job.documents)) for row, ids in run.items()}
-    with naming_source(job.file.source):
+        stored = {row: ids for run in readers.map(_read_run, _close_runs(documents)) for row, ids in run.items()}
+    with naming_source(file.source):
         with sharing_files(_CLOSE_BLOCK_BYTES if is_close else _APART_BLOCK_BYTES):
-            for rows, place_of in read_rows(job.file, sorted(wanted), job.transform):
+            for rows, place_of in read_rows(file, sorted(wanted), build.rules.transform):
                 found += _compare(encoder, rows, place_of, wanted, stored)
-        found += [Difference("gone", document, f"{job.file.url}: row {row}") for row, document in wanted.items()]
+        found += [Difference("gone", document, f"{file.url}: row {row}") for row, document in wanted.items()]
         if found:
-            check_unchanged(job.file)  # it may have changed while it was read
+            check_unchanged(file)  # it may have changed while it was read
     return found
 
 

@@ -7,7 +7,6 @@ changed or is gone since then is reported as a warning: it says nothing about th
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.chat.definition import CHAT_RULES, version_chat
@@ -20,17 +19,17 @@ from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.planning.inputs import find_inputs
+from tokenloom.tasks.planning.plan import Build, row_rules
 from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.reader import with_line
 from tokenloom.tasks.verification.sample import (
-    SampleJob,
+    Sample,
     choose_documents,
     compare_documents,
     divide_by_input,
 )
 from tokenloom.tasks.verification.sources import recorded_spec
 from tokenloom.tasks.verification.verify import OpenedVersion, Report
-from tokenloom.tokenizers import load_job_tokenizer
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -39,8 +38,11 @@ _NONE_ENCODED = "no document was encoded again"
 _MAX_NAMED = 3  # documents that a message about a shard names
 
 
-def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec | None) -> tuple[list[Job], list[str]]:
-    """Return jobs that encode documents of undamaged shards again, and the reasons why others can't be.
+Deep = tuple[Build | None, list[Job], list[str]]
+
+
+def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec | None) -> Deep:
+    """Return the build of a version, samples of its undamaged shards, and the reasons why others can't be encoded.
 
     Args:
         subject: with its manifest.
@@ -48,23 +50,21 @@ def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec | None)
         spec: says where the sources are; None for the spec in build.json.
     """
     if subject.inputs is None:
-        return [], [f"{_NONE_ENCODED}: inputs.json is damaged"]
+        return None, [], [f"{_NONE_ENCODED}: inputs.json is damaged"]
     assert subject.manifest is not None  # it was readable, as its inputs were
     try:
         spec = spec or recorded_spec(subject.store, subject.manifest)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if is_transient(error):
             raise
-        return [], [f"{_NONE_ENCODED}: build.json does not say how ({reason_of(error)}); give --spec"]
+        return None, [], [f"{_NONE_ENCODED}: build.json does not say how ({reason_of(error)}); give --spec"]
     try:
         return _sample(subject.store, subject.manifest, subject.inputs, damaged, spec)
     except FormatError as error:  # a file of the tokenizer; the job that reads it reports it too
-        return [], [f"{_NONE_ENCODED}: {error}"]
+        return None, [], [f"{_NONE_ENCODED}: {error}"]
 
 
-def _sample(
-    store: Store, manifest: Manifest, known: list[InputEntry], damaged: set[str], spec: BuildSpec
-) -> tuple[list[Job], list[str]]:
+def _sample(store: Store, manifest: Manifest, known: list[InputEntry], damaged: set[str], spec: BuildSpec) -> Deep:
     undamaged = [
         StoredShard(store, manifest.version, entry)
         for entry in manifest.shards
@@ -73,10 +73,16 @@ def _sample(
     inputs, warnings = find_inputs(spec, store)
     by_path = {(file.source, file.path): file for file in inputs}
     files = [by_path.get((entry.source, entry.path)) for entry in known]
-    tokenizer = manifest.tokenizer_definition, manifest.tokenizer.fingerprint, read_tokenizer_files(store, manifest)
-    load = partial(load_job_tokenizer, *tokenizer)
-    transform = spec.documents.transform.function if spec.documents.transform else None
-    chat = version_chat(store, manifest)
+    build = Build(
+        store=store,
+        dataset=manifest.dataset,
+        version=manifest.version,
+        tokenizer=manifest.tokenizer,
+        definition=manifest.tokenizer_definition,
+        rules=row_rules(spec),
+        chat=version_chat(store, manifest),
+        tokenizer_files=read_tokenizer_files(store, manifest),
+    )
     jobs = []
     for documents in divide_by_input(choose_documents(undamaged, len(known)), files):
         index = documents[0].input_index
@@ -85,19 +91,18 @@ def _sample(
         if file is None or file.fingerprint != known[index].fingerprint:
             warnings.append(f"source {'gone' if file is None else 'changed'}: {what}")
             continue
-        own_chat = chat if file.holds_conversations else None
-        if own_chat is not None and own_chat.rules != CHAT_RULES:
+        chat = build.chat_of(file)
+        if chat is not None and chat.rules != CHAT_RULES:
             warnings.append(f"conversations of another release's rules: source {what}; build the version again")
             continue
-        job = SampleJob(file, documents, transform, own_chat, load)
-        jobs.append(Job(file.path, job, len(documents)))
-    return jobs, warnings
+        jobs.append(Job(file.path, Sample(file, documents), len(documents)))
+    return build, jobs, warnings
 
 
-def verify_encoding(job: SampleJob) -> Report:
-    """Encode the documents of a job again and compare them with their shards; runs in a worker."""
+def verify_encoding(build: Build, sample: Sample) -> Report:
+    """Encode documents again and compare them with their shards; runs in a worker."""
     try:
-        found = compare_documents(job)
+        found = compare_documents(build, sample)
     except (InputError, SpecError, TokenizerError) as error:
         return Report(warnings=[f"not compared: {with_line(str(error))}"])
     problems: defaultdict[str, list[str]] = defaultdict(list)
@@ -105,23 +110,25 @@ def verify_encoding(job: SampleJob) -> Report:
     for kind, document, source_place in found:
         if kind == "gone":
             num_gone += 1
-        elif kind == "text" and job.transform:
+        elif kind == "text" and build.rules.transform:
             num_other += 1
         else:
-            ids = "ids or classes" if job.chat is not None or job.file.has_masks else "ids"
+            ids = "ids or classes" if sample.file.holds_conversations or sample.file.has_masks else "ids"
             what = f"encoded again, its {ids} differ" if kind == "ids" else "its source gives another text"
             path = version_path(document.shard.version, document.shard.entry.name)
             problems[path].append(f"{source_place}, token {document.start}: {what}")
     warnings = []
     if num_gone:
-        warnings.append(f"{job.file.url}: {num_gone} of its rows can no longer be read")
+        warnings.append(f"{sample.file.url}: {num_gone} of its rows can no longer be read")
     if num_other:
-        warnings.append(f"documents.transform {job.transform} gives different texts: {num_other:,} not compared")
+        warnings.append(
+            f"documents.transform {build.rules.transform} gives different texts: {num_other:,} not compared"
+        )
     damages = [
         Damage(path, "; ".join([*map(with_line, what[:_MAX_NAMED]), *_more(what)]))
         for path, what in sorted(problems.items())
     ]
-    num_documents = len(job.documents) - num_gone - num_other
+    num_documents = len(sample.documents) - num_gone - num_other
     return Report(num_documents=num_documents, damages=damages, warnings=warnings)
 
 

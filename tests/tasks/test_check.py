@@ -18,9 +18,10 @@ from tokenloom.errors import CheckError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.work.spill import Spill
+from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.sources import parquet
 from tokenloom.tasks.verification import sample
-from tokenloom.tasks.verification.sample import NUM_SAMPLED, SAMPLED_TOKENS, SampleJob, compare_documents
+from tokenloom.tasks.verification.sample import NUM_SAMPLED, SAMPLED_TOKENS, Sample, compare_documents
 from tokenloom.tasks.verification.sources import read_rows
 
 
@@ -60,9 +61,9 @@ def test_each_document_is_as_likely_to_be_checked(tmp_path: Path, monkeypatch: p
     sources = [{"kind": "jsonl", "path": f"{tmp_path}/*.jsonl"}]
     chosen: list[tuple[str, int]] = []
 
-    def keep(job: SampleJob) -> list[sample.Difference]:
-        chosen.extend((Path(job.file.path).stem, document.row) for document in job.documents)
-        return compare_documents(job)
+    def keep(subject: Build, part: Sample) -> list[sample.Difference]:
+        chosen.extend((Path(part.file.path).stem, document.row) for document in part.documents)
+        return compare_documents(subject, part)
 
     monkeypatch.setattr("tokenloom.flows.build_steps.compare_documents", keep)
     for seed in range(5):
