@@ -1,4 +1,4 @@
-"""Compare the documents of two versions by content, and count what became of them.
+"""Compare the documents of two versions by content, and count which were kept, moved, added and removed.
 
 A document of A and one of B match if their texts are equal. With kept duplicates, a text that A has n times and B m
 times has min(n, m) matches: first as many as possible within a split, these are kept, then across splits, these moved.
@@ -22,7 +22,7 @@ REMASKED = "remasked"
 
 
 class Fates(NamedTuple):
-    """What became of some documents: `removed` and `moved_from` are rows of A, the others of B.
+    """The fates of some documents: `removed` and `moved_from` are rows of A, the others of B.
 
     Row i of `moved_from` became row i of `moved`. `remasked` are those of `kept` and `moved` that have as many tokens
     as before, with other classes.
@@ -37,7 +37,7 @@ class Fates(NamedTuple):
 
 
 def compare(a: Documents, b: Documents, advance: Advance) -> Iterator[Fates]:
-    """Yield what became of the documents from A to B, some texts at a time; every document comes once.
+    """Yield the fates of all documents from A to B, some texts at a time; every document comes once.
 
     Args:
         a: the documents of the old version.
@@ -93,7 +93,7 @@ def _sums(labels: UInt64s, rows: Rows, count: int) -> Int64s:
 
 
 def _match(a: Rows, b: Rows, splits_a: UInt64s, splits_b: UInt64s) -> Fates:
-    """Return what became of documents: all those of A and of B with certain contents.
+    """Return the fates of all documents of A and of B with certain contents.
 
     Args:
         a: the documents of A, in the order of the version.

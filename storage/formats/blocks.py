@@ -16,7 +16,7 @@ from tokenloom.errors import FormatError
 
 MAGIC = b"TOKBLKS\0"
 BLOCKS_FORMAT = 1
-UPDATE = "update tokenloom"  # what to do about a file of a newer format; its error ends with it
+UPDATE = "update tokenloom"  # the errors about newer formats end with it
 BLOCK_BYTES = 2**18
 _FIXED = struct.Struct("<8sIIQII32s")  # magic, format, header bytes, file bytes, block bytes, zero, SHA-256
 _CHECKSUM_BYTES = 16
@@ -25,7 +25,7 @@ _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 2**6, 2**26
 
 @dataclass(frozen=True)
 class ShardBlocks:
-    """What a `.blocks` file says of a shard, or of its mask.
+    """The checksums of the blocks of a shard, or of its mask, as a `.blocks` file has them.
 
     `sha256` is that of the file, in hexadecimal, and `header` are its first bytes, none of a mask. `checksums` are the
     xxh3_128 of its blocks, 16 bytes each; all blocks have `block_bytes`, the last may be shorter. `mask` says the same
@@ -102,7 +102,7 @@ def encode_blocks(blocks: ShardBlocks) -> bytes:
 
 
 def decode_blocks(data: bytes, place: str) -> ShardBlocks:
-    """Return what a `.blocks` file says; raises FormatError if it is damaged, or of a newer format.
+    """Decode a `.blocks` file; raises FormatError if it is damaged, or of a newer format.
 
     Args:
         data: the bytes of the file.
@@ -121,7 +121,7 @@ def decode_blocks(data: bytes, place: str) -> ShardBlocks:
 
 
 def _decode_section(data: bytes, place: str) -> tuple[ShardBlocks, bytes]:
-    """Return what the section at the start of `data` says, and the bytes after it."""
+    """Decode the section at the start of `data`; also return the bytes after it."""
     if len(data) < _FIXED.size or not data.startswith(MAGIC):
         raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
     _, version, header_bytes, num_bytes, block_bytes, _, sha256 = _FIXED.unpack_from(data)

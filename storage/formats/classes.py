@@ -1,7 +1,7 @@
-"""The class of a token: one byte that says what it is of a conversation. docs/reference/format.md describes its bits.
+"""The class of a token: one byte that says which part of a conversation it is.
 
-A version with conversations has a byte for each token in the `.mask` files beside its shards. A policy says of each of
-the 256 classes whether a model learns such a token.
+docs/reference/format.md describes its bits. A version with conversations has a byte for each token in the `.mask` files
+beside its shards. A policy says of each of the 256 classes whether a model learns such a token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENDS_TURN = 1 << 4  # ends a turn of the assistant
 LAST_TURN = 1 << 5  # in the last turn of the assistant
 BEGINS = 1 << 6  # the first token of a conversation, which no context precedes
 MAY_LEARN = 1 << 7  # not of a message that is kept out of the loss
-TEXT_CLASS = PLAIN_TEXT | MAY_LEARN  # of each token of a document that is plain text
+TEXT_CLASS = PLAIN_TEXT | MAY_LEARN  # the tokens of plain text have it
 #: Of a token that was imported with a mask, by whether that says it is a target. A mask has no turns, so the policies
 #: "assistant" and "last" both give it again.
 MASK_CLASSES = np.array([USER | MAY_LEARN, ASSISTANT | LAST_TURN | MAY_LEARN], np.uint8)

@@ -1,4 +1,4 @@
-"""The manifest of a version: what it holds, and the checksum of every file it lists.
+"""The manifest of a version: its splits and shards, and the checksum of every file it lists.
 
 Its checksum is right whoever wrote it, so every field is checked too: names that become paths match their patterns,
 counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored.
@@ -59,7 +59,7 @@ class TokenizerEntry:
 
 @dataclass(frozen=True, slots=True)
 class SplitEntry:
-    """What a version holds of a split; `duplicates` counts the documents that were dropped as such."""
+    """A split of a version; `duplicates` counts the documents that were dropped as such."""
 
     tokens: Count
     documents: Count
@@ -74,7 +74,7 @@ class SplitEntry:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What became of the rows that were read, in the order of a build: what was left out at each step, and kept."""
+    """The rows that were read, and how many were left out at each step of a build, or kept."""
 
     read: Count
     filtered: Count
@@ -82,6 +82,10 @@ class RowCounts:
     quarantined: Count
     duplicates: Count
     kept: Count
+
+
+def _add_up(split: _Json) -> bool:
+    return all(split[name] == sum(map(itemgetter(name), split["shards"])) for name in ("tokens", "documents"))
 
 
 def _name_their_shards(splits: dict[str, _Json]) -> bool:
@@ -96,13 +100,7 @@ _Tokenizer = Annotated[
     TokenizerEntry,
     Rule(lambda entry: entry["eot_id"] < entry["vocab_size"], "a tokenizer with an eot_id below vocab_size"),
 ]
-_Split = Annotated[
-    SplitEntry,
-    Rule(
-        lambda split: split["tokens"] == sum(map(itemgetter("tokens"), split["shards"])),
-        "a split with the tokens of its shards",
-    ),
-]
+_Split = Annotated[SplitEntry, Rule(_add_up, "a split with the tokens and documents of its shards")]
 _Splits = Annotated[
     dict[Annotated[str, Rule(SPLIT_PATTERN.match, "the name of a split")], _Split],
     Rule(_name_their_shards, "splits whose shards are named SPLIT/NNNNNN.tok"),
@@ -112,7 +110,7 @@ _Splits = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a version holds.
+    """A version: splits with their shards, and other files.
 
     `spec` is the identity part of the spec, `files` the SHA-256 of every listed file by name, without those of shards.
     """
@@ -147,7 +145,7 @@ class Manifest:
 
     @property
     def tokenizer_definition(self) -> JsonObject:
-        """What the tokenizer is made from."""
+        """The definition from which the tokenizer is loaded."""
         return cast(JsonObject, self.spec["tokenizer"])
 
     @property
@@ -164,7 +162,7 @@ def given_options(options: Mapping[str, object]) -> JsonObject:
     """Return the options that a name depends on: all but those that are absent (null, an empty list or object).
 
     Defaults are among them, so that a default that changes makes other names. A new option must default to absent: then
-    the names of what does not use it stay.
+    versions that do not use it keep their names.
     """
     nested = {name: given_options(value) if isinstance(value, dict) else value for name, value in options.items()}
     return {name: value for name, value in nested.items() if value not in (None, [], {})}
@@ -227,7 +225,7 @@ _Absent = Annotated[object, Rule(lambda _: False, "absent: a version names no pa
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """What a tokenizer is made from: its files are in the version, never at a path that the manifest names."""
+    """The definition of a tokenizer, whose files are in the version, never at a path that the manifest names."""
 
     kind: Name
     name: _Text | None = None

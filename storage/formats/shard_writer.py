@@ -24,7 +24,7 @@ from tokenloom.storage.stores import local_files
 
 @dataclass(frozen=True, slots=True)
 class ShardFileRecord:
-    """What a manifest says about a `.tok` file; `sha256` covers all its bytes."""
+    """A `.tok` file as a manifest lists it; `sha256` covers all its bytes."""
 
     bytes: int
     tokens: int

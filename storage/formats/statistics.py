@@ -1,4 +1,4 @@
-"""What the documents of a version are like: how many, how long, from which source; measured while shards are written.
+"""Statistics of the documents of a version: how many, how long, from which source; measured while shards are written.
 
 The histogram of lengths has a bin for each length below 8, and eight bins for each power of two above, so that its
 edges are integers and two versions have the same ones: `length_bins([7, 8, 15, 16, 17, 18]) -> [7, 8, 15, 16, 16, 17]`.
@@ -45,7 +45,7 @@ class DocumentStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ChatCounts:
-    """What was rendered of conversations, before duplicates and excluded ones are dropped.
+    """Counts of rendered conversations, before duplicates and excluded ones are dropped.
 
     `turns` are those of the assistant that may be learned; `ended_turns` of them end with a stop token that is learned.
     `without_target` conversations have no token that is learned; `dropped` more were left out for that.
@@ -67,7 +67,7 @@ class ChatCounts:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCounts:
-    """What was encoded of a source, before duplicates and excluded documents are dropped.
+    """Counts of encoded documents of a source, before duplicates and excluded documents are dropped.
 
     `bytes` are those of its texts in UTF-8; `chat` counts what was rendered, None for a source of texts. `rows` were
     read, and `filtered` of them left out by a filter or a rule; the others that are no documents are quarantined.
@@ -102,7 +102,7 @@ class DocumentCounter:
         self._tokens += np.bincount(source_index, num_tokens, num_sources).astype(np.int64)
 
     def statistics(self) -> DocumentStatistics:
-        """Return what was measured; a source without a document is left out."""
+        """Return the statistics; a source without a document is left out."""
         counts = zip(self._sources, self._documents.tolist(), self._tokens.tolist(), strict=True)
         return DocumentStatistics(self._lengths, {name: DocumentCounts(*found) for name, *found in counts if found[0]})
 

@@ -34,7 +34,7 @@ class EncoderUse:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What a gate of the spec's `checks` expected and found, as text: ">= 1,000" and "998".
+    """The result of a gate of the spec's `checks`; `expected` and `found` are text: ">= 1,000" and "998".
 
     `compared` is False for a drift that there was nothing to measure from; it passes, and `found` says why.
     """

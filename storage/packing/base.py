@@ -48,7 +48,7 @@ class ShardPlan(Protocol):
 class Packing(ABC):
     """How the tokens of a shard become samples; packings.py lists all of them."""
 
-    #: what states and the command line call it
+    #: its name in states and on the command line
     name: str
     #: Whether each piece of a sample is a part of one document. Otherwise, a sample is one piece across documents,
     #: whose start depends only on the sample's number.
@@ -59,7 +59,7 @@ class Packing(ABC):
     masks_documents: ClassVar[bool] = False
     #: each piece takes a multiple of this many inputs of its sample; padding follows its tokens
     pad_documents: int = 1
-    #: what a user can do about a split without samples
+    #: the next step for a split without samples
     if_empty: str = "use a smaller seq_len"
 
     @abstractmethod

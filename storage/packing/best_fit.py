@@ -31,7 +31,7 @@ class BestFit(Packing):
     """Whole documents, as many as fit, with little padding.
 
     Args:
-        overlong: what becomes of documents of more than T + 1 tokens, one of OVERLONG.
+        overlong: how documents of more than T + 1 tokens are treated, one of OVERLONG.
         pad_documents: see Packing.
     """
 
@@ -204,7 +204,7 @@ def fill_bins(sizes: Int64s, counts: Int64s, capacity: int) -> Filling:
     Args:
         sizes: (n,) different sizes, decreasing, each in [1, capacity].
         counts: (n,) items of each size, at least 1.
-        capacity: what a bin holds, at least 1.
+        capacity: of a bin, at least 1.
 
     Example: sizes [4, 3, 2], counts [1, 1, 2], capacity 6: 4 + 2, 3 + 2
     """

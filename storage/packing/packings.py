@@ -99,7 +99,7 @@ def _checked_offsets(packing: Packing, num_tokens: int, offsets: UInt64s | None)
 
 @dataclass(frozen=True)
 class PackingShares:
-    """What a packing pads and cuts, of one shard or summed over several.
+    """The padding and the cut documents of a packing, in one shard or summed over several.
 
     A document is cut if no sample holds all of its tokens. A token that two samples share counts once.
     """
@@ -125,7 +125,7 @@ class PackingShares:
 
 
 def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s) -> PackingShares:
-    """Return what a packing does to a shard, from its pieces, 24 bytes each; see num_samples for arguments and errors.
+    """Return the shares of a packing in a shard, in 24 bytes for each piece; see num_samples for arguments and errors.
 
     A document is whole if one piece holds all of it: of those that begin with it or before, the one that reaches
     furthest.

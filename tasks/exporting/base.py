@@ -1,4 +1,4 @@
-"""The interface of a format, what a format is given, and the files that it writes."""
+"""The interface of a format, its arguments, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class ExportFormat(ABC):
     name: ClassVar[str]
     takes_samples: ClassVar[bool] = False  # its rows may be samples
     keeps_masks: ClassVar[bool] = False
-    part_bytes: ClassVar[int] = 0  # of ids in a unit; 0 for a whole split
+    part_bytes: ClassVar[int] = 0  # most bytes of ids in a unit; 0 for a whole split
     num_ids: ClassVar[int] = 2**32  # its type of ids has so many values
     instead: ClassVar[str] = ""  # the format for more ids
 
@@ -133,7 +133,7 @@ class ExportFormat(ABC):
             )
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what the format does not keep, or what its reader needs, one line each."""
+        """Return the losses of the format, and the needs of its reader, one line each."""
         if self.keeps_masks or not facts.has_masks:
             return []
         others = "olmo, datatrove, mds, litdata or huggingface"

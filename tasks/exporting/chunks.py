@@ -22,9 +22,9 @@ from tokenloom.tasks.exporting.documents import Documents, Piece
 from tokenloom.tasks.sources.tokens.ids import IDS
 from tokenloom.wording import counted
 
-PART_BYTES = 2**26  # of ids; the files that both make by default
+PART_BYTES = 2**26  # bytes of ids in a file, the default of both formats
 _MAX_BYTES = 2**32 - 1
-_LITDATA_CODES = {"uint16": 5, "int32": 2}  # of LitData's table of types
+_LITDATA_CODES = {"uint16": 5, "int32": 2}  # LitData's numbers of these types
 _LEAF: JsonObject = {"type": None, "context": None, "children_spec": []}
 _SHAPE = np.dtype([("form", "u1"), ("length", "<u4")])
 _ONE_LENGTH_OF_U32 = 1 << 2 | 2
@@ -40,7 +40,7 @@ def row_lengths(documents: Documents, facts: VersionFacts) -> NDArray[np.int64]:
 
 
 def header(row_bytes: NDArray[np.int64], name: str, text: bytes = b"") -> bytes:
-    """Return what is before the rows; raise SpecError if a document makes the file too long."""
+    """Return the bytes before the rows; raise SpecError if a document makes the file too long."""
     places = 4 * (len(row_bytes) + 2) + len(text) + np.append(0, np.cumsum(row_bytes))
     if places[-1] > _MAX_BYTES:
         raise SpecError(f"{name}: {counted(len(row_bytes), 'document')} make a file of 4 GiB or more; use megatron")
@@ -52,7 +52,7 @@ def joined(lengths: NDArray[np.uint32], parts: Sequence[AnyArray]) -> AnyBuffer:
 
     Args:
         lengths: the tokens of each row, (num_rows,).
-        parts: columns, (num_tokens,), and what is before them in each row, (num_rows, n).
+        parts: columns, (num_tokens,), and values before them in each row, (num_rows, n).
     """
     if len(parts) == 1:
         return parts[0]
@@ -76,7 +76,7 @@ class Mds(tables.TableFormat):
     part_bytes = PART_BYTES
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what samples lose, or documents in llm-foundry."""
+        """Return the losses of samples, or of documents in llm-foundry."""
         cut = "llm-foundry cuts a document to max_seq_len; --unit sample --seq-len gives it samples of that length"
         return super().losses(facts) or [cut]
 
@@ -113,7 +113,7 @@ def _mds_columns(facts: VersionFacts) -> dict[str, np.dtype]:
 
 
 def _mds_parts(piece: Piece, facts: VersionFacts) -> list[AnyArray]:
-    """Return what a row consists of; see joined."""
+    """Return the parts of each row; see joined."""
     columns = tables.values(piece, facts)[::-1]
     if facts.options.seq_len is not None:
         return columns
@@ -124,7 +124,7 @@ def _mds_parts(piece: Piece, facts: VersionFacts) -> list[AnyArray]:
 
 
 def _mds_config(facts: VersionFacts) -> JsonObject:
-    """Return what all shards have in common."""
+    """Return the fields that all shards share."""
     length, columns = facts.options.seq_len, _mds_columns(facts)
     return {
         "column_encodings": [f"ndarray:{dtype.name}" + (f":{length}" if length else "") for dtype in columns.values()],
@@ -158,7 +158,7 @@ class LitData(tables.TableFormat):
     part_bytes = PART_BYTES
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what samples lose, or blocks of tokens."""
+        """Return the losses of samples, or of blocks of tokens."""
         lost = (
             "LitData's TokensLoader drops the tail of each chunk that fills no block, and crosses documents; --unit "
             "sample --seq-len BLOCK fills chunks with whole blocks"
@@ -184,7 +184,7 @@ class LitData(tables.TableFormat):
             file.write(joined(piece.lengths, parts))
 
     def finish(self, facts: VersionFacts, units: Units, records: Records) -> dict[str, bytes]:
-        """Return the index of each split; LitData keeps a cache of what has the same updated_at."""
+        """Return the index of each split; LitData caches chunks by updated_at."""
         return {
             f"{split}/index.json": json.dumps(
                 {
@@ -199,7 +199,7 @@ class LitData(tables.TableFormat):
 
 
 def _litdata_config(facts: VersionFacts) -> JsonObject:
-    """Return what the chunks have in common."""
+    """Return the fields that all chunks share."""
     columns = tables.columns(facts)
     tree = {"type": "builtins.dict", "context": json.dumps(list(columns)), "children_spec": [_LEAF] * len(columns)}
     return {

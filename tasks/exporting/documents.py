@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 class Documents:
     """The documents [start, end) of some neighbouring shards, counted from the first one; pickles small.
 
-    What reads the store raises StoreError if a file is missing or can't be read, and FormatError if it is damaged.
+    Methods that read raise StoreError if a file is missing or can't be read, and FormatError if it is damaged.
     """
 
     store: Store

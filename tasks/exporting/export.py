@@ -1,8 +1,8 @@
-"""Export a version: what to write, one unit of it, and its end. flows/export_steps.py puts these in order.
+"""Export a version: plan it, write a unit, finish. flows/export_steps.py puts these in order.
 
 A local export grows in NAME.tmp beside its destination, which is renamed at the end. On an object store each file
 appears when it is complete. tokenloom-export.json is written last. A run that finds all files of a unit does not write
-them again, so a killed export continues where it was; until its end, BEGUN says what is exported.
+them again, so a killed export continues where it was; until its end, BEGUN identifies the export.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ExportResult(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """What tokenloom-export.json says."""
+    """The contents of tokenloom-export.json."""
 
     export: JsonObject
     files: dict[str, FileRecord]
@@ -87,7 +87,7 @@ class Export:
     """An export that is planned.
 
     Attributes:
-        identity: what tokenloom-export.json says of it besides its files.
+        identity: the contents of tokenloom-export.json besides the files.
         destination: where the complete export is.
         store: where its files are written: the destination itself, unless that is a folder.
     """
@@ -237,16 +237,16 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
                 f"{final.place(name)}: it is missing or was changed after the export; delete {final.root} and export "
                 "again"
             )
-    final.remove(BEGUN)  # of a run that was killed after its summary
+    final.remove(BEGUN)  # a run may have been killed after it wrote its summary
     return found.files
 
 
 def begin(export: Export) -> None:
-    """Note what is exported, or check that an unfinished export is this one, and delete its unfinished files."""
+    """Write BEGUN, or check that an unfinished export is this one, and delete its unfinished files."""
     store, note = export.store, sign(export.identity)
     for place in (export.destination, store):
         folder = place.local("")
-        found = {*place.names("")} - {_WORK}  # which a run may leave that could not begin
+        found = {*place.names("")} - {_WORK}  # a run that could not begin may leave it
         if (found or (folder and folder.is_file())) and BEGUN not in found:
             raise StoreError(f"{place.root}: it exists and is not this export; give another destination, or delete it")
     if not store.exists(BEGUN):
@@ -297,7 +297,7 @@ def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileReco
 
 
 def result_of(export: Export, records: dict[str, FileRecord], *, existed: bool) -> ExportResult:
-    """Return what an export wrote, or found."""
+    """Return the result of an export that was written or found."""
     documents = export.facts.splits.values()
     return {
         "reference": export.reference,

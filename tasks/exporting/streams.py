@@ -23,7 +23,7 @@ _NUM_AT_ONCE = 2**19
 _MAX_MEGATRON_LENGTH = 2**31 - 1
 _MEGATRON_CODES = {1: 1, 2: 8, 4: 4}  # bytes of an id -> uint8, uint16, int32: there is no uint32
 _GPT2_IDS = 50_257
-_LLMC_PART_TOKENS = 100_000_000  # as modded-nanogpt's files
+_LLMC_PART_TOKENS = 100_000_000  # modded-nanogpt's files have as many
 _LLMC_MAX_BYTES = 2**31 - 1  # llm.c seeks with an int
 
 
@@ -73,7 +73,7 @@ class Olmo(ExportFormat):
     keeps_masks = True
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what its reader needs to keep document boundaries."""
+        """Return the needs of a reader that keeps document boundaries."""
         return [
             f"on a local path OLMo-core finds documents by the end-of-text id {facts.tokenizer.eot_id:,}, not by the "
             ".csv.gz, unless use_array_if_local=False; a fixed sequence length drops the tail of each file"
@@ -112,7 +112,7 @@ class Llmc(ExportFormat):
     name = "llmc"
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what is lost, and what llm.c requires of files."""
+        """Return the requirements of llm.c, and lost masks."""
         required = (
             f"llm.c marks documents by a leading end-of-text id, {facts.tokenizer.eot_id:,}; each file must have more "
             "tokens than ranks x batch x sequence length"
@@ -162,7 +162,7 @@ class NanoGpt(ExportFormat):
     num_ids, instead = 2**16, "llmc, olmo or megatron"
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what is lost: its batches cross documents, and masks."""
+        """Return the losses: document boundaries, and masks."""
         eot = f"nanogpt has no document boundaries but the end-of-text id {facts.tokenizer.eot_id:,}"
         return [eot, *super().losses(facts)]
 

@@ -25,7 +25,7 @@ from tokenloom.wording import counted
 
 
 class TableFormat(ExportFormat):
-    """A format of rows; what all of them refuse and lose."""
+    """A format of rows, with the limits and losses of all of them."""
 
     takes_samples = keeps_masks = True
     part_bytes = 2**29
@@ -46,7 +46,7 @@ class TableFormat(ExportFormat):
         return [part for part in super().parts(documents, facts) if num_rows(part, facts)]
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return what samples lose: the end of each file."""
+        """Return the loss of samples: the end of each file."""
         length = facts.options.seq_len
         if length is None:
             return []
@@ -178,7 +178,7 @@ def _info(facts: VersionFacts) -> JsonObject:
 
 
 def _state(split: str, names: list[str], version: str, facts: VersionFacts) -> JsonObject:
-    """Return what datasets keeps of a split; the fingerprint names it in caches of what is computed from it."""
+    """Return the state of a split; the fingerprint names it in the caches of datasets."""
     identity = f"{version}/{split}/{json.dumps(fields_of(facts.options), sort_keys=True)}"
     return {
         "_data_files": [{"filename": name} for name in names],
