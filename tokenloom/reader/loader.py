@@ -34,7 +34,7 @@ from tokenloom.reader.mixture import (
     make_stream,
 )
 from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table, loader_stats
-from tokenloom.reader.producer import Feed, Made, Producer, block_bytes
+from tokenloom.reader.producer import Made, Producer, block_bytes
 from tokenloom.reader.ranks import Steps, compare_ranks, find_ranks, ranks_text, stream_end
 from tokenloom.wording import shown_bytes
 
@@ -133,7 +133,7 @@ class TokenLoader:
         self._times, self._waits = PhaseTimes(), Waits()
         self._producer: Producer | None = None
         self._prefetcher: Prefetcher[Made] | None = None
-        self._feed: Feed | None = None
+        self._feed: HostFeed | CudaFeed | None = None
         self._ready: list[Made] = []  # batches taken from the thread
         # Reentrant: a handler of a signal may close the loader, or save its state, in the middle of `__next__`.
         self._lock = threading.RLock()
@@ -178,10 +178,8 @@ class TokenLoader:
                     self._ready = take()
                     if not self._ready:
                         raise StopIteration
-                batch: Batch = self._ready.pop(0)
-                if self._finishes:
-                    assert self._feed is not None  # it made the batch
-                    batch = self._feed.finish(batch)
+                made: Made = self._ready.pop(0)
+                batch: Batch = self._feed.finish(made) if self._feed is not None and self._finishes else made
                 self._waits.add(begin, time.perf_counter())
             except BaseException:
                 self.close()  # so that the next call makes the same batch again

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenloom.reader.batch import Batch
+from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.mixture import Stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.ranks import Steps
@@ -46,16 +46,6 @@ _MAX_BLOCKS = 2**40  # a shard has fewer blocks
 Made: TypeAlias = Any  # type: ignore[explicit-any]
 
 
-class Feed(Protocol):
-    """Turns rows of a window into batches of tensors: makes several at a time, in the thread, and finishes each one."""
-
-    def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Made]:
-        """Make the batches of rows [first, first + num_batches * batch_size) of a window."""
-
-    def finish(self, made: Made) -> Batch:
-        """Finish a batch, once; those on the CPU are finished when they are made."""
-
-
 class Producer:
     """The batches of one rank from a position on.
 
@@ -74,7 +64,7 @@ class Producer:
         self,
         stream: Stream,
         steps: Steps,
-        feed: Feed,
+        feed: HostFeed | CudaFeed,
         position: int,
         chunk_batches: int,
         io_threads: int,

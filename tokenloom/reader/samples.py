@@ -139,6 +139,7 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
     return kept, marks[inside]
 
 
+_FROM_FILES = ("huggingface", "sentencepiece")  # kinds of tokenizers that a version holds files of
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
 
@@ -330,9 +331,6 @@ def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
     firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
     for rows in np.split(order, firsts[1:]):
         yield rows, int(shards[rows[0]])
-
-
-_FROM_FILES = ("huggingface", "sentencepiece")
 
 
 class Decoder(Protocol):

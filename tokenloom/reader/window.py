@@ -7,8 +7,8 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,10 @@ from tokenloom.storage.formats.classes import TEXT_CLASS
 _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary arrays, and each new one faults again
 
 
-class PieceSource(Protocol):
-    """What holds the bytes of pieces: the open shards or masks of a split, or padding."""
-
-    @property
-    def bytes(self) -> Mapping[int, TokenBytes]:
-        """The bytes of the files that are open."""
-
-    def bytes_of(self, shard: int) -> TokenBytes:
-        """Look up the bytes of a file, which is opened if necessary."""
-
-    def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
-        """Download what is missing of pieces, (shard, start, end), if their files are still being downloaded."""
-
-
+#: what holds the bytes of pieces: open shards or masks, or padding
+PieceSource: TypeAlias = "OpenFiles | _Padding"
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
-Piece: TypeAlias = tuple[PieceSource, int, int, int]
+Piece: TypeAlias = "tuple[PieceSource, int, int, int]"
 
 
 class WindowPart(NamedTuple):
@@ -203,7 +191,7 @@ class _Padding:
         self.bytes: dict[int, TokenBytes] = {-1: memoryview(row)}
 
     def bytes_of(self, shard: int) -> TokenBytes:
-        """See PieceSource."""
+        """Look up the bytes of padding, or of a shard of plain text."""
         return self.bytes[shard]
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
