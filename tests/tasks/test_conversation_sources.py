@@ -406,21 +406,6 @@ def test_a_source_names_its_texts_or_its_conversations(kind: str) -> None:
             parsed(**fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"messages": "chat"}, "messages: without a header there is no column 'chat'"),
-        ({"messages": "."}, "messages: without a header there is no column '.'"),
-        ({"messages": 0, "tools": "tools"}, "tools: without a header there is no column 'tools'"),
-        ({"messages": "chat", "columns": ["a", "b"]}, "messages: 'chat' is not in columns, which are: a, b"),
-    ],
-)
-def test_columns_of_csv_without_header_are_checked(fields: Row, message: str) -> None:
-    source = {"kind": "csv", "path": "a", "header": False, **fields}
-    with pytest.raises(ValueError, match=message):
-        BuildSpec.model_validate({"dataset": "d", "store": "s", "tokenizer": "byte", "sources": [source]})
-
-
 def test_csv_without_header_reads_conversations_by_position(tmp_path: Path) -> None:
     row = as_cells(chat_rows(2))[1]
     with (tmp_path / "a.csv").open("w", newline="") as file:

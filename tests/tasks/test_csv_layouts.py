@@ -91,6 +91,8 @@ def test_an_empty_file_without_a_header_has_no_rows(tmp_path: Path) -> None:
         ({"header": False, "columns": ["a", "b"]}, "text: the field 'text' is not in columns, which are: a, b"),
         ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: the field 'c' is not in columns"),
         ({"header": False, "columns": ["text", "text"]}, "two fields are named 'text'"),
+        ({"header": False, "messages": "."}, "messages: the field '.' has no name"),
+        ({"header": False, "messages": 0, "tools": "tools"}, "tools: the field 'tools' has no name"),
         ({"columns": ["text", "b"]}, "set header: false"),
         ({"header": "no"}, "header"),
     ],
