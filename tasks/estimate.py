@@ -19,8 +19,8 @@ from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.encoding.encoders import load_for_measuring
 from tokenloom.tasks.encoding.tokenization import read_documents
 from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.rows.forms import IDS
-from tokenloom.tasks.rows.tally import PartitionTally
+from tokenloom.tasks.rows.quarantine import PartitionTally
+from tokenloom.tasks.rows.rules import IDS
 from tokenloom.tasks.shuffling.assign import check_documents_found, cut_split
 from tokenloom.tasks.sources.files import following_position
 from tokenloom.tasks.sources.reader import naming_source

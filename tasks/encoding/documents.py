@@ -19,9 +19,17 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.formats.statistics import ChatCounts
-from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
-from tokenloom.tasks.rows.rules import FoundBad, PlaceOf, too_large_to_encode, without_bad, without_filtered
-from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.rows.rules import (
+    CONVERSATION,
+    IDS,
+    TEXT,
+    DocumentForm,
+    FoundBad,
+    too_large_to_encode,
+    without_bad,
+    without_filtered,
+)
+from tokenloom.tasks.sources.base import PlaceOf, Rows
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 

@@ -22,9 +22,8 @@ from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments
 from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.planning.plan import Build, Partition, may_reuse
-from tokenloom.tasks.rows.quarantine import QuarantineWriter
+from tokenloom.tasks.rows.quarantine import PartitionTally, QuarantineWriter
 from tokenloom.tasks.rows.rules import RowRules, keep_documents
-from tokenloom.tasks.rows.tally import PartitionTally
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader

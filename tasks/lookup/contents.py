@@ -31,8 +31,7 @@ from tokenloom.storage.versions.document_tables import FoundDocument, VersionTab
 from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.tasks.encoding.documents import document_encoder
 from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
-from tokenloom.tasks.rows.forms import CONVERSATION, IDS, TEXT, DocumentForm
-from tokenloom.tasks.rows.rules import transformed
+from tokenloom.tasks.rows.rules import CONVERSATION, IDS, TEXT, DocumentForm, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.verification.sources import checked_spec, recorded_spec

@@ -16,8 +16,8 @@ from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.lookup.contents import Lookup, SpecOfVersion, absent, content_of, scan, why_filtered
 from tokenloom.tasks.planning.inputs import InputFile, find_input
-from tokenloom.tasks.rows.forms import TEXT, DocumentForm, form_of
 from tokenloom.tasks.rows.quarantine import quarantine_reason
+from tokenloom.tasks.rows.rules import TEXT, DocumentForm, form_of
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import REASONS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.layouts import recognized
 from tokenloom.errors import BadConversation, InputError
-from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.storage.formats.records import sha256_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.fingerprints import (

@@ -20,7 +20,7 @@ from tokenloom.errors import BadConversation, FormatError, InputError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.records import build_path
 from tokenloom.storage.work.work_files import reading_work_file
-from tokenloom.tasks.rows.forms import conversation_text
+from tokenloom.tasks.rows.rules import conversation_text
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 
 _NAME = "excluded.bin"

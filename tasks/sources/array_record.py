@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.lines import OTHER_BYTES

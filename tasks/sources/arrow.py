@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.wildcards import first_wildcard
+from tokenloom.spec.wildcards import LeaveOut, first_wildcard
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (

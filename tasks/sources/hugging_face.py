@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
-from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.wildcards import escaped, root_of
+from tokenloom.spec.wildcards import LeaveOut, escaped, root_of
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import (
     BATCH_BYTES,

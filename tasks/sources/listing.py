@@ -20,8 +20,7 @@ from typing import Any
 
 from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
-from tokenloom.spec.leave_out import LeaveOut
-from tokenloom.spec.wildcards import PartMatcher, first_wildcard, literal, matches_parts, passes_over, root_of
+from tokenloom.spec.wildcards import LeaveOut, PartMatcher, first_wildcard, literal, matches_parts, passes_over, root_of
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.s3 import list_s3

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.spec.leave_out import LeaveOut
 from tokenloom.spec.row_filter import Comparison, Members, comparisons_of
 from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
 from tokenloom.tasks.sources.column_names import json_type
 from tokenloom.tasks.sources.columns import Columns

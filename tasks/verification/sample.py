@@ -27,9 +27,9 @@ from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
 from tokenloom.tasks.encoding.encoders import encoding_tokenizer
 from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
 from tokenloom.tasks.planning.plan import Build
-from tokenloom.tasks.rows.rules import PlaceOf
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.sources.base import PlaceOf
 from tokenloom.tasks.sources.files import sharing_files
 from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tasks.verification.sources import read_rows

@@ -16,10 +16,10 @@ from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.rows.forms import form_of
-from tokenloom.tasks.rows.rules import PlaceOf, transformed
+from tokenloom.tasks.rows.rules import form_of, transformed
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
+from tokenloom.tasks.sources.base import PlaceOf
 from tokenloom.tasks.sources.conversations import WANTED
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.tasks.test_globs import put_all
 from tokenloom.cli import main as cli
 from tokenloom.errors import SpecError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources import listing as finding
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.listing import find_files, folder_glob, local_glob

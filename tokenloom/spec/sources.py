@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from tokenloom.spec.base import Location, Name, SpecModel, as_list, kind_field
 from tokenloom.spec.chat import LAYOUT, MESSAGES, TOOLS, Layout
 from tokenloom.spec.form import as_any_of
-from tokenloom.spec.leave_out import check_pattern
 from tokenloom.spec.row_filter import FILTER_RULES, columns_of, parse_filter
 from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.wildcards import check_pattern
 
 
 def _check_filter(value: str) -> str:

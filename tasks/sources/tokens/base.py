@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
-from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, runs_of
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.store_file import BLOCK_BYTES

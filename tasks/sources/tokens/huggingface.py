@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources import arrow, parquet
 from tokenloom.tasks.sources.arrow import find_arrow_files
 from tokenloom.tasks.sources.base import INDEX, MASK, FileRange, Options, PartitionRange, RowBatch

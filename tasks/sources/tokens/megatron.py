@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from tokenloom.errors import InputError
-from tokenloom.spec.leave_out import LeaveOut
+from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s
 from tokenloom.tasks.sources.base import INDEX, REPAIR
 from tokenloom.tasks.sources.files import input_bytes, open_input
