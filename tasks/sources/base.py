@@ -15,7 +15,6 @@ from tokenloom.errors import BadRow
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
-    from tokenloom.spec.row_filter import Comparison, Members
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
@@ -108,8 +107,8 @@ class RowBatch:
         rows: (n,) uint64, their numbers in the file.
         bad: bad rows between them.
         num_not_read: rows that the filter leaves out by the statistics of the file.
-        compared: what each comparison of the filter compares, (n,) each, where `columns` does not have it: in rows of
-            JSON, the values of a key may have different types.
+        kept: (n,) which rows the filter keeps, where `columns` does not have what it compares: in rows of JSON, the
+            values of a key may have different types.
         missing_keys: see Rows.
     """
 
@@ -117,7 +116,7 @@ class RowBatch:
     rows: NDArray[np.uint64]
     bad: tuple[BadRow, ...] = ()
     num_not_read: int = 0
-    compared: Mapping[Comparison | Members, pa.Array] | None = None
+    kept: NDArray[np.bool_] | None = None
     missing_keys: tuple[str, ...] = ()
 
     @property
@@ -130,9 +129,9 @@ class RowBatch:
         first = int(self.rows[start]) if start else 0
         limit = int(self.rows[end]) if end < len(self.rows) else None
         bad = tuple(row for row in self.bad if first <= row.row and (limit is None or row.row < limit))
-        compared = self.compared and {part: values.slice(start, end - start) for part, values in self.compared.items()}
+        kept = None if self.kept is None else self.kept[start:end]
         columns = self.columns.slice(start, end - start)
-        return replace(self, columns=columns, rows=self.rows[start:end], bad=bad, compared=compared)
+        return replace(self, columns=columns, rows=self.rows[start:end], bad=bad, kept=kept)
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,10 @@ class Columns:
             documents = [_joined(documents[0])]
         raw_ids = None if self.id is None else plain(self._pick(columns, self.id))
         num_filtered = batch.num_not_read
-        tree = self.filter if batch.compared is not None else self.filter_of(columns.schema, url)
-        if tree is not None:
-            kept = kept_rows(columns, batch.compared, tree, url)
+        kept = batch.kept
+        if kept is None and (tree := self.filter_of(columns.schema, url)) is not None:
+            kept = kept_rows(columns, None, tree, url)
+        if kept is not None:
             mask = pa.array(kept)
             documents, numbers = [one.filter(mask) for one in documents], numbers[kept]
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)

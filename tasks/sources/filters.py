@@ -36,17 +36,17 @@ Literal = str | float | Fraction
 Compared = Mapping[Comparison | Members, pa.Array]
 
 
-def kept_rows(batch: pa.RecordBatch, compared: Compared | None, tree: Filter, url: str) -> NDArray[np.bool_]:
-    """Return which rows of a batch the filter keeps, (n,); raises InputError if it can't compare a column.
+def kept_rows(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filter, url: str) -> NDArray[np.bool_]:
+    """Return which of n rows the filter keeps, (n,); raises InputError if it can't compare a column.
 
     Args:
-        batch: n rows, with the columns of the filter unless there is `compared`.
-        compared: see RowBatch.
+        rows: the columns of the filter, or n if there is `compared`.
+        compared: the values that each comparison compares, (n,) each.
         tree: the filter.
         url: for messages.
     """
     try:
-        mask = _mask(batch, compared, tree)
+        mask = _mask(rows, compared, tree)
     except (pa.ArrowException, ValueError) as error:
         reason = message_of(error)
         raise InputError(f"{url}: the filter can't compare a column: {reason}; check its value's type") from error
@@ -72,12 +72,12 @@ def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) ->
         raise InputError(f"{url}: the filter can't compare column {part.column!r}, which is {kind}{why}") from error
 
 
-def _mask(batch: pa.RecordBatch, compared: Compared | None, tree: Filter) -> pa.Array:
+def _mask(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filter) -> pa.Array:
     if not isinstance(tree, Junction):
-        return _part_mask(plain(pick(batch, tree.column)) if compared is None else compared[tree], tree)
+        return _part_mask(plain(pick(rows, tree.column)) if compared is None else compared[tree], tree)
     if not tree.parts:
-        return pa.repeat(tree.is_all, len(batch))
-    masks = (_mask(batch, compared, part) for part in tree.parts)
+        return pa.repeat(tree.is_all, rows if isinstance(rows, int) else len(rows))
+    masks = (_mask(rows, compared, part) for part in tree.parts)
     return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, masks)
 
 

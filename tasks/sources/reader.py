@@ -26,7 +26,7 @@ from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Optio
 from tokenloom.tasks.sources.column_names import json_type
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
-from tokenloom.tasks.sources.filters import comparable, comparable_column
+from tokenloom.tasks.sources.filters import comparable, comparable_column, kept_rows
 from tokenloom.tasks.sources.listing import FoundFile, find_files
 from tokenloom.tasks.sources.values import array_values, instead_of_text, is_conversation, look_up, pick
 
@@ -153,8 +153,8 @@ class RecordReader(SourceReader):
             pending.num_bytes += num_bytes + _ROW_BYTES
             del raw  # may be large, and the batch has its text
             if pending.num_bytes >= BATCH_BYTES:
-                yield pending.take()
-        yield pending.take()
+                yield pending.take(url)
+        yield pending.take(url)
 
 
 class _Pending:
@@ -165,47 +165,59 @@ class _Pending:
         self._reader, self._id, self._paths = reader, columns.id, columns.path_columns
         self._has_conversations = options.get("messages") is not None
         self._text = WHOLE_ROW if self._has_conversations else options.get("text") or WHOLE_ROW
-        # Members are compared by identity, so equal comparisons are not the same key.
+        self._filter, self._clean = columns.filter, columns.decoding.clean
         self._comparisons = list(comparisons_of(columns.filter)) if columns.filter else []
         self._missing = {one.column for one in self._comparisons} | ({self._id} if self._id is not None else set())
         self._needs_values = not self._has_conversations or bool(self._missing)
         self._clear()
 
     def _clear(self) -> None:
-        self.texts: list[str | None] = []
-        self.ids: list[str | None] = []
-        self.compared: list[list[Any]] = [[] for _ in self._comparisons]
-        self.numbers: list[int] = []
+        self._numbers: list[int] = []
+        self._values: list[Any] = []
+        self._conversations: list[str | None] = []
+        self._compared_values: list[list[Any]] = [[] for _ in self._comparisons]
         self.bad: list[BadRow] = []
         self.num_bytes = 0
 
     def add(self, row: int, raw: Any) -> None:
-        """Take what the source names from a row; raises BadValue."""
+        """Keep a row for the next batch; raises BadValue if it can't be parsed or compared."""
         value = self._reader.parse(raw) if self._needs_values else None
-        compared = [self._compared(value, one) for one in self._comparisons] if self._comparisons else ()
-        identifier = None if self._id is None else self._id_of(value, self._id)
-        text = self._reader.json_text(raw) if self._has_conversations else self._text_of(value)
-        self.texts.append(text)
-        self.ids.append(identifier)
-        self.numbers.append(row)
-        for values, one in zip(self.compared, compared, strict=True):
+        compared = [self._compared(value, one) for one in self._comparisons]
+        self._conversations.append(self._reader.json_text(raw) if self._has_conversations else None)
+        self._values.append(value)
+        self._numbers.append(row)
+        for values, one in zip(self._compared_values, compared, strict=True):
             values.append(one)
 
-    def take(self) -> RowBatch:
-        """Return the rows as a batch, and begin the next one."""
-        columns = {self._text: pa.array(self.texts, pa.large_string())}
+    def take(self, url: str) -> RowBatch:
+        """Return the rows as a batch, and begin the next one. Of those that the filter leaves out, nothing is taken."""
+        numbers, kept = np.array(self._numbers, dtype=np.uint64), None
+        if self._filter is not None:
+            pairs = zip(self._comparisons, self._compared_values, strict=True)
+            compared = {one: comparable_column(values, one) for one, values in pairs}
+            kept = kept_rows(len(numbers), compared, self._filter, url)
+        texts: list[str | None] = [None] * len(numbers)
+        ids, is_good = texts.copy(), np.ones(len(numbers), bool)
+        for i in range(len(numbers)) if kept is None else np.flatnonzero(kept).tolist():
+            value = self._values[i]
+            try:
+                texts[i] = self._conversations[i] if self._has_conversations else self._text_of(value)
+                ids[i] = None if self._id is None else self._id_of(value, self._id)
+            except BadValue as error:
+                self.bad.append(error.at(self._reader.place(url, int(numbers[i])), int(numbers[i])))
+                is_good[i] = False
+        columns = {self._text: pa.array(texts, pa.large_string())}
         if self._id is not None:
-            columns[self._id] = pa.array(self.ids, pa.large_string())
-        pairs = zip(self._comparisons, self.compared, strict=True)
-        batch = RowBatch(
-            pa.RecordBatch.from_arrays(list(columns.values()), list(columns)),
-            np.array(self.numbers, dtype=np.uint64),
-            tuple(self.bad),
-            compared={one: comparable_column(values, one) for one, values in pairs},
-            missing_keys=tuple(sorted(self._missing)),
-        )
+            columns[self._id] = pa.array(ids, pa.large_string())
+        rows, bad = pa.record_batch(columns), tuple(sorted(self.bad, key=lambda row: row.row))
+        if not is_good.all():
+            rows, numbers, kept = (
+                rows.filter(pa.array(is_good)),
+                numbers[is_good],
+                kept if kept is None else kept[is_good],
+            )
         self._clear()
-        return batch
+        return RowBatch(rows, numbers, bad, kept=kept, missing_keys=tuple(sorted(self._missing)))
 
     def _found(self, value: Any, key: str) -> tuple[bool, Any]:
         """Return whether a row, or the path of its file, has a key, and its value."""
@@ -218,6 +230,8 @@ class _Pending:
 
     def _text_of(self, value: Any) -> str | None:
         """Return the text of a row, None if it is null; raises BadValue if the row has no text."""
+        if isinstance(value, dict) and isinstance(text := value.get(self._text), str):  # as most rows; fast
+            return self._clean(text, "text")
         text, what = value, "it"
         if self._text != WHOLE_ROW:
             has_text, text = self._found(value, self._text)
@@ -226,7 +240,7 @@ class _Pending:
         if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
             text = "\n".join(item for item in text if item is not None)
         if text is None or isinstance(text, str):
-            return text and self._reader.columns.decoding.clean(text, "text")
+            return text and self._clean(text, "text")
         if is_conversation(text):
             raise BadValue(f"{what} is a conversation; {instead_of_text(self._text)}", "not_text")
         raise BadValue(f"{what} is {json_type(text)}, not text; repair the row", "not_text")
@@ -238,7 +252,7 @@ class _Pending:
             return None
         if isinstance(found, bool) or not isinstance(found, str | int):
             raise BadValue(f"id {key!r} is {json_type(found)}, not a string or an integer; repair the row", "bad_id")
-        return self._reader.columns.decoding.clean(str(found), "id")
+        return self._clean(str(found), "id")
 
     def _compared(self, value: Any, one: Comparison | Members) -> str | float | None:
         _, found = self._found(value, one.column)

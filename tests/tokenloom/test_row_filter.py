@@ -271,6 +271,15 @@ def test_many_values_cost_a_row_no_more_than_one(tmp_path: Path) -> None:
         kept_by_columns(_OPTIONS | {"filter": f"text in {list(range(20))}"}, pa.Table.from_pylist(rows))
 
 
+def test_only_rows_that_the_filter_keeps_need_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 0, "text": 5}\n{"n": 1, "text": "one"}\n{"n": 0}\n')
+    reader = make_reader(_OPTIONS | {"kind": "jsonl", "filter": "n >= 1"})
+    batches = [batch for part in reader.partitions(str(path)) for batch in reader.read(str(path), part)]
+    assert [text for batch in batches for text in batch.texts.to_pylist()] == ["one"]
+    assert sum(batch.num_filtered for batch in batches) == 2
+
+
 _MOMENTS = st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))
 _ZONES = st.sampled_from(["", "Z", "+05:30", "-08:00"])
 _TENTHS = st.sampled_from([0.1, 0.9, 0.3, 2.5, 1e300, -1e300, 1e-9, 0, 1, 3, True])
