@@ -270,6 +270,20 @@ def test_the_first_batch_downloads_only_its_blocks(in_memory: Published, cache: 
     assert cache.stats()["downloads"] > 0
 
 
+def test_the_first_batch_of_a_cold_store_takes_at_most_a_second(
+    published: Published, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    # Each request takes 150 ms: two round trips, whose requests run at the same time, or 1.2 s for one after another.
+    s3_proxy.always = "slow"
+    seconds = []
+    for number in range(3):  # the machine may be busy
+        loader = loader_of(published.open(ShardCache(tmp_path / str(number))), lanes=4, prefetch=0)
+        began = time.monotonic()
+        next(loader)
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) <= 1
+
+
 @pytest.mark.usefixtures("nothing_ahead")
 def test_a_forked_process_reads_shards_that_its_parent_has_partly_read(in_memory: Published, cache: ShardCache) -> None:
     local, data = TokenDataset(in_memory.reference, seq_len=_T), in_memory.open(cache)
