@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenloom.storage.formats.statistics import bin_edges
-from tokenloom.tasks.report.wording import short
+from tokenloom.tasks.report.templates import short
 
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _WIDTHS = (560, 340)  # a drawing for wide screens, one for phones

@@ -13,8 +13,7 @@ from tokenloom.tasks.publishing.outcome import reading_lines
 from tokenloom.tasks.publishing.version_facts import VersionFacts
 from tokenloom.tasks.report.charts import QUANTILES, histograms, length_quantiles, quantile_name, tokens_by_length
 from tokenloom.tasks.report.figures import VersionFigures, collect_figures, counts_of_splits, unlike_shares
-from tokenloom.tasks.report.templates import render
-from tokenloom.tasks.report.wording import parts, percent_of, token_name
+from tokenloom.tasks.report.templates import parts, percent_of, render, token_name
 from tokenloom.tasks.running.progress import STEPS, step_label
 
 _MAX_PAGE_BYTES = 10**6

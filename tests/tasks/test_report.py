@@ -45,7 +45,7 @@ from tokenloom.tasks.report.charts import QUANTILES, by_doubling, length_quantil
 from tokenloom.tasks.report.figures import VersionFigures, collect_figures, unlike_shares
 from tokenloom.tasks.report.page import make_report, render_page
 from tokenloom.tasks.report.samples import SampledDocument, TokenSample
-from tokenloom.tasks.report.wording import inert, percent_of, short
+from tokenloom.tasks.report.templates import inert, percent_of, short
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FATES = "From rows read to documents kept"
