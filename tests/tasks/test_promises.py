@@ -116,9 +116,7 @@ def test_a_finished_shard_that_was_damaged_is_written_again(tmp_path: Path, suff
     with messages_of_builds() as messages:
         assert build(spec).published
     assert {file: file.read_bytes() for file in (folder / "train").iterdir()} == files
-    is_said = any("000000: its files were damaged after they were written" in text for text in messages)
-    # A missing file, or a shard of another length, looks as if the shard had not been finished.
-    assert is_said == (damage == "flipped")
+    assert any("000000: its files were damaged after they were written" in text for text in messages)
 
 
 @pytest.mark.parametrize("key", ["spec", "exclude", "huggingface", "sentencepiece", "ranks", "dataset", "saved", "csv"])
