@@ -130,8 +130,9 @@ class JsonReader(TextFileReader):
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
+        is_array = self._is_array(url)  # before the file is opened: a shared file has one position
         with open_decompressed(url) as file:
-            if self._is_array(url):
+            if is_array:
                 values = array_values(file, url, self._max_line_bytes)
                 for row, value in enumerate(values):
                     yield RawRow(row, value, len(value.text))
