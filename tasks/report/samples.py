@@ -1,6 +1,6 @@
 """Samples of a version: its most frequent tokens, and ten documents.
 
-Documents lie in the order of a hash, so neighbours are as good a sample as any, and cost one read.
+Documents lie in the order of a hash, so the first ones of a shard are a random sample of its split.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
 def sampled_documents(
     store: Store, manifest: Manifest, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
 ) -> list[SampledDocument]:
-    """Read ten neighbours, chosen by the version's name, or all documents if there are fewer.
+    """Read ten documents at equal distances, from a place that the version's name gives, or all if there are fewer.
 
     Raises FormatError if a shard or its document table is damaged.
     """
@@ -69,7 +69,8 @@ def sampled_documents(
     total = int(ends[-1]) if len(ends) and tokenizer is not None else 0
     documents: list[SampledDocument] = []
     tables: dict[int, DocumentTable] = {}
-    for position in sorted((int(manifest.version, 16) + i) % total for i in range(min(_NUM_DOCUMENTS, total))):
+    first, stride = int(manifest.version, 16), max(1, total // _NUM_DOCUMENTS)
+    for position in sorted((first + i * stride) % total for i in range(min(_NUM_DOCUMENTS, total))):
         index = int(np.searchsorted(ends, position, side="right"))
         shard = shards[index]
         if index not in tables:
