@@ -18,7 +18,7 @@ import gc
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from operator import itemgetter
 from types import NoneType, UnionType
@@ -172,7 +172,7 @@ def decode_record(kind: type[Record], value: object, place: str, field: str = ""
         _check(kind, [value], field)
     except _Mismatch as error:
         raise FormatError(f"{place}: {message_of(error)}; restore it") from None
-    return cast(Record, _build(kind, value))
+    return cast(Record, _builder(kind)(value))
 
 
 class _Mismatch(Exception):
@@ -256,26 +256,29 @@ def _hints(kind: type) -> tuple[dict[str, object], set[str]]:
     return get_type_hints(kind, include_extras=True), optional
 
 
-def _build(hint: Any, value: Any) -> object:  # type: ignore[explicit-any]
-    """Return a checked value of a field as its type."""
+@cache
+def _builder(hint: Any) -> Callable[[Any], object]:  # type: ignore[explicit-any]
+    """Return a function that makes a value of a type from its checked JSON."""
     origin, arguments = get_origin(hint), get_args(hint)
+    kinds = [kind for kind in arguments if kind is not NoneType]
     if origin is Annotated:
-        return _build(arguments[0], value)
-    if value is None or hint is object or hint in _PLAIN:
-        return value
-    if origin in (UnionType, Union):
-        kinds = [kind for kind in arguments if kind is not NoneType]
-        return _build(kinds[0], value) if len(kinds) == 1 else value
+        return _builder(kinds[0])
+    if hint is object or hint in _PLAIN or (origin in (UnionType, Union) and len(kinds) > 1):
+        return lambda value: value
     if origin is Sequence:
-        return LazyRecords(arguments[0], value)
-    if origin in (list, tuple):
-        return origin(_build(arguments[0], item) for item in value)
-    if origin is dict:
-        return {name: _build(arguments[1], item) for name, item in value.items()}
-    hints, _ = _hints(hint)
+        return partial(LazyRecords, arguments[0])
+    if origin in (UnionType, Union, list, tuple, dict):
+        build = _builder(kinds[1] if origin is dict else kinds[0])
+        if origin is dict:
+            return lambda value: {name: build(item) for name, item in value.items()}
+        if origin in (list, tuple):
+            return lambda value: origin(map(build, value))
+        return lambda value: None if value is None else build(value)
+    builders = {name: _builder(each) for name, each in _hints(hint)[0].items()}
     if not is_dataclass(hint):
-        return hint(*map(_build, hints.values(), value))
-    return hint(**{name: _build(each, value[name]) for name, each in hints.items() if name in value})  # type: ignore[operator]
+        return lambda value: hint(*(each(item) for each, item in zip(builders.values(), value, strict=True)))
+    make: Any = hint  # type: ignore[explicit-any]
+    return lambda value: make(**{name: each(value[name]) for name, each in builders.items() if name in value})
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,7 @@ class LazyRecords(Sequence[Record]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Record:  # type: ignore[override]  # no slices
-        return cast(Record, _build(self.kind, self.rows[index]))
+        return cast(Record, _builder(self.kind)(self.rows[index]))
 
 
 def column(records: Sequence[DataclassInstance], name: str) -> list[Any]:  # type: ignore[explicit-any]
