@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import Comparison, Members, comparisons_of
@@ -172,52 +173,63 @@ class _Pending:
         self._clear()
 
     def _clear(self) -> None:
+        self._texts: list[str | None] = []
+        self._ids: list[str | None] = []
         self._numbers: list[int] = []
-        self._values: list[Any] = []
-        self._conversations: list[str | None] = []
+        self._values: list[tuple[Any, str | None]] = []  # of rows that the filter has not decided yet
         self._compared_values: list[list[Any]] = [[] for _ in self._comparisons]
         self.bad: list[BadRow] = []
         self.num_bytes = 0
 
     def add(self, row: int, raw: Any) -> None:
-        """Keep a row for the next batch; raises BadValue if it can't be parsed or compared."""
+        """Keep a row for the next batch; raises BadValue if it can't be used."""
         value = self._reader.parse(raw) if self._needs_values else None
-        compared = [self._compared(value, one) for one in self._comparisons]
-        self._conversations.append(self._reader.json_text(raw) if self._has_conversations else None)
-        self._values.append(value)
+        conversation = self._reader.json_text(raw) if self._has_conversations else None
+        if self._filter is None:
+            text, identifier = self._document(value, conversation)
+            self._texts.append(text)
+            self._ids.append(identifier)
+        else:
+            compared = [self._compared(value, one) for one in self._comparisons]
+            for values, one in zip(self._compared_values, compared, strict=True):
+                values.append(one)
+            self._values.append((value, conversation))
         self._numbers.append(row)
-        for values, one in zip(self._compared_values, compared, strict=True):
-            values.append(one)
 
     def take(self, url: str) -> RowBatch:
-        """Return the rows as a batch, and begin the next one. Of those that the filter leaves out, nothing is taken."""
-        numbers, kept = np.array(self._numbers, dtype=np.uint64), None
-        if self._filter is not None:
-            pairs = zip(self._comparisons, self._compared_values, strict=True)
-            compared = {one: comparable_column(values, one) for one, values in pairs}
-            kept = kept_rows(len(numbers), compared, self._filter, url)
-        texts: list[str | None] = [None] * len(numbers)
-        ids, is_good = texts.copy(), np.ones(len(numbers), bool)
-        for i in range(len(numbers)) if kept is None else np.flatnonzero(kept).tolist():
-            value = self._values[i]
-            try:
-                texts[i] = self._conversations[i] if self._has_conversations else self._text_of(value)
-                ids[i] = None if self._id is None else self._id_of(value, self._id)
-            except BadValue as error:
-                self.bad.append(error.at(self._reader.place(url, int(numbers[i])), int(numbers[i])))
-                is_good[i] = False
-        columns = {self._text: pa.array(texts, pa.large_string())}
+        """Return the rows as a batch, and begin the next one."""
+        kept = None if self._filter is None else self._filtered(url)
+        columns = {self._text: pa.array(self._texts, pa.large_string())}
         if self._id is not None:
-            columns[self._id] = pa.array(ids, pa.large_string())
-        rows, bad = pa.record_batch(columns), tuple(sorted(self.bad, key=lambda row: row.row))
-        if not is_good.all():
-            rows, numbers, kept = (
-                rows.filter(pa.array(is_good)),
-                numbers[is_good],
-                kept if kept is None else kept[is_good],
-            )
+            columns[self._id] = pa.array(self._ids, pa.large_string())
+        numbers, bad = np.array(self._numbers, dtype=np.uint64), tuple(sorted(self.bad, key=lambda row: row.row))
+        missing = tuple(sorted(self._missing))
         self._clear()
-        return RowBatch(rows, numbers, bad, kept=kept, missing_keys=tuple(sorted(self._missing)))
+        return RowBatch(pa.record_batch(columns), numbers, bad, kept=kept, missing_keys=missing)
+
+    def _filtered(self, url: str) -> NDArray[np.bool_]:
+        """Return which rows the filter keeps, and take their texts and ids; nothing is taken from the others."""
+        assert self._filter is not None
+        pairs = zip(self._comparisons, self._compared_values, strict=True)
+        compared = {one: comparable_column(values, one) for one, values in pairs}
+        kept, numbers, self._numbers = kept_rows(len(self._numbers), compared, self._filter, url), self._numbers, []
+        found = []
+        for row, is_kept, (value, conversation) in zip(numbers, kept.tolist(), self._values, strict=True):
+            try:
+                text, identifier = self._document(value, conversation) if is_kept else (None, None)
+            except BadValue as error:
+                self.bad.append(error.at(self._reader.place(url, row), row))
+                continue
+            self._texts.append(text)
+            self._ids.append(identifier)
+            self._numbers.append(row)
+            found.append(is_kept)
+        return np.array(found, bool)
+
+    def _document(self, value: Any, conversation: str | None) -> tuple[str | None, str | None]:
+        """Return the text and the id of a row; raises BadValue."""
+        text = conversation if self._has_conversations else self._text_of(value)
+        return text, None if self._id is None else self._id_of(value, self._id)
 
     def _found(self, value: Any, key: str) -> tuple[bool, Any]:
         """Return whether a row, or the path of its file, has a key, and its value."""
