@@ -83,6 +83,7 @@ class OpenData(ABC):
         self._epoch = 0
         self._cached: set[int] = set()  # blocks that were read into the system's cache, or found there, in this epoch
         self._warm_reads = 0  # the last reads, which did not wait for the disk
+        self._most_blocks: int | None = None  # that may be read in this epoch
         self._held: FileBytes | None = None  # locked in the cache
         #: its blocks while some may be missing, else None
         self.partial = blocks
@@ -123,8 +124,12 @@ class OpenData(ABC):
     def claim_block(self, block: int, epoch: int) -> bool:
         """Claim a block for the caller to read ahead; False if it was read in this epoch, or the shard is in memory."""
         if epoch != self._epoch:  # since the last one, the system may have evicted it
+            # Of a shard that was in memory, a few blocks show whether it still is.
+            self._most_blocks = _WARM_READS if self._warm_reads >= _WARM_READS else None
             self._epoch, self._cached, self._warm_reads = epoch, set(), 0
         if self.partial or self._warm_reads >= _WARM_READS or block in self._cached:
+            return False
+        if self._most_blocks is not None and len(self._cached) >= self._most_blocks:
             return False
         self._cached.add(block)
         return True
@@ -136,8 +141,11 @@ class OpenData(ABC):
             before, begin = disk_waits(), time.perf_counter()
             num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
             is_warm = disk_waits() == before and time.perf_counter() - begin < _WARM_SECONDS
-            self._warm_reads = self._warm_reads + 1 if is_warm else 0
-            return 0 if is_warm else num_bytes
+            if is_warm:
+                self._warm_reads += 1
+                return 0
+            self._warm_reads, self._most_blocks = 0, None
+            return num_bytes
         return 0
 
 
