@@ -346,10 +346,9 @@ def _build_in_a_group(folder: Path, *arguments: str, **extra: str) -> Iterator[s
 @pytest.mark.parametrize(
     ("number", "arguments"),
     [
-        pytest.param(signal.SIGINT, ("--direct",), id="ctrl-c-direct", marks=full_only),
-        pytest.param(signal.SIGINT, (), id="ctrl-c-prefect"),
+        pytest.param(signal.SIGINT, ("--direct",), id="ctrl-c-direct"),
         pytest.param(signal.SIGTERM, ("--direct",), id="sigterm-direct"),
-        pytest.param(signal.SIGTERM, (), id="sigterm-prefect", marks=full_only),
+        pytest.param(signal.SIGTERM, ("--prefect",), id="sigterm-prefect", marks=full_only),
     ],
 )
 def test_an_ended_build_leaves_nothing_visible_and_the_same_command_continues(
