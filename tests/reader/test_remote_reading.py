@@ -270,17 +270,20 @@ def test_the_first_batch_downloads_only_its_blocks(in_memory: Published, cache: 
     assert cache.stats()["downloads"] > 0
 
 
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
 def test_the_first_batch_of_a_cold_store_takes_at_most_a_second(
-    published: Published, s3_proxy: FaultyProxy, tmp_path: Path
+    packing: str, published: Published, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
-    # Each request takes 150 ms: two round trips, whose requests run at the same time, or 1.2 s for one after another.
+    # Each request takes 150 ms: two or three round trips of requests at the same time; one after another, 1.2 s.
     s3_proxy.always = "slow"
     seconds = []
     for number in range(3):  # the machine may be busy
-        loader = loader_of(published.open(ShardCache(tmp_path / str(number))), lanes=4, prefetch=0)
+        cache = ShardCache(tmp_path / str(number))
+        loader = loader_of(published.open(cache, packing=packing), lanes=4, prefetch=0)
         began = time.monotonic()
         next(loader)
         seconds.append(time.monotonic() - began)
+        assert cache.stats()["downloads"] == 0  # of whole shards
     assert min(seconds) <= 1
 
 

@@ -221,7 +221,10 @@ class OpenShard(OpenData):
         """(num_documents + 1,) uint64; the first use verifies their checksum."""
         if self._offsets is None and self._shard is None:
             first, header = self.header.tokens_start, self.header
-            data = self.bytes[header.offsets_start - first : header.file_bytes - first]
+            if self.partial:  # without waiting for all of the shard
+                data = self.partial.offsets_bytes()
+            else:
+                data = bytes(self.bytes[header.offsets_start - first : header.file_bytes - first])
             self._offsets = checked_offsets(data, header, self.place)
         elif self._offsets is None and self._shard is not None:
             self._shard.verify_offsets()
