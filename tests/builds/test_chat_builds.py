@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -472,24 +471,6 @@ def test_a_version_of_other_rules_is_read_but_neither_reused_nor_compared(
     assert "2 of its documents are not compared; build the version again" in found["warnings"][0]
     assert main(["inspect", reference]) == 0
     assert main(["where", reference, "--path", "chats.jsonl", "--row", "0"]) == 0
-
-
-def test_the_same_conversations_give_the_same_bytes_from_any_layout(tmp_path: Path) -> None:
-    pairs = [(f"the dog {i}", f"a fox {i}") for i in range(6)]
-    layouts: dict[str, Sequence[Any]] = {
-        "messages": [conversation(*pair)["messages"] for pair in pairs],
-        "sharegpt": [[{"from": "human", "value": a}, {"from": "gpt", "value": b}] for a, b in pairs],
-        "alpaca": [{"instruction": a, "input": "", "output": b} for a, b in pairs],
-        "prompt_completion": [{"prompt": a, "completion": b} for a, b in pairs],
-    }
-    found = {}
-    for layout, rows in layouts.items():
-        spec = chat_spec(tmp_path / layout, [{"m": row} for row in rows], source={"messages": "m"})
-        result = build(spec)
-        manifest = manifest_json(local_store(spec.store, "data"), result.version)
-        assert manifest["spec"]["sources"][0]["layout"] == layout
-        found[layout] = {*listed_files(spec, result.version, ".tok").values()}
-    assert len(set(map(frozenset, found.values()))) == 1
 
 
 def test_a_template_that_writes_far_more_than_it_is_given_changes_nothing_but_the_parts(

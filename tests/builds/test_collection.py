@@ -14,18 +14,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
-from tests.builders.interleaving import Actor, Schedule
 from tests.builders.retention_actors import (
     OLD_DAYS,
     RUTHLESS,
-    Interrupted,
-    build_again,
     check_complete,
     collect_all,
-    files_of,
-    move_tag,
 )
-from tests.counts import SUMMARY, count
+from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom import TokenDataset
@@ -142,39 +137,6 @@ def test_a_build_beside_a_collector_publishes_a_whole_version(
     alone = spec_of(tmp_path / "alone", source, 0)
     assert listed_files(alone, build(alone).version) == listed_files(spec_of(tmp_path / "store", source, 0), older)
     SUMMARY.append(f"a build beside {num_runs} runs of gc: a whole version")
-
-
-def test_on_s3_nothing_that_is_used_is_lost(
-    s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_jsonl(tmp_path / "in" / "small.jsonl", ["one", "two", "three"])
-    source = {"kind": "jsonl", "path": str(path)}
-    small = Built(
-        tmp_path / "store",
-        *(
-            build(make_spec(tmp_path / "store", [source], seed=seed, splits={"train": 0.5, "validation": 0.5})).version
-            for seed in (0, 1)
-        ),
-    )
-    policy = Policy(0, 60)
-    for seed in range(count(3, 40)):
-        store, older, _ = uploaded(small, s3_url, f"collected-{seed}")
-        time.sleep(1.1)  # S3 rounds to seconds
-        end = _now() + 60  # so that what was uploaded is older than the grace
-        monkeypatch.setattr(time, "time", lambda end=end: end)
-        files = files_of({path: store.read(path) for path in store.files_below("")}, older)
-        users: dict[str, Actor] = {
-            "mover": lambda each, version=older: move_tag(each, "prod", version),  # type: ignore[misc]
-            "builder": lambda each, made=files: build_again(each, made),  # type: ignore[misc]
-        }
-        name = list(users)[seed % 2]
-        actors = {name: users[name], "collector": lambda each: collect(each, policy, delete=True)}
-        result = Schedule(store, seed, {name: 6, "collector": 40}).run(actors)[name]
-        if isinstance(result, Exception):
-            assert isinstance(result, (VersionDeleted, Interrupted)) or "no version" in str(result), result
-            continue
-        for version in tags.tagged_versions(store):
-            check_complete(store, version)
 
 
 def test_on_s3_a_version_is_deleted_and_built_again(

@@ -20,11 +20,13 @@ import pytest
 
 from tests.builders.chats import with_chats
 from tests.builders.damaging import flip_bit
-from tests.builders.datasets import build, built_alone, listed_files, make_spec, small_spec, write_parquet
+from tests.builders.datasets import build, built_alone, listed_files, make_spec, small_spec, write_jsonl, write_parquet
 from tests.builders.observing import at_step
-from tests.counts import FULL, SUMMARY, full_only
+from tests.counts import FULL, SUMMARY, count, full_only
 from tests.drivers.kill_driver import find_incomplete
+from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.processes import children, is_running
+from tests.servers.s3_server import BUCKET
 from tokenloom.errors import WorkError
 from tokenloom.tasks.shuffling.merge import recorded_spill
 
@@ -260,3 +262,32 @@ def test_a_damaged_spill_ends_the_build_and_the_next_encodes_it_again(
     result = build(spec, num_workers)
     assert listed_files(spec, result.version) == built_alone(spec, tmp_path)
     assert result.num_encoded == 1
+
+
+# Builds, exports, moves of tags and runs of gc: nothing half is visible, nothing is lost
+
+
+def _kill_commands(folder: Path, store: str, number: int) -> None:
+    texts = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
+    source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in" / "a.jsonl", texts))}
+    (folder / "spec.json").write_text(make_spec(folder, [source], shard_tokens=6000).model_dump_json())
+    command = [sys.executable, "-m", "tests.drivers.command_kill_driver", str(folder), store, str(number)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["problems"] == []
+    assert sum(found["killed"].values()) >= number
+    SUMMARY.append(f"commands killed at random moments in {store.partition(':')[0]}: {found['killed']}")
+
+
+@pytest.mark.timeout(3600)
+def test_commands_killed_at_random_moments_lose_nothing_and_finish(tmp_path: Path) -> None:
+    _kill_commands(tmp_path, str(tmp_path / "store"), count(9, 200))
+
+
+@pytest.mark.timeout(3600)
+def test_commands_on_s3_killed_at_random_moments_lose_nothing_and_finish(
+    s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
+    _kill_commands(tmp_path, f"s3://{BUCKET}/killed", count(3, 200))

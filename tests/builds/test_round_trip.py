@@ -29,12 +29,45 @@ import tokenizers
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents, write_parquet
 from tests.counts import FULL
 from tests.tasks import test_source_kinds as kinds
-from tokenloom.spec.build_spec import BuildSpec
 
 Place = tuple[str, int]
 
 
 # Corpora
+
+
+_HARD_TEXTS = [
+    "<|endoftext|>",
+    "a<|endoftext|>b",
+    "<|endoftext|><|endoftext|>",
+    "<|fim_prefix|>x<|fim_middle|>y<|fim_suffix|>z<|endofprompt|>",
+    "<|endoftext",
+    "endoftext|>",
+    "<|",
+    "|>",
+    "\0",
+    "a\0b\0",
+    "".join(map(chr, range(32))),
+    "\x7f\x80\x85\x9f\ufeff\ufffe\uffff",
+    "\ufefftext behind a byte order mark",
+    " ",
+    "\n",
+    "\r\n\r\n \t \v\f\u2028\u2029\u3000 end",
+    "👩‍👩‍👧‍👦 🇪🇺 👍🏽 ❤️ \U0001f9d1\u200d\U0001f680",
+    "多言語のテキスト。한국어 텍스트、漢字かな交じり文。",
+    "Ǆ ﬁ İ ß e\u0301 क्षि مرحبا \u202eabc\u202c \u200b \u00ad",
+    "\U00100000\U0010ffff\ue000",
+    "it's IT'S we'Ve l'été 1234567890 ٠١٢٣ ²³",
+    *(character * 1_000_000 for character in "a \n-0é"),
+    " " * 1_000_000 + "x",
+    "words before" + "\n" * 999_999 + " x and after",
+]
+
+
+def _hard(_: Path, folder: Path) -> None:
+    """Write the difficult texts, each alone and between two plain words."""
+    texts = _HARD_TEXTS + [f"before {text} after" for text in _HARD_TEXTS if len(text) < 1000]
+    write_parquet(folder / "hard.parquet", texts, group_rows=16)
 
 
 def _udhr(data: Path, folder: Path) -> None:
@@ -87,6 +120,7 @@ _STORIES = "tinystories/stories"
 _SAVED = "hf_arrow/{}/validation"
 
 CORPORA = {
+    "hard": Corpus({"kind": "parquet", "path": "*.parquet"}, "byte o200k_base", full="gpt2 cl100k_base", write=_hard),
     "ag_news": Corpus({"kind": "parquet", "path": "ag_news/*.parquet", "id": "id"}, "gpt2", full="byte o200k_base"),
     "ag_news_hf": Corpus({"kind": "huggingface", "name": "ag_news", "id": "id"}),
     "ag_news_records": Corpus(
@@ -241,6 +275,16 @@ class Library:
     normalize: Callable[[str], str] = str  # what happens to a text before it is encoded
 
 
+def _expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
+    """Return the ids of `encode_ordinary`; of the unbounded engine where tiktoken panics."""
+    try:
+        return encoding.encode_ordinary(text)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return list(encoding._encode_only_native_bpe(text))
+
+
 @lru_cache(maxsize=1)
 def library(name: str, data_dir: Path) -> Library:
     """Return a tokenizer's library."""
@@ -249,7 +293,9 @@ def library(name: str, data_dir: Path) -> Library:
         return Library(lambda text: list(text.encode()), lambda ids: bytes(ids).decode("utf-8"))
     if path is None:
         encoding = tiktoken.get_encoding(name)
-        return Library(encoding.encode_ordinary, lambda ids: encoding.decode_bytes(ids).decode("utf-8"))
+        return Library(
+            lambda text: _expected_ids(encoding, text), lambda ids: encoding.decode_bytes(ids).decode("utf-8")
+        )
     if path.endswith(".json"):
         loaded = tokenizers.Tokenizer.from_file(path)
         loaded.encode_special_tokens = True
@@ -289,14 +335,6 @@ class Built:
         return places
 
 
-def load_built(
-    spec: BuildSpec, version: str, used: Library, source: dict[Place, Row], limit: int | None = None
-) -> Built:
-    """Return the documents of a version beside those of its source."""
-    manifest = manifest_json(local_store(spec.store, spec.dataset), version)
-    return Built(used, manifest, stored_documents(spec, version), source, limit)
-
-
 def _place(document: dict[str, Any]) -> Place:
     return document["path"], document["row"]
 
@@ -319,8 +357,9 @@ def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pyte
     sources, store = [corpus.source(folder)], tmp_path_factory.mktemp("store")
     spec = make_spec(store, sources, tokenizer=fields, shard_tokens=500_000, limit=corpus.limit)
     result = build(spec, num_workers=2 if FULL and tokenizer != "byte" else 0)
-    used = library(tokenizer, data_dir)
-    return load_built(spec, result.version, used, read_source(folder, corpus), corpus.limit)
+    manifest = manifest_json(local_store(spec.store, spec.dataset), result.version)
+    documents = stored_documents(spec, result.version)
+    return Built(library(tokenizer, data_dir), manifest, documents, read_source(folder, corpus), corpus.limit)
 
 
 def test_the_documents_are_exactly_the_distinct_input_documents(built: Built) -> None:
@@ -360,72 +399,3 @@ def test_the_manifest_counts_every_input_row_once(built: Built) -> None:
         assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"])
     assert sum(split["documents"] for split in splits.values()) == num_kept
     assert sum(split["duplicates"] for split in splits.values()) == num_texts - num_kept
-
-
-HARD_TEXTS = [
-    "<|endoftext|>",
-    "a<|endoftext|>b",
-    "<|endoftext|><|endoftext|>",
-    "<|fim_prefix|>x<|fim_middle|>y<|fim_suffix|>z<|endofprompt|>",
-    "<|endoftext",
-    "endoftext|>",
-    "<|",
-    "|>",
-    "\0",
-    "a\0b\0",
-    "".join(map(chr, range(32))),
-    "\x7f\x80\x85\x9f\ufeff\ufffe\uffff",
-    "\ufefftext behind a byte order mark",
-    " ",
-    "\n",
-    "\r\n\r\n \t \v\f\u2028\u2029\u3000 end",
-    "👩‍👩‍👧‍👦 🇪🇺 👍🏽 ❤️ \U0001f9d1\u200d\U0001f680",
-    "多言語のテキスト。한국어 텍스트、漢字かな交じり文。",
-    "Ǆ ﬁ İ ß e\u0301 क्षि مرحبا \u202eabc\u202c \u200b \u00ad",
-    "\U00100000\U0010ffff\ue000",
-    "it's IT'S we'Ve l'été 1234567890 ٠١٢٣ ²³",
-    *(character * 1_000_000 for character in "a \n-0é"),
-    " " * 1_000_000 + "x",
-    "words before" + "\n" * 999_999 + " x and after",
-]
-
-
-def _expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
-    """Return the ids of `encode_ordinary`; of the unbounded engine where tiktoken panics."""
-    try:
-        return encoding.encode_ordinary(text)
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return list(encoding._encode_only_native_bpe(text))
-
-
-@pytest.fixture(scope="module", params=["byte", "o200k_base", *(["gpt2", "cl100k_base"] if FULL else [])])
-def hard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A dataset of the difficult texts, each alone and between two plain words."""
-    if request.param != "byte":
-        request.getfixturevalue("tiktoken_cache")
-    folder = tmp_path_factory.mktemp("hard")
-    texts = HARD_TEXTS + [f"before {text} after" for text in HARD_TEXTS if len(text) < 1000]
-    path = write_parquet(folder / "hard.parquet", texts, group_rows=16)
-    fields = tokenizer_fields(request.param, folder)
-    spec = make_spec(folder / "store", [{"kind": "parquet", "path": str(path)}], tokenizer=fields)
-    result = build(spec)
-    used = library(request.param, folder)
-    if request.param != "byte":
-        encoding = tiktoken.get_encoding(request.param)
-        used = Library(lambda text: _expected_ids(encoding, text), used.decode)
-    return load_built(spec, result.version, used, {("hard.parquet", row): Row(text) for row, text in enumerate(texts)})
-
-
-def test_difficult_texts_round_trip(hard: Built) -> None:
-    decode = hard.library.decode
-    assert decode is not None
-    texts = [decode(document["ids"].tolist()) for document in hard.documents]
-    assert Counter(texts) == Counter(dict.fromkeys(hard.kept, 1))
-
-
-def test_difficult_texts_get_the_ids_of_the_library(hard: Built) -> None:
-    for document in hard.documents:
-        text = hard.texts[_place(document)]
-        assert document["ids"].tolist() == hard.library.encode(text), text[:40]

@@ -12,7 +12,6 @@ import pytest
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
 from tests.builders.observing import at_step, messages_of_builds
-from tests.builders.token_files import write_megatron
 from tests.counts import count, full_only
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
@@ -24,8 +23,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.planning.inputs import check_unchanged
-from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.publishing.publish import BuildResult
 
 
@@ -156,16 +153,6 @@ def test_a_network_that_fails_while_an_input_is_read_is_not_reported_as_damage(
     assert build(spec).published
 
 
-def test_a_key_with_empty_parts_names_exactly_that_object(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
-    key = uuid.uuid4().hex
-    put(s3_url, f"{key}/a//x.jsonl", b'{"text": "the right one"}\n')
-    put(s3_url, f"{key}/a/x.jsonl", b'{"text": "another"}\n')
-    found = build(spec_of(f"s3://{BUCKET}/{key}/a/", ["x.jsonl"], fresh_store()))
-    expected = write_jsonl(tmp_path / "x.jsonl", ["the right one"])
-    local = build(spec_of(str(tmp_path), [expected.name], str(tmp_path / "store")))
-    assert found.splits == local.splits
-
-
 def test_retries_of_workers_are_reported(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
     names = write_inputs(tmp_path / "in")
     s3_proxy.faults["PUT"].extend(["ok"] * 4 + ["503"])  # the fifth write is a worker's
@@ -204,21 +191,3 @@ def test_verify_over_a_bad_network_reports_only_real_damage(tmp_path: Path, s3_u
     put(s3_url, key, b"damaged")
     (damage,) = verify_directly(f"{spec.store}/data", False, None, 0)["damages"]
     assert damage["file"].endswith("train/000000.tok")
-
-
-@pytest.mark.usefixtures("s3_proxy")
-def test_files_of_tokens_are_read_with_their_index(s3_url: str, tmp_path: Path) -> None:
-    key = uuid.uuid4().hex
-    path = write_megatron(tmp_path / "in" / "a", [[[i, i + 1, 0]] for i in range(1, 50)])
-    upload(s3_url, tmp_path / "in", key)
-    source = {"kind": "tokens", "format": "megatron", "path": f"s3://{BUCKET}/{key}/*.bin"}
-    spec = make_spec(tmp_path / "store", [source], tokenizer={"kind": "ids", "vocab_size": 100, "eot_id": 0})
-    assert build(spec).facts.manifest.rows.kept == 49
-    (file,) = plan_build(spec).inputs
-    check_unchanged(file)
-    write_megatron(tmp_path / "in" / "a", [[[1, 2]]])
-    put(s3_url, f"{key}/a.idx", path.with_suffix(".idx").read_bytes())
-    with pytest.raises(InputError, match="changed"):
-        check_unchanged(file)
-    with pytest.raises(InputError, match=r"a\.idx: its sequences end at byte 4, and s3.*a\.bin has 294 bytes"):
-        build(spec)

@@ -161,21 +161,6 @@ def test_row_groups_with_nulls_dictionaries_or_structs_are_skipped(tmp_path: Pat
         assert build_json(spec, build(spec))["measured"]["rows_not_read"] == num_not_read
 
 
-def test_without_statistics_no_row_group_is_skipped_and_the_same_rows_are_kept(tmp_path: Path) -> None:
-    table = pa.Table.from_pylist([row | {"index": i} for i, row in enumerate(make_rows())])
-    found = []
-    for name, options in [("with", {}), ("without", {"write_statistics": False})]:
-        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10, **options)
-        spec = make_spec(tmp_path / name, [source(tmp_path / f"{name}.parquet", filter="index >= 155")])
-        result = build(spec)
-        found.append(
-            (stored_texts(spec, result.version), result.rows, build_json(spec, result)["measured"]["rows_not_read"])
-        )
-    assert found[0][:2] == found[1][:2]
-    assert found[0][1]["filtered"] >= 155
-    assert (found[0][2], found[1][2]) == (150, 0)
-
-
 @pytest.mark.parametrize(
     ("column", "text", "kind"),
     [

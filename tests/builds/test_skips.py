@@ -10,7 +10,7 @@ import platform
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise, permutations
@@ -33,12 +33,12 @@ from tests.builders.datasets import (
     stored_texts,
     write_jsonl,
 )
+from tests.builders.observing import at_step
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import count
-from tests.tasks.test_source_kinds import raw_table
+from tests.tasks.test_hostile_input import damaged_page
 from tokenloom.cli import main as cli
 from tokenloom.errors import BadRow, FormatError, InputError
-from tokenloom.flows import build_steps as order
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
 from tokenloom.storage.formats.records import canonical_json
@@ -135,17 +135,6 @@ def test_the_first_bad_row_is_reported_whichever_step_finds_it(sequence: Sequenc
     assert [line["reason"] for line in listed_rows(spec, build(spec).version)] == list(sequence)
 
 
-def damaged_parquet(path: Path, **options: Any) -> list[str]:
-    """Write 60 rows in groups of 20, then change a byte in the page of the second; return the texts of the others."""
-    texts = [f"row {i} " + "xy" * 20 for i in range(60)]
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=20, use_dictionary=False, **options)
-    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
-    data = bytearray(path.read_bytes())
-    data[chunk.data_page_offset + chunk.total_compressed_size - 30] ^= 0xFF
-    path.write_bytes(data)
-    return texts[:20] + texts[40:]
-
-
 def test_a_file_under_two_names_is_listed_under_both(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     path, bad = lines_with(tmp_path / "in", "not_text", *_NOT_TEXT)
@@ -202,23 +191,6 @@ def test_mixtures_of_lines_are_accounted_for(lines: list[Line], is_zipped: bool,
             with pytest.raises(BadRow) as caught:
                 build(failing(spec))
             assert (caught.value.row, 1, caught.value.reason) == bad[0]
-
-
-@settings(max_examples=count(15, 300), deadline=None)
-@given(st.lists(st.one_of(words, words, st.none(), st.just("again"), st.binary(min_size=1, max_size=4)), max_size=40))
-def test_mixtures_of_parquet_rows_are_accounted_for(values: list[str | bytes | None]) -> None:
-    data = [b"first", *[value.encode() if isinstance(value, str) else value for value in values]]
-    bad, texts = [], set()
-    for row, value in enumerate(data):
-        try:
-            texts.add((value or b"").decode())
-        except UnicodeDecodeError:
-            bad.append((row, 1, "invalid_utf8"))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.parquet")
-        pq.write_table(raw_table(data), path, row_group_size=7)  # type: ignore[arg-type]
-        spec = spec_of(path, "parquet")
-        assert_skipped(spec, build(spec), sorted(texts - {""}), bad, len(data))
 
 
 @settings(max_examples=count(15, 300), deadline=None)
@@ -325,7 +297,7 @@ def mixed_folder(folder: Path) -> BuildSpec:
     folder.mkdir(parents=True, exist_ok=True)
     for i, bad in enumerate((_NOT_TEXT, _MISSING_KEY, _TOO_LARGE[:1])):
         lines_with(folder, "", *bad)[0].rename(folder / f"{i}.jsonl")
-    damaged_parquet(folder / "a.parquet", write_page_checksum=True, compression="none")
+    (folder / "a.parquet").write_bytes(damaged_page())
     rows = ["text,n", *(f"{one},1" for one in GOOD[:10]), "too many,1,2", *(f"{one},1" for one in GOOD[10:]), "too few"]
     (folder / "a.csv").write_text("\n".join(rows))
     kinds = {"jsonl": "*.jsonl", "parquet": "a.parquet", "csv": "a.csv"}
@@ -380,32 +352,14 @@ def test_a_tryout_lists_the_bad_rows_it_read(limit: int, tmp_path: Path) -> None
 # Interrupted builds and damaged work
 
 
-@contextmanager
-def before(step: str, do: Callable[[], Any]) -> Iterator[None]:
-    """Call a function once, before a step of a build begins."""
-    original = getattr(order, step)
-    done: list[str] = []
-
-    def first(*arguments: Any) -> Any:
-        if not done:
-            done.append(step)
-            do()
-        return original(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, step, first)
-        yield
-    assert done
-
-
 def stop() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("step", ["tokenize_partition", "shuffle_shard", "publish_version"])
+@pytest.mark.parametrize("step", ["tokenize", "shuffle", "publish"])
 def test_an_interrupted_build_resumes_to_the_same_list(step: str, tmp_path: Path, wanted: dict[str, str]) -> None:
     spec = mixed_folder(tmp_path)
-    with before(step, stop), pytest.raises(KeyboardInterrupt):
+    with at_step(step, stop), pytest.raises(KeyboardInterrupt):
         build(spec)
     assert_nothing_visible(spec)
     assert listed_files(spec, build(spec).version) == wanted
@@ -481,7 +435,7 @@ def test_a_disk_or_network_that_fails_is_never_skipped(
     spec = spec_of(path, kind)
     with ExitStack() as stack:
         begin = partial(stack.enter_context, failing_reads(error, 0 if kind == "text" else 1))
-        stack.enter_context(before("tokenize_partition", begin))
+        stack.enter_context(at_step("tokenize", begin))
         with pytest.raises(MemoryError if isinstance(error, MemoryError) else InputError) as caught:
             build(spec)
     assert not isinstance(caught.value, BadRow)

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.chats import chat_spec
-from tests.builders.datasets import build, listed_files
 from tests.chat.test_layouts import real_rows
 from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
@@ -460,20 +459,3 @@ def test_a_plan_says_why_it_recognizes_no_layout(rows: list[Row], message: str, 
         plan_build(chat_spec(tmp_path, rows))
     assert caught.value.source == "chats"
     assert str(tmp_path / "chats.jsonl") in str(caught.value)
-
-
-def test_conversations_make_the_same_shards_and_masks_from_every_kind(tmp_path: Path) -> None:
-    rows = chat_rows(24)
-    made = set()
-    for name in ("jsonl", "parquet", "arrow", "csv", "hugging face parquet"):
-        kind, write = KINDS[name]
-        kind, _, builder = kind.partition(" ")
-        path = str(write(tmp_path, rows))
-        place = {"name": builder, "data_files": path} if builder else {"path": path}
-        fields = chat_spec(tmp_path, rows).model_dump()
-        source = {"kind": kind, **place, "messages": "messages"}
-        spec = BuildSpec.model_validate({**fields, "sources": [source]})
-        version = build(spec).version
-        made.add(tuple(frozenset(listed_files(spec, version, suffix).values()) for suffix in (".tok", ".mask")))
-    ((shards, masks),) = made
-    assert len(shards) == len(masks) > 0

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.counts import count, full_only
-from tokenloom.tasks.sources import lines
 
 pytestmark = pytest.mark.slow
 MILLION = 1_000_000
@@ -52,18 +51,6 @@ def test_a_row_group_of_any_length_is_read_in_pieces(tmp_path: Path) -> None:
     found, error = encode(tmp_path / "store", tmp_path / "a.parquet", {"kind": "parquet"})
     assert found["documents"] == num_rows, error
     assert found["peak_bytes"] < 450 * MILLION  # 350 is usual; the row group alone would add 200
-
-
-@pytest.mark.parametrize(
-    ("num_copies", "num_bytes"), [pytest.param(MILLION, 200, marks=full_only), (count(500, 5000), MILLION)]
-)
-def test_copies_of_one_dictionary_entry_are_decoded_in_pieces(num_copies: int, num_bytes: int, tmp_path: Path) -> None:
-    copies = pa.DictionaryArray.from_arrays(pa.array(np.zeros(num_copies, np.int32)), pa.array(["x" * num_bytes]))
-    pq.write_table(pa.table({"text": copies}), tmp_path / "a.parquet", row_group_size=num_copies)
-    assert (tmp_path / "a.parquet").stat().st_size < 200_000
-    found, error = encode(tmp_path / "store", tmp_path / "a.parquet", {"kind": "parquet"})
-    assert found["documents"] == num_copies, error
-    assert_bounded(found, num_bytes)
 
 
 def write_one_large(kind: str, path: Path, text: str) -> dict[str, Any]:
@@ -109,34 +96,21 @@ def test_a_compressed_file_of_any_length_becomes_spills_in_constant_memory(tmp_p
     assert found["peak_bytes"] < 600 * MILLION  # as for a small file
 
 
-def test_a_line_of_100_mb_is_read_as_a_document(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    text = random_text(100 * MILLION)
-    path.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": "after"}) + "\n")
-    reader = lines.JsonReader({"text": "text", "max_bytes": 2**28})
-    parts = reader.partitions(str(path))
-    texts = [rows.texts.to_pylist() for part in parts for rows in reader.read(str(path), part)]
-    assert [line for batch in texts for line in batch] == [text, "after"]
-
-
-def test_a_file_of_only_bad_rows_is_skipped_in_constant_memory(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    rules = {"on_error": "skip"}
+@pytest.mark.parametrize(
+    ("head", "row", "options", "most"),
+    [
+        (b'{"text": "good"}\n', b"x\n", {"kind": "jsonl", "on_error": "skip"}, 300_000),
+        (b"text,other\n", b",\n", {"kind": "csv", "delimiter": ","}, 500_000),
+    ],
+)
+def test_rows_that_are_left_out_do_not_accumulate_in_memory(
+    head: bytes, row: bytes, options: dict[str, Any], most: int, tmp_path: Path
+) -> None:
     peaks = []
-    for num_rows in (1000, count(300_000, 30 * MILLION)):
-        path.write_bytes(b"x\n" * num_rows + b'{"text": "good"}\n')
-        found, error = encode(tmp_path / str(num_rows), path, {"kind": "jsonl", **rules}, documents=rules)
-        assert (found["documents"], found["read"]) == (1, num_rows + 1), error
-        peaks.append(found["peak_bytes"])
-    assert peaks[1] - peaks[0] < 30 * MILLION  # 100 bytes a row
-
-
-def test_rows_without_text_do_not_accumulate_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    peaks = []
-    for num_rows in (1000, count(500_000, 2 * MILLION)):
-        path.write_bytes(b"text,other\n" + b",\n" * num_rows)
-        found, error = encode(tmp_path / str(num_rows), path, {"kind": "csv", "delimiter": ","})
-        assert found["filtered"] == num_rows, error
+    for num_rows in (1000, count(most, 2 * MILLION)):
+        (tmp_path / "a").write_bytes(head + row * num_rows)
+        rules = {"on_error": options.get("on_error", "fail")}
+        found, error = encode(tmp_path / str(num_rows), tmp_path / "a", options, documents=rules)
+        assert found["read"] - found["documents"] == num_rows, error
         peaks.append(found["peak_bytes"])
     assert peaks[1] - peaks[0] < 50 * MILLION  # 100 bytes a row

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.builders.damaging import flip_bit
-from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.datasets import build, build_record, local_store, make_spec, write_jsonl, write_parquet
 from tokenloom import TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.flows import build_steps
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.tasks.publishing.outcome import (
     outcome,
     outcome_line,
@@ -164,3 +165,18 @@ def test_the_two_lines_of_python_open_the_version(tmp_path: Path) -> None:
     namespace: dict[str, TokenDataset] = {}
     exec(lines.replace("seq_len=2048", "seq_len=16"), namespace)  # the input is smaller than a sample of 2,048
     assert len(namespace["data"]) > 10
+
+
+def test_what_was_encoded_counts_the_text_of_all_documents(tmp_path: Path) -> None:
+    texts = ["über", "twice", "twice"]
+    write_parquet(tmp_path / "a.parquet", texts)
+    write_jsonl(tmp_path / "b.jsonl", ["twice", "", "0123"])  # the empty one is filtered
+    sources = [
+        {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "name": "z"},
+        {"kind": "jsonl", "path": str(tmp_path / "b.jsonl"), "name": "a"},
+    ]
+    spec = make_spec(tmp_path / "store", sources)
+    assert build_record(local_store(spec.store, "data"), build(spec).version).encoded == {
+        "z": EncodedCounts(documents=3, tokens=18, bytes=15, rows=3),
+        "a": EncodedCounts(documents=2, tokens=11, bytes=9, rows=3, filtered=1),
+    }

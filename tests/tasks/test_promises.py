@@ -19,7 +19,7 @@ from tests.builders.datasets import (
     write_jsonl,
     write_parquet,
 )
-from tests.builders.observing import at_step, messages_of_builds
+from tests.builders.observing import messages_of_builds
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, InputError
 from tokenloom.tasks.encoding import tokenization
@@ -28,18 +28,6 @@ from tokenloom.tasks.sources import FileRange, make_reader
 
 def jsonl(path: Path) -> dict[str, Any]:
     return {"kind": "jsonl", "path": str(path)}
-
-
-def test_a_file_that_changes_before_it_is_encoded_leaves_no_spill(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["right one", "right two"])
-    right, times = path.read_bytes(), path.stat()
-    spec = make_spec(tmp_path / "store", [jsonl(path)])
-    changed = at_step("cut", lambda: path.write_bytes(right.replace(b"right", b"wrong")))
-    with changed, pytest.raises(InputError, match="changed while it was read"):
-        build(spec)
-    path.write_bytes(right)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert stored_texts(spec, build(spec).version) == ["right one", "right two"]
 
 
 def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import html5lib
 import numpy as np
@@ -76,8 +77,9 @@ def _tables(tree: Any) -> dict[str, list[list[str]]]:
     }
 
 
-def test_the_figures_are_those_of_the_shards(tmp_path: Path) -> None:
-    spec = small_spec(tmp_path)
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_the_figures_are_those_of_the_shards(deduplicate: bool, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, documents={"deduplicate": deduplicate})
     result, store, manifest = _published(spec)
     documents = stored_documents(spec, result.version)
     figures = collect_figures(store, manifest)
@@ -367,28 +369,17 @@ def _observed_build(spec: BuildSpec) -> tuple[BuildResult, list[str]]:
         return build(spec), messages
 
 
-def test_a_report_that_cannot_be_written_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = LocalStore.replace
-
-    def refuse(self: LocalStore, path: str, data: bytes, *, durable: bool = True) -> None:
-        if path.startswith("reports/"):
-            raise StoreError(f"{self.place(path)}: No space left on device")
-        write(self, path, data, durable=durable)
-
-    monkeypatch.setattr(LocalStore, "replace", refuse)
-    result, messages = _observed_build(small_spec(tmp_path, report=True))
-    assert (result.published, result.tag_moved, result.report) == (True, True, None)
-    assert ["No space left on device; run `tokenloom report" in message for message in messages] == [True]
-
-
-def test_a_fault_of_the_drawing_fails_no_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(figures: VersionFigures) -> str:
-        raise MemoryError("no memory")
-
-    monkeypatch.setattr("tokenloom.tasks.report.page.render_page", fail)
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [("render_page", MemoryError("no memory")), ("report_path", StoreError("No space left on device"))],
+)
+def test_a_report_that_cannot_be_drawn_or_written_fails_no_build(
+    function: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"tokenloom.tasks.report.page.{function}", Mock(side_effect=error))
     result, (message,) = _observed_build(small_spec(tmp_path, report=True))
-    assert (result.published, result.report) == (True, None)
-    assert f"no report was written: MemoryError: no memory; run `tokenloom report {result.reference}`" in message
+    assert (result.published, result.tag_moved, result.report) == (True, True, None)
+    assert f"{error}; run `tokenloom report {result.reference}`" in message
 
 
 def test_a_spec_can_leave_the_report_out_and_keeps_its_version(tmp_path: Path) -> None:
