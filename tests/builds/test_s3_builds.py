@@ -99,7 +99,7 @@ def test_build_and_epoch_have_the_bytes_of_a_local_build_if_a_tenth_of_requests_
         s3_proxy.fail(rate, seed=5)
         spec = spec_of(f"s3://{BUCKET}/{key}", names, fresh_store())
         version = build(spec).version
-        assert len(s3_proxy.seen) < 500  # its check reads 900 documents, those of a shard at once; uploads are read back
+        assert len(s3_proxy.seen) < 500  # the check reads the documents of a shard at once
         loader = TokenLoader(
             TokenDataset(f"{spec.store}/data", seq_len=512, cache=ShardCache(tmp_path / f"cache {rate}")),
             8,
