@@ -27,8 +27,8 @@ import tiktoken
 import tokenizers
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents, write_parquet
+from tests.builders.row_files import write_rows
 from tests.counts import FULL
-from tests.tasks import test_source_kinds as kinds
 
 Place = tuple[str, int]
 
@@ -78,16 +78,12 @@ def _udhr(data: Path, folder: Path) -> None:
 def _csv(data: Path, folder: Path) -> None:
     for name in ("wikitext-2/valid", "nltk/movie_reviews_pos"):
         rows = pq.read_table(data / f"{name}.parquet", columns=["id", "text"]).to_pylist()
-        with (folder / f"{Path(name).name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["id", "text"])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(folder / f"{Path(name).name}.csv", rows)
 
 
 def _array_records(data: Path, folder: Path) -> None:
     for path in sorted((data / "ag_news").glob("*.parquet")):
-        records = [json.dumps(row, ensure_ascii=False).encode() for row in pq.read_table(path).to_pylist()]
-        kinds.TestArrayRecordOfJson().write_records(folder, records).rename(folder / f"{path.stem}.array_record")
+        write_rows(folder / f"{path.stem}.array_record", pq.read_table(path).to_pylist())
 
 
 @dataclass(frozen=True)

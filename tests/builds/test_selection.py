@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import random
@@ -35,6 +34,7 @@ from tests.builders.datasets import (
     write_parquet,
 )
 from tests.builders.refusals import NEXT_STEP, assert_nothing_visible, assert_refused
+from tests.builders.row_files import Row, write_rows
 from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.errors import CheckError, InputError, SpecError
@@ -44,8 +44,6 @@ from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.tasks.shuffling import shuffle
 from tokenloom.tasks.sources import files as opening
-
-Row = dict[str, Any]
 
 LANGUAGES = ("en", "de", "zh")
 
@@ -61,21 +59,6 @@ def make_rows(num_rows: int = 300) -> list[Row]:
         }
         for i in range(num_rows)
     ]
-
-
-def write_rows(path: Path, rows: Sequence[Row], group_rows: int = 10) -> Path:
-    """Write rows in the format that the file's suffix names: parquet, jsonl or csv."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=group_rows)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        with path.open("w", newline="") as file:
-            table = csv.DictWriter(file, list(rows[0]))
-            table.writeheader()
-            table.writerows(rows)
-    return path
 
 
 def source(path: Path, **options: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.chats import chat_spec
+from tests.builders.row_files import Row, write_rows
 from tests.chat.test_layouts import real_rows
 from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
@@ -20,8 +21,6 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.planning.plan import plan_build
 from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tasks.sources.conversations import WANTED
-
-Row = dict[str, Any]
 
 _TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "number"}}}}}
 _OTHER = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"words": {"type": "string"}}}}}
@@ -59,64 +58,30 @@ def as_cells(rows: Sequence[Row]) -> list[Row]:
     return [{key: json.dumps(one) if isinstance(one, list) else one for key, one in row.items()} for row in rows]
 
 
-def write_jsonl(folder: Path, rows: Sequence[Row]) -> Path:
-    path = folder / "a.jsonl"
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return path
-
-
-def write_json(folder: Path, rows: Sequence[Row]) -> Path:
-    path = folder / "a.json"
-    path.write_text(json.dumps(rows, indent=1))
-    return path
-
-
-def write_parquet(folder: Path, rows: Sequence[Row]) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows), folder / "a.parquet", row_group_size=7)
-    return folder / "a.parquet"
-
-
-def write_text_parquet(folder: Path, rows: Sequence[Row]) -> Path:
-    return write_parquet(folder, as_cells(rows))
-
-
-def write_arrow(folder: Path, rows: Sequence[Row]) -> Path:
-    table = pa.Table.from_pylist(rows)
-    with pa.OSFile(str(folder / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, 7)
-    return folder / "a.arrow"
-
-
-def write_csv(folder: Path, rows: Sequence[Row]) -> Path:
-    with (folder / "a.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(as_cells(rows))
-    return folder / "a.csv"
-
-
-def write_records(folder: Path, rows: Sequence[Row]) -> Path:
-    module = pytest.importorskip("array_record.python.array_record_module")
-    writer = module.ArrayRecordWriter(str(folder / "a.array_record"), "group_size:3")
-    for row in rows:
-        writer.write(json.dumps(row).encode())
-    writer.close()
-    return folder / "a.array_record"
-
-
 Write = Callable[[Path, Sequence[Row]], Path]
+
+
+def _writer(name: str) -> Write:
+    return lambda folder, rows: write_rows(folder / name, rows, 7)
+
+
+def _writer_of_cells(name: str) -> Write:
+    return lambda folder, rows: write_rows(folder / name, as_cells(rows), 7)
+
+
+write_jsonl, write_parquet, write_arrow = map(_writer, ("a.jsonl", "a.parquet", "a.arrow"))
 KINDS: dict[str, tuple[str, Write]] = {
     "jsonl": ("jsonl", write_jsonl),
-    "json array": ("jsonl", write_json),
+    "json array": ("jsonl", _writer("a.json")),
     "parquet": ("parquet", write_parquet),
-    "parquet of text": ("parquet", write_text_parquet),
+    "parquet of text": ("parquet", _writer_of_cells("a.parquet")),
     "arrow": ("arrow", write_arrow),
-    "csv": ("csv", write_csv),
-    "arrayrecord": ("arrayrecord", write_records),
+    "csv": ("csv", _writer_of_cells("a.csv")),
+    "arrayrecord": ("arrayrecord", _writer("a.array_record")),
     "hugging face json": ("huggingface json", write_jsonl),
     "hugging face parquet": ("huggingface parquet", write_parquet),
     "hugging face arrow": ("huggingface arrow", write_arrow),
-    "hugging face csv": ("huggingface csv", write_csv),
+    "hugging face csv": ("huggingface csv", _writer_of_cells("a.csv")),
 }
 
 
@@ -310,12 +275,8 @@ def test_real_conversations_are_the_same_from_every_kind(
 
 def test_a_large_batch_of_structs_is_read_in_pieces(tmp_path: Path) -> None:
     rows = [{"messages": [{"role": "user", "content": "x" * 100_000}, called("add", a="y" * 100_000)]}] * 60
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    table = pq.read_table(tmp_path / "a.parquet")
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
     for kind in ("parquet", "arrow"):
-        found = batches(kind, tmp_path / f"a.{kind}")
+        found = batches(kind, write_rows(tmp_path / f"a.{kind}", rows, len(rows)))
         assert len(found) >= 3
         assert max(sum(map(len, one.texts.to_pylist())) for one in found) < 6_000_000
         assert [row for one in found for row in one.rows.tolist()] == list(range(60))
@@ -353,11 +314,7 @@ def test_a_lone_surrogate_is_a_bad_row_or_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_column_that_holds_no_conversations_is_refused(kind: str, tmp_path: Path) -> None:
-    table = pa.table({"score": [1, 2], "words": [["a"], ["b"]], "messages": ["{}", "{}"]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    path = tmp_path / f"a.{kind}"
+    path = write_rows(tmp_path / f"a.{kind}", [{"score": 1, "words": ["a"], "messages": "{}"}] * 2)
     for name in ("score", "words"):
         with pytest.raises(
             InputError, match=rf"column '{name}' is .*; a column of conversations holds lists of structs"

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, open_documents, stored_documents
 from tests.builders.refusals import assert_refused
+from tests.builders.row_files import write_rows
 from tests.builds.test_selection import build_json
 from tokenloom.cli import main as cli
 from tokenloom.errors import InputError
@@ -21,28 +20,16 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.tasks.sources.values import OPTION, path_columns
 
+_SAME = [{"text": "same"}]
 KINDS = ("jsonl", "csv", "parquet", "arrow")
 FOLDERS = ("year=2021/lang=en", "year=2022/lang=de", "year=2022/lang=x%2Fy", "year=__HIVE_DEFAULT_PARTITION__/lang=en")
-
-
-def write(path: Path, kind: str) -> None:
-    """Write a file of one row with the text "same"."""
-    path.parent.mkdir(parents=True)
-    table = pa.table({"text": ["same"]})
-    if kind == "parquet":
-        pq.write_table(table, path)
-    elif kind == "arrow":
-        with pa.ipc.new_file(path, table.schema) as writer:
-            writer.write(table)
-    else:
-        path.write_text('{"text": "same"}\n' if kind == "jsonl" else "text\nsame\n")
 
 
 @pytest.fixture(params=KINDS)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """A source of four files with the same bytes."""
     for folder in FOLDERS:
-        write(tmp_path / "year=1" / folder / f"a.{request.param}", request.param)
+        write_rows(tmp_path / "year=1" / folder / f"a.{request.param}", _SAME)
     return {"kind": request.param, "path": f"{tmp_path}/year=1/**/a.{request.param}"}  # the root names no column
 
 
@@ -78,7 +65,7 @@ def test_a_column_of_the_file_comes_first(tmp_path: Path) -> None:
 
 
 def test_without_such_a_folder_the_column_is_missing(tmp_path: Path) -> None:
-    write(tmp_path / "year=1/a.parquet", "parquet")
+    write_rows(tmp_path / "year=1/a.parquet", _SAME)
     spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/year=1/*.parquet", "text": "year"}])
     assert_refused(spec, "no column 'year'", "its columns are: text")
 
@@ -87,7 +74,7 @@ def test_without_such_a_folder_the_column_is_missing(tmp_path: Path) -> None:
 def test_the_package_datasets_reads_no_columns_of_paths(take: dict[str, int], tmp_path: Path) -> None:
     """A stream of several files had the columns of the first one."""
     for year in ("2021", "2022"):
-        write(tmp_path / f"year={year}/a.jsonl", "jsonl")
+        write_rows(tmp_path / f"year={year}/a.jsonl", _SAME)
     source = {"kind": "huggingface", "name": "json", "data_files": f"{tmp_path}/*/a.jsonl", "id": "year", **take}
     assert_refused(make_spec(tmp_path / "store", [source]), "no row has the key 'year'")
 
@@ -95,7 +82,7 @@ def test_the_package_datasets_reads_no_columns_of_paths(take: dict[str, int], tm
 def test_a_number_is_compared_with_the_number_that_a_value_spells(source: dict[str, Any], tmp_path: Path) -> None:
     root, kind = tmp_path / "year=1", source["kind"]
     for folder in ("month=01", "month=12", "month=unknown"):
-        write(root / folder / f"a.{kind}", kind)
+        write_rows(root / folder / f"a.{kind}", _SAME)
     months = {**source, "path": f"{root}/month=[01]*/a.{kind}"}
     assert ids_of(spec_of(months, tmp_path, id="month", filter="month == 1")) == ["01"]
     assert ids_of(spec_of(months, tmp_path, id="month", filter=f"month in {list(range(2, 30))}")) == ["12"]
@@ -110,7 +97,7 @@ def test_a_number_is_compared_with_the_number_that_a_value_spells(source: dict[s
 
 def test_a_filter_keeps_what_pyarrow_keeps_and_reads_no_other_folder(tmp_path: Path) -> None:
     for folder in ("year=2021/month=01", "year=2021/month=11", "year=2020/month=02"):
-        write(tmp_path / f"data/{folder}/a.parquet", "parquet")
+        write_rows(tmp_path / f"data/{folder}/a.parquet", _SAME)
     hive = ds.dataset(tmp_path / "data", partitioning="hive")
     wanted = hive.count_rows(filter=(ds.field("year") > 2020) & (ds.field("month") < 5))
     source = {"kind": "parquet", "path": f"{tmp_path}/data/**/*.parquet"}
