@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, write_jsonl, write_parquet
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 
@@ -56,6 +59,18 @@ def flip_bit(path: Path, place: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 1 << bit
     path.write_bytes(data)
+
+
+def at_write(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> None:
+    """Call `do` before write `number` of local files."""
+    numbers, write = count(), local_files.write_all
+
+    def writing(file: Any, data: Any) -> None:
+        if next(numbers) == number:
+            do()
+        write(file, data)
+
+    patch.setattr(local_files, "write_all", writing)
 
 
 def is_listed(path: Path) -> bool:

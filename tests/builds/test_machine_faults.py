@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.builders.datasets import build, built_alone, lines_spec, listed_files, make_spec, small_spec, write_jsonl
+from tests.builders.mounting import mounted_memory
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import FULL, SUMMARY, count
 from tests.drivers.kill_driver import find_incomplete
 from tokenloom.errors import TokenloomError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
 
 _ROOT = Path(__file__).parents[2]
 _TEXTS = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
@@ -113,14 +110,8 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mounted(notes: Path) -> Iterator[Path]:
-    """A file system in memory of 8 MB; skips where mounting is not allowed."""
-    folder = notes / "mounted"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    """A file system in memory of 8 MB."""
+    yield from mounted_memory(notes / "mounted", "size=8m")
 
 
 @pytest.mark.parametrize(
@@ -245,9 +236,6 @@ class _Clock:
         self._time = true_time
         monkeypatch.setattr(time, "time", self.now)
         monkeypatch.setattr(time, "time_ns", lambda: int(self.now() * 1e9))
-        dates = SimpleNamespace(now=lambda zone: datetime.datetime.fromtimestamp(self.now(), zone))
-        stand_in = SimpleNamespace(UTC=datetime.UTC, datetime=dates)
-        monkeypatch.setattr("tokenloom.storage.versions.tags.datetime", stand_in)
 
     def now(self) -> float:
         """Stand in for time.time."""
@@ -270,19 +258,6 @@ def test_a_clock_set_back_during_a_build_changes_no_bytes(tmp_path: Path, clock:
     assert clock.looks > 3
     assert version == expected
     _assert_same_bytes(spec, version, tmp_path)
-
-
-def test_tags_are_ordered_by_number_regardless_of_the_clock(tmp_path: Path, clock: _Clock) -> None:
-    spec = lines_spec(tmp_path, _TEXTS)
-    versions = []
-    for number in range(4):
-        clock.offset = -86_400.0 * number
-        versions.append(build(spec.model_copy(update={"seed": number})).version)
-    log = tags.log(LocalStore(Path(spec.store) / spec.dataset), "latest")
-    assert [entry.version for entry in log] == versions
-    times = [entry.at for entry in log]
-    assert times == sorted(times, reverse=True)
-    assert times[0] != times[-1]
 
 
 @pytest.mark.parametrize("offset", [-1e8, -3600.0, -1.0, 0.0] if FULL else [-3600.0, -1.0])

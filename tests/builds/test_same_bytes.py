@@ -17,7 +17,6 @@ from tests.builders.datasets import build, listed_files, make_spec, write_parque
 from tests.counts import FULL, every, full_only
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
-from tokenloom.spec.build_spec import BuildSpec
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -33,42 +32,6 @@ def _news(folder: Path) -> str:
         texts = [" ".join(generator.choices(words, k=generator.randrange(60))) for _ in range(2000 + 700 * number)]
         write_parquet(folder / f"{number}.parquet", texts, group_rows=500 + 300 * number)
     return str(folder / "*.parquet")
-
-
-class _Reference:
-    """A build in one process: its spec and the bytes of all listed files."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "notes").mkdir()
-        for number in range(3):
-            (folder / "notes" / f"{number}.txt").write_text(f"note {number}\n" + "repeated line\n" * number)
-        sources: list[dict[str, Any]] = [
-            {"kind": "parquet", "path": _news(folder), "name": "news"},
-            {"kind": "text", "path": str(folder / "notes" / "*.txt"), "name": "notes"},
-        ]
-        splits = {"train": 0.9, "validation": 0.05, "test": 0.05}
-        self.spec = make_spec(folder / "store", sources, shard_tokens=700_000, splits=splits)
-        self.hashes = listed_files(self.spec, build(self.spec).version)
-        assert {name.rpartition(".")[2] for name in self.hashes} == {"tok", "docs", "blocks", "json"}
-        assert sum(name.startswith("train/") and name.endswith(".tok") for name in self.hashes) > 2
-
-    def elsewhere(self, folder: Path) -> BuildSpec:
-        """The same spec with an empty store."""
-        return self.spec.model_copy(update={"store": str(folder / "another")})
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> _Reference:
-    return _Reference(tmp_path_factory.mktemp("same"))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
-def test_the_number_of_workers_changes_no_bytes(reference: _Reference, tmp_path: Path, num_workers: int) -> None:
-    spec = reference.elsewhere(tmp_path)
-    assert listed_files(spec, build(spec, num_workers).version) == reference.hashes
-
-
-# The same documents in other files
 
 
 _HARD = [
@@ -174,6 +137,18 @@ def same(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "gpt2":
         request.getfixturevalue("tiktoken_cache")
     return _Same(tmp_path_factory.mktemp("forms"), request.param)
+
+
+@pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
+def test_the_number_of_workers_changes_no_bytes(same: _Same, tmp_path: Path, num_workers: int) -> None:
+    sources = _written(_FORMS["parquet"], tmp_path, same.rows, 3)
+    specs = [make_spec(tmp_path / str(n), sources, shard_tokens=20_000) for n in (0, num_workers)]
+    alone, together = (
+        listed_files(spec, build(spec, n).version) for spec, n in zip(specs, (0, num_workers), strict=True)
+    )
+    assert alone == together
+    assert {name.rpartition(".")[2] for name in alone} == {"tok", "docs", "blocks", "json"}
+    assert sum(name.startswith("train/") and name.endswith(".tok") for name in alone) > 2
 
 
 @pytest.mark.parametrize("num_files", [1, 3, 7] if FULL else [3])

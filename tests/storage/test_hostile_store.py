@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.datasets import make_spec, write_parquet
+from tests.builders.mounting import mount_memory
 from tests.builders.refusals import TEXTS, assert_builds, assert_refused
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
@@ -19,18 +20,6 @@ def spec_at(store: Path, folder: Path, texts: list[str]) -> BuildSpec:
     """Return a spec of one parquet file in `folder` with a store elsewhere."""
     path = write_parquet(folder / "data" / "a.parquet", texts)
     return make_spec(store, [{"kind": "parquet", "path": str(path)}])
-
-
-def mount_memory(folder: Path, options: str) -> None:
-    """Mount a file system in memory on `folder`; skips the test where this is not allowed."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        done = False
-    if not done:
-        pytest.skip("needs the right to mount a file system")
 
 
 @pytest.fixture

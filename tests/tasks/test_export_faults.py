@@ -5,16 +5,15 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.builders.damaging import flip_bit
+from tests.builders.damaging import at_write, flip_bit
 from tests.builders.exported import READERS, Exportable, small_parts
+from tests.builders.mounting import mounted_memory
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.flows.direct import export_directly
-from tokenloom.storage.stores import local_files
 from tokenloom.tasks.exporting.base import ExportOptions
 
 _ALL = ExportOptions([])
@@ -28,18 +27,8 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Exportable:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A file system in memory of 300 KB; skips where mounting is not allowed."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    try:
-        mounts = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounts = False
-    if not mounts:
-        pytest.skip("needs the right to mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    """A file system in memory of 300 KB."""
+    yield from mounted_memory(tmp_path / "mounted", "size=300k")
 
 
 def _remount(folder: Path, options: str) -> None:
@@ -92,23 +81,10 @@ def test_a_shard_that_is_damaged_meanwhile_is_named_and_the_same_command_finishe
     shard = made.shard("validation", 1)
     content = shard.read_bytes()
     with monkeypatch.context() as patch, pytest.raises((FormatError, StoreError), match=r"validation/000001\.tok: "):
-        _damage_at_write(patch, 8, lambda: damage(shard))
+        at_write(patch, 8, lambda: damage(shard))
         export_directly(made.reference, name, str(tmp_path / "out"), _ALL, 0)
     assert not (tmp_path / "out").exists()
     shard.write_bytes(content)
     export_directly(made.reference, name, str(tmp_path / "out"), _ALL, 0)
     for path in (tmp_path / "whole").rglob("*.*"):
         assert path.read_bytes() == (tmp_path / "out" / path.relative_to(tmp_path / "whole")).read_bytes()
-
-
-def _damage_at_write(patch: pytest.MonkeyPatch, number: int, damage: Callable[[], None]) -> None:
-    """Let something happen before write `number` of local files."""
-    calls = iter(range(10**9))
-    write = local_files.write_all
-
-    def damaging(file: Any, data: Any) -> None:
-        if next(calls) == number:
-            damage()
-        write(file, data)
-
-    patch.setattr(local_files, "write_all", damaging)

@@ -7,20 +7,18 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
 
 from tests.builders.commands import run_json
-from tests.builders.damaging import flip_bit
+from tests.builders.damaging import at_write, flip_bit
 from tests.builders.exported import READERS, Exportable, small_parts
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.flows.direct import export_directly
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
-from tokenloom.storage.stores import local_files
 from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import FORMATS, SUMMARY, open_export
 
@@ -245,17 +243,8 @@ def test_damage_is_found_before_it_is_exported(suffix: str, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def _fail_at(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Let write `number` of local files fail as on a full disk."""
-    calls = iter(range(10**9))
-    write = local_files.write_all
-
-    def failing(file: Any, data: Any) -> None:
-        if next(calls) == number:
-            raise OSError(28, "No space left on device")
-        write(file, data)
-
-    patch.setattr(local_files, "write_all", failing)
+def _fail() -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_resumed_export_writes_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +252,7 @@ def test_a_resumed_export_writes_only_what_is_missing(tmp_path: Path, monkeypatc
     small_parts(monkeypatch)
     export_directly(made.reference, "olmo", str(tmp_path / "whole"), _ALL, 0)
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
-        _fail_at(patch, 40)
+        at_write(patch, 40, _fail)
         export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
     staged = tmp_path / "out.tmp"
     done = {path: path.stat().st_ino for path in staged.glob("*/*.npy")}
@@ -272,7 +261,7 @@ def test_a_resumed_export_writes_only_what_is_missing(tmp_path: Path, monkeypatc
     with pytest.raises(SpecError, match="it is another export that is not complete"):
         export_directly(made.reference, "megatron", str(tmp_path / "out"), _ALL, 0)
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):
-        _fail_at(patch, 5)
+        at_write(patch, 5, _fail)
         export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)
     assert os.listdir(staged / "work" / "tmp") == []
     export_directly(made.reference, "olmo", str(tmp_path / "out"), _ALL, 0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl
-from tests.builders.failing import fail_at_the_third_shard
 from tokenloom.errors import CheckError
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Advanced, Event, Meter, Reused, StepStarted, step_label
+from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 
 
 class _Clock:
@@ -72,7 +73,8 @@ def test_progress_of_a_second_attempt_starts_where_the_first_failed(
     source = {"kind": "jsonl", "path": str(tmp_path / "input" / "a.jsonl")}
     spec = make_spec(tmp_path / "store", [source], tokenizer={"kind": "byte"}, shard_tokens=1000)
     with monkeypatch.context() as patch, pytest.raises(CheckError):
-        fail_at_the_third_shard(patch)
+        shards = Mock(wraps=shuffle_shard, side_effect=[DEFAULT, DEFAULT, CheckError("a failure half way")])
+        patch.setattr("tokenloom.flows.build_steps.shuffle_shard", shards)
         build(spec)
     meter, lines, ended = Meter(), list[str](), list[str]()
 
