@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import gzip
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.chats import chat_spec, conversation, write_rows
-from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
+from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.builders.refusals import NEXT_STEP
+from tests.tasks import test_source_kinds as kinds
+from tests.tasks.source_conformance import SourceConformance, make_rows
 from tokenloom.cli.main import main
 from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
@@ -28,7 +27,6 @@ from tokenloom.tasks.publishing.publish import BuildResult
 from tokenloom.wording import shown_bytes
 
 _WORDS = [f"word{i}" for i in range(2000)]
-_MARK = "<|endoftext|>"
 
 
 def _planned(spec: BuildSpec) -> tuple[BuildPlan, Estimate]:
@@ -48,45 +46,20 @@ def make_texts(num_bytes: int, longest: int = 400) -> list[str]:
     return texts
 
 
-def write_csv(path: Path, texts: list[str]) -> Path:
-    """Write texts, with a column of numbers."""
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["number", "text"])
-        table.writerows(enumerate(texts))
-    return path
-
-
-def written(path: Path, data: bytes) -> Path:
-    """Write a file and return its path."""
-    path.write_bytes(data)
-    return path
-
-
-def lines(texts: list[str]) -> bytes:
-    """Return texts as JSON lines, with an id and another key."""
-    rows = ({"id": f"id-{i:012d}", "text": text, "number": i} for i, text in enumerate(texts))
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-KINDS: dict[str, Callable[[Path, list[str]], dict[str, Any]]] = {
-    "parquet": lambda folder, texts: {"kind": "parquet", "path": str(write_parquet(folder / "a.parquet", texts))},
-    "lines": lambda folder, texts: {"kind": "jsonl", "path": str(written(folder / "a.jsonl", lines(texts)))},
-    "gzip": lambda folder, texts: {
-        "kind": "jsonl",
-        "path": str(written(folder / "b.jsonl.gz", gzip.compress(lines(texts), 1))),
-    },
-    "array": lambda folder, texts: {
-        "kind": "jsonl",
-        "path": str(written(folder / "c.json", json.dumps([{"text": text} for text in texts]).encode())),
-    },
-    "csv": lambda folder, texts: {"kind": "csv", "path": str(write_csv(folder / "a.csv", texts))},
-    "text": lambda folder, texts: {
-        "kind": "text",
-        "path": str(written(folder / "a.txt", _MARK.join(texts).encode())),
-        "separator": _MARK,
-    },
+KINDS: dict[str, SourceConformance] = {
+    "parquet": kinds.TestParquet(),
+    "lines": kinds.TestJsonLines(),
+    "gzip": kinds.TestJsonLinesGzip(),
+    "array": kinds.TestJsonArray(),
+    "csv": kinds.TestCsv(),
+    "text": kinds.TestTextWithSeparator(),
 }
+
+
+def source_of(kind: str, folder: Path, texts: list[str]) -> dict[str, Any]:
+    """Write texts as a kind of source does, with other columns where it has some; return the source."""
+    form = KINDS[kind]
+    return {"kind": form.kind, "path": str(form.write(folder, make_rows(texts))), **form.options}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +99,7 @@ def test_estimated_tokens_and_documents_are_near_those_of_the_build(
 ) -> None:
     texts = many_texts if num_bytes == 24_000_000 else make_texts(num_bytes)
     text_bytes = sum(len(text.encode()) for text in texts)
-    estimate = estimate_of(make_spec(tmp_path / "store", [KINDS[kind](tmp_path, texts)]))
+    estimate = estimate_of(make_spec(tmp_path / "store", [source_of(kind, tmp_path, texts)]))
     if num_bytes == 24_000_000:
         assert estimate.sampled_bytes < 0.9 * text_bytes  # the rest is extrapolated
         assert_near(estimate.num_tokens, text_bytes + len(texts), 0.1)
@@ -141,10 +114,10 @@ def mixed(many_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Bu
     """A spec of all kinds, one of them larger than a sample."""
     folder = tmp_path_factory.mktemp("mixed")
     sources = []
-    for i, (kind, write) in enumerate(KINDS.items()):
+    for i, kind in enumerate(KINDS):
         (folder / kind).mkdir()
         texts = many_texts if kind == "lines" else make_texts(500_000 * (i + 1) + 17, 100 * (i + 1))
-        sources.append(write(folder / kind, [f"{kind} {text}" for text in texts]))
+        sources.append(source_of(kind, folder / kind, [f"{kind} {text}" for text in texts]))
     return make_spec(folder / "store", sources, shard_tokens=3_500_000)
 
 
