@@ -19,7 +19,7 @@ from tokenloom.chat.conversation import canonical
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.encoding import ChatEncoder, EncodedChats
 from tokenloom.errors import BadConversation, SpecError, TokenizerError
-from tokenloom.storage.formats.classes import BEGINS, MAY_LEARN, ROLE_BITS, learned_classes
+from tokenloom.storage.formats.classes import BEGINS, MAY_LEARN, learned_classes
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
@@ -247,11 +247,6 @@ def test_what_can_not_render_conversations_is_refused() -> None:
         _encode(empty, ("user", "a"))
     with pytest.raises(BadConversation, match="no messages"):
         _encode(empty)
-
-
-def test_roles_of_text_are_not_of_conversations() -> None:
-    encoded = _encode(encoder_of("thinking"), ("system", "s"), ("user", "a"), ("assistant", "<think>r</think>b"))
-    assert set((encoded.classes & ROLE_BITS).tolist()) == {0, 2, 4, 5, 6}
 
 
 def test_a_sentencepiece_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +16,6 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from tests.builders.chat_tokenizer import MARKED, write_chat_tokenizer
 from tests.builders.datasets import build, make_spec
-from tokenloom.errors import TokenloomError
 from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
@@ -171,12 +169,3 @@ def test_a_trace_counts_the_roles_and_targets_of_each_document(version: Version)
             assert {"user", "assistant", "template"} >= set(document["roles"]) >= {"assistant"}
             num_traced += document["targets"]
     assert num_traced == sum(batch["num_targets"] for batch in TokenLoader(data, 1, num_epochs=1))
-
-
-def test_a_version_that_lost_its_mask_is_not_read(version: Version, tmp_path: Path) -> None:
-    shutil.copytree(version.spec.store, tmp_path / "store")
-    for mask in (tmp_path / "store").rglob("*.mask"):
-        mask.unlink()
-    data = TokenDataset(tmp_path / "store" / version.spec.dataset, seq_len=_T, packing="document_padded")
-    with pytest.raises(TokenloomError, match="mask"):
-        data[0]

@@ -391,11 +391,6 @@ def test_a_message_with_more_pieces_than_a_plane_has_characters() -> None:
         _render(template("chatml", generation=False), [USER, {**ASSISTANT, "content": "a<think>" * 70_000}])
 
 
-def test_white_space_around_what_the_assistant_says_belongs_to_its_turn() -> None:
-    messages = [USER, {**ASSISTANT, "content": " \n hello\u3000\n"}]
-    assert _learned(_render(template("chatml", generation=False), messages)) == [" \n hello\u3000\n<|im_end|>"]
-
-
 def test_a_template_that_writes_a_lone_surrogate_is_refused() -> None:
     with pytest.raises(BadConversation, match=r"the template writes a lone surrogate, which no token has; repair it"):
         _render("{{ '\\ud800' }}", [USER])

@@ -16,6 +16,7 @@ import xxhash
 
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, open_documents, write_jsonl
+from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import open_shard
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import BLOCK_BYTES
@@ -51,6 +52,11 @@ class Built:
         return [shard for split in self.manifest["splits"].values() for shard in split["shards"]]
 
 
+def _built(spec: BuildSpec) -> Built:
+    version, store = build(spec).version, local_store(spec.store, spec.dataset)
+    return Built(store.local(version_path(version)), store.root, manifest_json(store, version))
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("format")
@@ -59,9 +65,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         file.write("no JSON\n")
     sources = [{"kind": "jsonl", "path": str(source), "id": "text"}]
     spec = make_spec(folder / "store", sources, shard_tokens=20_000, documents={"on_error": "skip"})
-    version = build(spec).version
-    store = local_store(spec.store, spec.dataset)
-    built = Built(store.local(version_path(version)), store.root, manifest_json(store, version))
+    built = _built(spec)
     assert len(built.shards) > 3
     return built
 
@@ -73,8 +77,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Built:
     source = write_jsonl(folder / "a.jsonl", [f"text {i}" for i in range(30)])
     splits = {"train": 0.7, "test": 0.3}
     spec = with_chats(make_spec(folder / "store", [{"kind": "jsonl", "path": str(source)}], splits=splits), folder, 20)
-    version, store = build(spec).version, local_store(spec.store, spec.dataset)
-    return Built(store.local(version_path(version)), store.root, manifest_json(store, version))
+    return _built(spec)
 
 
 def code(name: str) -> Any:
@@ -94,6 +97,19 @@ def tables(heading: str) -> list[list[list[str]]]:
         rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()]
         found.append(rows[2:])
     return found
+
+
+def fields_of(table: list[list[str]], data: bytes) -> tuple[dict[str, Any], int]:
+    """Return the fields at the start of a file that a table describes without a gap, and where they end."""
+    kinds = {"u32": "<I", "u64": "<Q"}
+    fields, position = {}, 0
+    for offset, num_bytes, kind, name, _ in table:
+        if offset.isdigit() and num_bytes.isdigit():
+            assert int(offset) == position
+            raw = data[position : position + int(num_bytes)]
+            fields[name.strip("`")] = struct.unpack(kinds[kind], raw)[0] if kind in kinds else raw
+            position += int(num_bytes)
+    return fields, position
 
 
 def first_names(table: list[list[str]]) -> list[str]:
@@ -141,16 +157,7 @@ def test_the_readers_code_on_the_page_refuses_another_format(built: Built, tmp_p
 def test_the_shard_table_accounts_for_every_byte_of_the_header(built: Built) -> None:
     path = built.folder / built.shards[0]["name"]
     data, header = path.read_bytes(), open_shard(path).header
-    kinds = {"u32": "<I", "u64": "<Q"}
-    fields: dict[str, Any] = {}
-    position = 0
-    for offset, num_bytes, kind, name, _ in tables("The shard")[0]:
-        if not offset.isdigit() or not num_bytes.isdigit():
-            continue
-        assert int(offset) == position
-        raw = data[position : position + int(num_bytes)]
-        fields[name.strip("`")] = struct.unpack(kinds[kind], raw)[0] if kind in kinds else raw
-        position += int(num_bytes)
+    fields, position = fields_of(tables("The shard")[0], data)
     assert position == 96
     start, offsets_start, end = fields["tokens_start"], fields["offsets_start"], fields["file_bytes"]
     assert fields == {
@@ -186,14 +193,7 @@ def test_the_table_of_block_checksums_accounts_for_every_byte(built: Built) -> N
     for entry in built.shards:
         shard = (built.folder / entry["name"]).read_bytes()
         data = (built.folder / entry["name"]).with_suffix(".blocks").read_bytes()
-        fields: dict[str, Any] = {}
-        position = 0
-        for offset, num_bytes, kind, name, _ in table[:7]:
-            assert int(offset) == position
-            raw = data[position : position + int(num_bytes)]
-            kinds = {"u32": "<I", "u64": "<Q"}
-            fields[name.strip("`")] = struct.unpack(kinds[kind], raw)[0] if kind in kinds else raw
-            position += int(num_bytes)
+        fields, position = fields_of(table[:7], data)
         header_bytes, block_bytes = fields["header_bytes"], fields["block_bytes"]
         assert fields == {
             "magic": b"TOKBLKS\0",

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.builders.exported import READERS, Exportable
-from tokenloom.errors import SpecError
 from tokenloom.flows.version_flows import export_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
@@ -22,9 +21,3 @@ def test_a_run_exports_each_version_into_a_folder_of_its_own(tmp_path: Path) -> 
     assert not result["existed"]
     again = export_dataset(made.reference, "megatron", f"{tmp_path}/{{version}}", splits="train")
     assert again == result | {"existed": True}
-
-
-def test_a_run_fails_for_what_the_command_refuses(tmp_path: Path) -> None:
-    made = Exportable(tmp_path, 150_000)
-    with pytest.raises(SpecError, match="use llmc, olmo or megatron"):
-        export_dataset(made.reference, "nanogpt", f"{tmp_path}/out")

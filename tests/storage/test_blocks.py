@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders.damaging import make_version
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks, encode_blocks
@@ -86,12 +84,3 @@ def test_a_file_of_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(blocks_module, "BLOCKS_FORMAT", 1)
     with pytest.raises(FormatError, match="format 2; this release reads format 1: update tokenloom"):
         decode_blocks(data, "here")
-
-
-def test_a_build_writes_the_blocks_of_every_shard(tmp_path: Path) -> None:
-    made = make_version(tmp_path)
-    for path in (made.store.local(name) for name in made.files if name.endswith(".tok")):
-        data = path.read_bytes()
-        header_bytes = int.from_bytes(data[12:16], "little")
-        right = encode_blocks(blocks_of(data, blocks_module.BLOCK_BYTES, header_bytes))
-        assert path.with_suffix(".blocks").read_bytes() == right

@@ -101,15 +101,6 @@ def test_changed_file_is_read_again(change: str, store: LocalStore, tmp_path: Pa
     assert hashed == [path, path]
 
 
-@pytest.mark.usefixtures("later")
-def test_moved_file_is_read_and_keeps_its_fingerprint(store: LocalStore, tmp_path: Path, hashed: list[str]) -> None:
-    path = write(tmp_path / "a.txt", b"text")
-    first = take(store, path)
-    os.replace(path, tmp_path / "b.txt")
-    assert take(store, str(tmp_path / "b.txt")) == first
-    assert hashed == [path, str(tmp_path / "b.txt")]
-
-
 @pytest.mark.parametrize("seconds", [0, 86_400])
 def test_a_file_of_this_moment_or_of_the_future_is_not_remembered(
     seconds: int, store: LocalStore, tmp_path: Path, hashed: list[str]

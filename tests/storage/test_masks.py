@@ -35,12 +35,7 @@ from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.shuffling import merge
 from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 
-PROPERTY = settings(
-    deadline=None,
-    database=None,
-    max_examples=count(40, 1000),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+PROPERTY = settings(max_examples=count(40, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 VERSION = "0" * 16
 EOT, MAX_DOCUMENTS = 0, 40
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.builders.chats import CHATML, chat_tokenizer, conversation, write_rows
+from tests.builders.commands import run_json
 from tokenloom.cli.main import main
 
 _CALL = {
@@ -46,13 +46,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main([*arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 def _lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     capsys.readouterr()
     assert main([*arguments]) == 0
@@ -70,7 +63,7 @@ def test_plan_says_layout_and_template_and_shows_the_first_conversation(
     assert "  > assistant    the dog jumps<|im_end|>" in lines[first:]
     of_users = _lines(capsys, "plan", str(project / "chat.yaml"), "--learn", "user")
     assert [line for line in of_users if line.startswith("  > ")] == ["  > user         the dog"]
-    chat = _json(capsys, "plan", str(project / "chat.yaml"))["chat"]
+    chat = run_json(capsys, "plan", str(project / "chat.yaml"))["chat"]
     assert chat["layouts"] == {"chats": "messages"}
     assert "".join(run["text"] for run in chat["first"] if run["learned"]).endswith("the dog jumps<|im_end|>")
 
@@ -85,7 +78,7 @@ def test_plan_names_what_is_wrong_with_the_first_rows_of_each_source(
         for name, more in (("chats", {}), ("called", {"tools": "tools"}))
     ]
     options = ["--set", f"chat.template={template}", "--set", f"sources={json.dumps(sources)}"]
-    warnings = _json(capsys, "plan", str(project / "chat.yaml"), *options)["warnings"]
+    warnings = run_json(capsys, "plan", str(project / "chat.yaml"), *options)["warnings"]
     ends = "end without a stop token, so a model does not learn to end them"
     leaves = "the template leaves tools, calls or messages out"
     for name in ("chats", "called"):
@@ -103,14 +96,14 @@ def test_a_stop_that_is_no_token_of_the_tokenizer_is_named(project: Path, capsys
         "there: give a tokenizer that has it, another chat.template, or this text as chat.stop_tokens"
     )
     for command in (["plan"], ["build", "--direct", "--workers", "0"]):
-        warnings = _json(capsys, *command, str(project / "chat.yaml"), *options)["warnings"]
+        warnings = run_json(capsys, *command, str(project / "chat.yaml"), *options)["warnings"]
         assert any(named in warning for warning in warnings)
-    learned = _json(capsys, "plan", str(project / "chat.yaml"), *options, "--set", "chat.stop_tokens=<|im_end|>")
+    learned = run_json(capsys, "plan", str(project / "chat.yaml"), *options, "--set", "chat.stop_tokens=<|im_end|>")
     assert not any("stop token" in line for line in learned["warnings"])
 
 
 def test_peek_prints_runs_and_the_normalized_form(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    documents = _json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
+    documents = run_json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
     texts = [document for document in documents if document["source"] == "texts"]
     assert [text.keys() & {"runs", "conversation"} for text in texts] == [set()] * 3
     chats = {document["row"]: document for document in documents if document["source"] == "chats"}
@@ -135,7 +128,7 @@ def test_peek_prints_runs_and_the_normalized_form(project: Path, capsys: pytest.
 def test_peek_does_without_a_source_that_is_gone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "chats.jsonl").rename(project / "away")
     try:
-        documents = _json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
+        documents = run_json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
     finally:
         (project / "away").rename(project / "chats.jsonl")
     assert {document["conversation"] for document in documents if "runs" in document} == {None}
@@ -144,8 +137,8 @@ def test_peek_does_without_a_source_that_is_gone(project: Path, capsys: pytest.C
 def test_inspect_and_the_report_count_roles_turns_and_the_learned_share(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = _json(capsys, "inspect", str(project / "store/chat"))
-    documents = _json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
+    found = run_json(capsys, "inspect", str(project / "store/chat"))
+    documents = run_json(capsys, "peek", str(project / "store/chat"), "--count", "100")["documents"]
     learned = sum(
         run["end"] - run["start"] for document in documents for run in document.get("runs", ()) if run["learned"]
     )

@@ -126,13 +126,6 @@ def test_splits_have_the_counts_of_the_manifest(built: _Built) -> None:
         TokenDataset(built.reference, seq_len=0)
 
 
-def test_unknown_names_are_reported(built: _Built) -> None:
-    with pytest.raises(StoreError, match="no dataset 'other'"):
-        TokenDataset(f"{built.spec.store}/other")
-    with pytest.raises(StoreError, match="can't contain a NUL character"):
-        TokenDataset("a\0b/data")
-
-
 def test_pickled_dataset_is_small_and_gives_the_same_samples(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=32)
     data[0]

@@ -14,6 +14,7 @@ import pytest
 import xxhash
 
 from tests.builders.chats import chat_spec, conversation
+from tests.builders.commands import run_json
 from tests.builders.damaging import Made
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
 from tests.builders.masks import give_masks
@@ -27,17 +28,10 @@ from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.versions.published import version_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """Return the JSON of a comparison."""
-    assert main(["diff", *arguments, "--json"]) == 0
-    value: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return value
-
-
 def listed(capsys: pytest.CaptureFixture[str], folder: Path, fate: str, *references: str) -> list[dict[str, Any]]:
     """Return the documents of one fate."""
     output = folder / f"{fate}.jsonl"
-    value = run(capsys, *references, "--list", fate, "--output", str(output))
+    value = run_json(capsys, "diff", *references, "--list", fate, "--output", str(output))
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert value["listed"] == value["documents"][fate] == len(rows)
     assert value["tokens"][fate] == sum(row["num_tokens"] for row in rows)
@@ -78,7 +72,7 @@ def test_exactly_the_changed_removed_and_added_rows_of_real_input_are_found(
     assert sorted(row["content"] for row in gone) == hashes([texts[i] for i in chosen])
     assert sorted(row["content"] for row in come) == hashes([*edited.values(), *added])
     assert all([*kept, *added][row["row"]] in {*edited.values(), *added} for row in come)
-    value = run(capsys, old, new)
+    value = run_json(capsys, "diff", old, new)
     assert value["documents"] == {"added": 200, "removed": 200, "kept": len(number_of) - 200, "moved": 0}
     assert value["sources"] == {"news": {"documents": value["documents"], "tokens": value["tokens"]}}
     assert [change["key"] for change in value["changes"]] == ["news: news.parquet"]
@@ -97,7 +91,7 @@ def test_exactly_the_rows_that_another_share_moves_are_found(
     expected = {content for content in splits[0] if splits[0][content] != splits[1][content]}
     assert {row["content"] for row in moved} == expected
     assert all((row["split_before"], row["split"]) == tuple(s[row["content"]] for s in splits) for row in moved)
-    value = run(capsys, old, new)
+    value = run_json(capsys, "diff", old, new)
     assert (value["documents"]["added"], value["documents"]["removed"]) == (0, 0)
     assert 300 < value["documents"]["moved"] < 1500
     assert sum(move["documents"] for move in value["moves"]) == value["documents"]["moved"]
@@ -126,7 +120,7 @@ def test_tokens_are_those_of_the_new_tokenizer_except_for_removed_documents(
     tokenizer = {"kind": "huggingface", "path": str(tmp_path / "tokenizer.json"), "eot": "<|endoftext|>"}
     old = version_of(tmp_path / "a", ["lorem ipsum dolor", "gone"])
     new = version_of(tmp_path / "b", ["lorem ipsum dolor", "come"], tokenizer=tokenizer)
-    value = run(capsys, old, new)
+    value = run_json(capsys, "diff", old, new)
     assert value["documents"] == {"added": 1, "removed": 1, "kept": 1, "moved": 0}
     assert value["tokens"]["removed"] == len("gone") + 1
     assert value["tokens"]["kept"] + value["tokens"]["added"] == value["b"]["tokens"]
@@ -143,7 +137,7 @@ def test_changes_of_spec_and_inputs_are_listed_by_key(tmp_path: Path, capsys: py
     write_jsonl(first, ["another text"])
     fields = {"seed": 5, "documents": {"min_chars": 3}}
     new = build(make_spec(tmp_path / "store", [one, two | {"filter": "text != 'x'"}], **fields)).reference
-    value = run(capsys, old, new)
+    value = run_json(capsys, "diff", old, new)
     found = [(change["kind"], change["key"], change["old"], change["new"]) for change in value["changes"]]
     assert found[:4] == [
         ("spec", "documents.min_chars", 1, 3),
@@ -190,9 +184,9 @@ def test_versions_of_other_stores_and_datasets_are_compared(
     key = uuid.uuid4().hex
     upload(s3_url, tmp_path / "b" / "store", key)
     remote = f"s3://{BUCKET}/{key}/other"
-    expected = run(capsys, old, new)
+    expected = run_json(capsys, "diff", old, new)
     assert expected["documents"] == {"added": 0, "removed": 30, "kept": 270, "moved": 0}
-    found = run(capsys, old, remote)
+    found = run_json(capsys, "diff", old, remote)
     assert {**found, "b": None} == {**expected, "b": None}
 
 
@@ -225,10 +219,10 @@ def test_documents_with_other_classes_are_counted_and_listed(
     assert main(["diff", *references]) == 0
     assert "of those in both, 2 documents with other classes: learned differently\n" in capsys.readouterr().out
     output = tmp_path / "remasked.jsonl"
-    found = run(capsys, *references, "--list", "remasked", "--output", str(output))
+    found = run_json(capsys, "diff", *references, "--list", "remasked", "--output", str(output))
     assert (found["remasked"], found["listed"], found["documents"]["kept"]) == (2, 2, 2)
     assert [json.loads(line)["num_tokens"] for line in output.read_text().splitlines()] == [4, 4]
-    assert run(capsys, references[0], references[0])["remasked"] == 0
+    assert run_json(capsys, "diff", references[0], references[0])["remasked"] == 0
 
 
 def test_a_conversation_with_another_weight_is_kept_and_has_other_classes(
@@ -239,7 +233,7 @@ def test_a_conversation_with_another_weight_is_kept_and_has_other_classes(
     rows[3]["messages"][1]["weight"] = 0
     new = build(chat_spec(tmp_path, rows)).reference
     assert old != new
-    found = run(capsys, old, new)
+    found = run_json(capsys, "diff", old, new)
     assert (found["documents"], found["remasked"]) == ({"added": 0, "removed": 0, "kept": 20, "moved": 0}, 1)
 
 

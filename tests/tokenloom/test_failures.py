@@ -99,6 +99,7 @@ def test_debug_adds_the_traceback_and_changes_neither_exit_code_nor_object(capsy
         (InputError("first line\nsecond\x1b line"), 1, r"first line second\x1b line"),
         (RuntimeError("first\r\n  second"), 1, "RuntimeError: first second"),
         (RuntimeError(""), 1, "RuntimeError without a message"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/file"), 1, "a/file: No space left on device"),
     ],
 )
 def test_every_message_is_one_line(
@@ -117,14 +118,6 @@ def test_every_message_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_each_error_of_a_spec_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = _spec(tmp_path, "parqet", "x", "nope: 1")
-    assert len(_refused(capsys, "plan", spec, "--set", "seed=-1", code=2).splitlines()) == 2
-
-
-# An error of an input names the line of its source
-
-
 def test_an_error_of_a_source_names_the_line_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["text"], key="body")
     spec = _spec(tmp_path, "jsonl", "a.jsonl", "name: second")
@@ -137,13 +130,6 @@ def test_an_error_of_a_source_names_the_line_of_the_spec(tmp_path: Path, capsys:
     assert missing.startswith(f"{spec}:5 with --set sources.1.path=none.jsonl: source second: ")
     written = _refused(capsys, "plan", spec, "--set", f"sources=[{{kind: jsonl, path: {tmp_path}/a.jsonl}}]")
     assert written.startswith(f"--set sources=[{{kind: jsonl, path: {tmp_path}/a.jsonl}}]: source jsonl-0: ")
-
-
-def test_a_key_that_no_row_has_names_the_line_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_jsonl(tmp_path / "a.jsonl", ["text"])
-    spec = _spec(tmp_path, "jsonl", "a.jsonl", "id: nope")
-    message = _refused(capsys, "build", spec, "--direct", "--workers", "0")
-    assert message.startswith(f"{spec}:5: source jsonl-1: no row has the key 'nope'")
 
 
 # Names of columns
@@ -287,21 +273,6 @@ def test_plan_warns_if_only_the_sample_has_no_documents(
     shown = capsys.readouterr().out
     assert "the sample has no documents" in shown
     assert "already encoded" not in shown
-
-
-# Errors of the operating system
-
-
-def test_a_system_error_is_reported_without_its_number(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(store: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/file")
-
-    monkeypatch.setattr(ls, "open_store", fail)
-    assert _refused(capsys, "ls", "store") == "a/file: No space left on device"
-    main(["ls", "store"])
-    assert capsys.readouterr().err == "tokenloom: a/file: No space left on device\n"
 
 
 def test_a_warning_is_one_line(

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,16 +20,15 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tests.builders.proofs import fast_of, trust
-from tests.counts import FULL, count
+from tests.counts import count
 from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.parts import check_tokenizer_json, parts_of
-from tokenloom.tokenizers.fast.probe import PIECES, assigned
-from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose, find_proof
+from tokenloom.tokenizers.fast.parts import check_tokenizer_json
+from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
 from tokenloom.tokenizers.fast.tokenizer import (
     NO_CHECK,
     Check,
@@ -43,8 +36,6 @@ from tokenloom.tokenizers.fast.tokenizer import (
     FastTokenizer,
     Router,
     Unproven,
-    differing,
-    left_to_reference,
 )
 from tokenloom.tokenizers.patterns import GPT_4
 
@@ -323,64 +314,3 @@ def test_gigatoken_needs_no_room_in_tmpdir(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("sys.platform", "another")  # without files in memory
     with pytest.raises(StoreError, match=r"/dev/null/full: can't be written: .*set TMPDIR to another folder"):
         make_encoder(reference)
-
-
-# ---- real vocabularies and texts
-
-
-def texts_of(path: Path) -> Iterator[str]:
-    """Yield the rows of a table, or the text of any other file, in pieces."""
-    texts: Iterable[str]
-    if path.suffix in (".parquet", ".arrow"):
-        table = pq.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_stream(path.read_bytes()).read_all()
-        texts = ("\n".join(map(str, row.values())) for row in table.to_pylist())
-    elif path.suffix == ".zip":
-        with ZipFile(path) as file:
-            texts = [file.read(name).decode(errors="replace") for name in file.namelist()]
-    else:
-        data = path.read_bytes()
-        texts = [(gzip.decompress(data) if path.suffix == ".gz" else data).decode(errors="replace")]
-    yield from (text[start : start + 20_000] for text in texts for start in range(0, len(text), 20_000))
-
-
-def random_strings(num_strings: int) -> Iterator[str]:
-    """Yield strings half of the pieces at which libraries differ, half of any characters."""
-    draw = Random(10**6).random  # another stream than those of a probe
-    pieces = [*PIECES * 99, *map(chr, assigned()[::29])]
-    for _ in range(num_strings):
-        yield "".join(pieces[int(draw() * len(pieces))] for _ in range(1 + int(draw() * 20)))
-
-
-def real_texts(data: Path) -> Iterator[str]:
-    """Yield a part of the real texts and of random strings, or all of them in the full run."""
-    for path in sorted(path for path in data.rglob("*") if path.is_file()):
-        yield from islice(texts_of(path), count(2, 10**9))
-    yield from random_strings(count(2000, 10**6))
-
-
-def definitions(data: str = os.environ.get("TOKENLOOM_TEST_DATA", "")) -> list[Any]:
-    """Return the vocabularies at hand, each of which has a proof."""
-    names = ["gpt2", "o200k_base", *(["cl100k_base"] if FULL else [])]
-    files = ["gpt-neox-20b/tokenizer.json", *(["gpt2/tokenizer.json", "mistral/tokenizer.model.v1"] if FULL else [])]
-    kinds = {".json": "huggingface", ".v1": "sentencepiece"}
-    return [pytest.param({"kind": "tiktoken", "name": name}, id=name) for name in names] + [
-        pytest.param({"kind": kinds[Path(name).suffix], "path": f"{data}/tokenizers/{name}"}, id=Path(name).parent.name)
-        for name in files
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.usefixtures("tiktoken_cache")
-@pytest.mark.parametrize("definition", definitions())
-def test_real_texts_have_the_ids_of_the_reference(definition: dict[str, Any], data_dir: Path) -> None:
-    reference = load_tokenizer(definition)
-    encoder = make_encoder(reference)
-    proof = find_proof(parts_of(reference).key, reference.backend)
-    assert proof is not None
-    fast = FastTokenizer(reference, encoder, Router([*left_to_reference(), *proof.odd], encoder.spellings), NO_CHECK)
-    texts = real_texts(data_dir)
-    while batch := list(islice(texts, 10_000)):
-        array = pa.array(batch, pa.large_string())
-        differ = differing(fast.encode(array, _UINT32), reference.encode(array, _UINT32))
-        assert [batch[i] for i in differ[:3]] == []

@@ -14,7 +14,6 @@ from tokenizers import AddedToken, normalizers
 from tests.builders.proofs import fast_of
 from tests.counts import every
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
-from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.encoder import encoder_of
@@ -146,18 +145,9 @@ def _same_ids(reference: Any, texts: list[str] = _TEXTS) -> bool:
     return ids_of(fast, texts) == ids_of(reference, texts)
 
 
-@pytest.mark.parametrize("data", [PLAIN, NORMAL], ids=["plain", "NFC and runs of spaces"])
-def test_an_encoder_of_a_tokenizer_json_gives_the_ids_of_the_reference(data: bytes) -> None:
-    assert _same_ids(loaded(data))
-
-
 @pytest.mark.parametrize(("first_id", "gap_at"), [(0, -1), (30, -1), (0, 257)], ids=["ranks", "tekken", "p50k_base"])
 def test_an_encoder_of_ranks_gives_the_ids_of_the_reference(first_id: int, gap_at: int, tmp_path: Path) -> None:
     assert _same_ids(_tiktoken(tmp_path, first_id, gap_at))
-
-
-def test_an_encoder_of_a_sentencepiece_model_gives_the_ids_of_the_reference() -> None:
-    assert _same_ids(loaded_model(train_model()))
 
 
 def split(*patterns: str) -> Callable[[dict[str, Any]], object]:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.builders.proofs import fast_of
 from tests.counts import count
 from tests.tokenloom.test_fast_encoders import chosen, ids_of
-from tests.tokenloom.tokenizer_conformance import TEXTS, real_texts
+from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
 from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Unproven
 from tokenloom.tokenizers.patterns import SPACE_MARK
-from tokenloom.tokenizers.sentencepiece_file import FILE, read_model
+from tokenloom.tokenizers.sentencepiece_file import FILE
 
 _CORPUS = ["lorem ipsum dolor sit amet", "aaaa aaa ababab -----", "été, été: naïve café", "x = f(x)\n    y"] * 5
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
@@ -147,17 +147,3 @@ def test_a_model_may_be_proven_and_one_that_normalizes_keeps_its_library(
     assert str(chosen(loaded(train())).unproven).startswith("gigatoken ")
     choice = chosen(loaded(train(model_type="unigram", vocab_size=299)))
     assert (choice.unproven, choice.proof, choice.reason) == (None, None, "its model_type is not BPE")
-
-
-# ---- real models
-
-
-def test_a_real_model_has_the_ids_of_the_library_for_real_text(data_dir: Path) -> None:
-    path = data_dir / "tokenizers" / "mistral" / "tokenizer.model.v1"
-    if not path.is_file():
-        pytest.skip(f"needs real data: {path}")
-    reference = loaded(path.read_bytes())
-    assert len(read_model(path.read_bytes())[0]["model"]["merges"]) == 58_980
-    fast = fast_of(reference)
-    texts = [*TEXTS, *real_texts(data_dir)]
-    assert ids_of(fast, texts) == ids_of(reference, texts)

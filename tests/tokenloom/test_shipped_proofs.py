@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.builders.make_proofs import main
-from tests.counts import full_only
+from tests.counts import count, full_only
 from tests.tokenloom.test_fast_encoders import ids_of
+from tests.tokenloom.tokenizer_conformance import real_texts
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.probe import PIECES
+from tokenloom.tokenizers.fast.probe import PIECES, assigned
 from tokenloom.tokenizers.fast.proofs import SHIPPED, choose, shipped_proofs
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, left_to_reference
 
@@ -68,7 +71,16 @@ def test_a_vocabulary_of_the_table_is_fast(proof_name: str, name: str, data_dir:
     encoder = make_encoder(reference)
     fast = FastTokenizer(reference, encoder, Router([*left_to_reference(), *proof.odd], encoder.spellings))
     texts = ["", "it's 1234 naïve cafés", *("".join(PIECES[i : i + 9]) for i in range(len(PIECES)))]
+    texts += [*real_texts(data_dir), *random_strings(count(2000, 200_000))]
     assert ids_of(fast, texts) == ids_of(reference, texts)
+
+
+def random_strings(num_strings: int) -> Iterator[str]:
+    """Yield strings half of the pieces at which libraries differ, half of any characters."""
+    draw = Random(10**6).random  # another stream than those of a probe
+    pieces = [*PIECES * 99, *map(chr, assigned()[::29])]
+    for _ in range(num_strings):
+        yield "".join(pieces[int(draw() * len(pieces))] for _ in range(1 + int(draw() * 20)))
 
 
 @full_only

@@ -102,30 +102,6 @@ def test_a_wrong_key_type_or_value_is_reported_with_its_line(text: str, message:
     assert message in refusal(tmp_path, BASE + text)
 
 
-def test_an_error_of_a_whole_source_does_not_repeat_the_source(tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(
-        "dataset: d\nstore: s\nsources: [{kind: csv, path: a.csv, header: false}]\ntokenizer: {kind: byte}\n"
-    )
-    with pytest.raises(SpecError, match=r"positions, from 0 on$"):
-        load_spec(tmp_path / "spec.yaml")
-
-
-def test_a_spec_without_a_tokenizer_is_refused_with_an_example(tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(BASE, encoding="utf-8")
-    with pytest.raises(SpecError) as caught:
-        load_spec(tmp_path / "spec.yaml")
-    assert "tokenizer: this key is required and is missing; such as tokenizer: {kind: tiktoken, name" in str(
-        caught.value
-    )
-
-
-@pytest.mark.parametrize("name", ["News", "9news", "n" * 65, "ñews"])
-def test_the_rule_for_names_is_stated_in_words(name: str, tmp_path: Path) -> None:
-    message = refusal(tmp_path, BASE.replace("dataset: news", f"dataset: {name}"))
-    rule = "must be a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'"
-    assert message == f"spec.yaml:1: dataset: {rule}; got '{name}'"
-
-
 def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     text = BASE.replace("dataset: news\n", "") + "seed: -1\nnope: 1\ndocuments: {min_chars: x}\n"
     lines = refusal(tmp_path, text).splitlines()
@@ -145,6 +121,10 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         (BASE + "documents: &a [*a]\n", "not valid YAML: aliases (*name) are not supported; write"),
         ("a\0b", "not valid YAML"),
         ("", "a spec is a mapping of keys"),
+        (
+            BASE.replace("news", "9news"),
+            "spec.yaml:1: dataset: must be a lower-case letter, then at most 63 lower-case",
+        ),
     ],
 )
 def test_a_file_that_is_not_a_spec_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -165,13 +145,8 @@ def test_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         load(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
     assert (caught.value.__suppress_context__, caught.value.__cause__) == (True, None)  # they hold the value
-    store = refusal(tmp_path, BASE.replace("./store", "s3://me:hush@bucket/x"))
-    assert "spec.yaml:2: store: a URL must not contain a password" in store
-    path = refusal(tmp_path, BASE.replace("a.txt", "https://me:hush@example.org/a.txt"))
-    assert "spec.yaml:6: sources.1.path: a URL must not contain a password" in path
-    override = refusal(tmp_path, BASE, "store=s3://me:hush@bucket/x")
-    long = refusal(tmp_path, BASE + f"x: s3://me:hush{'h' * 200}@bucket\n")
-    assert "hush" not in store + path + override + long
+    assert "spec.yaml:2: store: a URL must not contain a password" in str(caught.value)
+    assert "hush" not in refusal(tmp_path, BASE + f"x: s3://me:hush{'h' * 200}@bucket\n")
 
 
 # Overrides
@@ -297,13 +272,6 @@ def test_errors_of_a_spec_at_a_url_name_the_url_and_the_line() -> None:
         load_spec(url)
     with pytest.raises(SpecError, match=rf"^{SCHEME}://corpora/none\.yaml: no such file; check the URL$"):
         load_spec(f"{SCHEME}://corpora/none.yaml")
-
-
-@pytest.mark.parametrize("url", ["s3://me:hush@bucket/a.yaml", "https://127.0.0.1:9/a.yaml?X-Amz-Signature=hush"])
-def test_a_url_of_a_spec_must_not_carry_a_password(url: str) -> None:
-    with pytest.raises(SpecError, match="a URL must not contain a password") as caught:
-        load_spec(url)
-    assert "hush" not in str(caught.value)
 
 
 def test_the_query_of_a_web_address_is_not_part_of_its_folder(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ import pytest
 
 from tests.builders.commands import run_json
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
-from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.s3_server import BUCKET, upload
 from tokenloom.cli.main import main
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
@@ -249,15 +246,3 @@ def test_ls_says_when_by_whom_and_why_each_version_was_published(
     (row,) = (row for row in project.json("ls", project.dataset)["versions"] if row["version"] == unknown)
     assert row["reason"] == "published by hand " * 9
     assert re.search(r" mine +published by hand\.\.\.\n", project.shown("ls", project.dataset))
-
-
-def test_tags_of_a_remote_store_are_moved_and_shown(project: Project, s3_url: str, s3_proxy: FaultyProxy) -> None:
-    first, second = project.build(), project.build()
-    key = uuid.uuid4().hex
-    upload(s3_url, project.folder / "store", key)
-    dataset = f"s3://{BUCKET}/{key}/data"
-    assert project.json("rollback", dataset)["version"] == first
-    assert project.json("tag", f"{dataset}@{second}", "prod")["moved"]
-    assert [move["version"] for move in project.json("log", dataset)["entries"]] == [first, second, first]
-    rows = project.json("ls", dataset)["versions"]
-    assert {row["version"]: row["tags"] for row in rows} == {first: ["latest"], second: ["prod"]}

@@ -85,15 +85,6 @@ def test_a_text_that_is_not_utf8_is_refused_in_one_line(spec: Path, capsys: pyte
     )
 
 
-def test_its_help_says_that_it_may_take_minutes_and_it_has_no_limit(
-    spec: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["tokenizer", "--help"])
-    assert "takes about a minute" in " ".join(capsys.readouterr().out.split())
-    assert main(["tokenizer", str(spec), "--limit", "3"]) == 2
-
-
 @pytest.mark.slow
 def test_it_proves_an_encoder_that_nobody_has_compared(
     spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

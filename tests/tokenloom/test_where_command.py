@@ -129,19 +129,6 @@ def test_every_row_of_a_source_is_found_where_its_text_lies(built: Built, run: R
         assert document == document | expected | {"num_tokens": len(text.encode()) + 1}
         if row % 5 == 0:
             assert run("where", built.reference, "--content", _content(text).upper())["documents"] == [document]
-    assert {each["row"] for each in _some_by_scan(run, built)} == set(range(0, 60, 4)) - {4}
-
-
-def _some_by_scan(run: Run, built: Built) -> list[dict[str, Any]]:
-    """Return the documents of some rows of news.parquet; without build.json each lookup is a scan."""
-    build_json = built.version_folder / "build.json"
-    kept = build_json.read_bytes()
-    build_json.unlink()
-    try:
-        found = [_by_row(run, built, "news.parquet", row) for row in range(0, 60, 4)]
-    finally:
-        build_json.write_bytes(kept)
-    return [document for each in found for document in each["documents"]]
 
 
 def test_rows_of_lines_are_byte_offsets_and_their_ids_are_shown(built: Built, run: Run) -> None:

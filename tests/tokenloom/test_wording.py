@@ -9,13 +9,9 @@ from tokenloom.wording import (
     clock,
     counted,
     counted_rows,
-    described_end,
-    described_tokenizer,
-    did_you_mean,
     duration,
     first_of,
     percent,
-    tokenizer_name,
 )
 
 
@@ -46,31 +42,6 @@ def test_a_measured_time_is_short_an_estimated_one_rounded_and_a_running_one_a_c
 
 def test_only_complete_work_is_at_100_percent() -> None:
     assert [percent(share) for share in (0, 0.999, 1)] == ["0%", "99%", "100%"]
-
-
-def test_a_tokenizer_is_described_by_name_kind_and_vocabulary() -> None:
-    tokenizer = {"name": "gpt2", "kind": "tiktoken", "vocab_size": 50257, "eot_id": 50256}
-    assert described_tokenizer(tokenizer) == "gpt2 (tiktoken), 50,257 ids"
-
-
-def test_a_tokenizer_without_a_name_is_named_by_its_file() -> None:
-    definition = {"kind": "huggingface", "path": "/models/llama/tokenizer.json"}
-    assert tokenizer_name("huggingface", "huggingface", definition) == "llama/tokenizer.json"
-    assert tokenizer_name("tiktoken", "tiktoken", {"path": None, "ranks": "s3://b/c/v.tiktoken"}) == "c/v.tiktoken"
-    assert tokenizer_name("mine", "huggingface", definition) == "mine"
-    assert tokenizer_name("byte", "byte", {"kind": "byte"}) == tokenizer_name("byte", "byte", None) == "byte"
-
-
-def test_an_end_of_text_is_described_by_id_text_and_source() -> None:
-    assert described_end(255, None, is_of_config=False) == "255"
-    assert described_end(0, "<|end|>", is_of_config=False) == "0 '<|end|>'"
-    assert described_end(9, "</s>", is_of_config=True) == "9 '</s>', the eos_token of tokenizer_config.json"
-
-
-def test_a_near_miss_is_named_before_the_allowed_values() -> None:
-    assert did_you_mean("Biuld", ["plan", "build"]) == "Did you mean build? Allowed: plan, build"
-    assert did_you_mean("x", ["plan", "build"]) == "Allowed: plan, build"
-    assert did_you_mean("[sp]", ["[SEP]"]) == "Did you mean [SEP]? Allowed: [SEP]"
 
 
 def test_a_long_list_of_names_ends_with_a_count() -> None:

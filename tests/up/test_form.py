@@ -10,6 +10,7 @@ import pytest
 from tests.builders.datasets import write_parquet
 from tests.servers.browser import Page
 from tests.servers.running import Up, command, event
+from tests.up.walk import fill_form
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.server.deployments import deployment_pages
 from tokenloom.spec.values import NAME_PATTERN, RULES
@@ -29,16 +30,6 @@ def open_form(page: Page) -> None:
     """Open the form of build-dataset; tests.up.walk comes to it by clicks."""
     page.driver.get(deployment_pages(f"{page.url}/api")["build-dataset"] + "/run")
     page.field("Dataset")
-
-
-def fill_form(page: Page, dataset: str) -> None:
-    """Fill in what has no default except the tokenizer: one parquet source; paths start from the folder of `up`."""
-    page.fill("Dataset", dataset)
-    page.fill("Store", "store")
-    sources = page.field("Sources")
-    page.press("Add item", scope=sources)
-    page.press("Parquet", "tab", sources)
-    page.fill("Path", "input/*.parquet", sources)
 
 
 def message_of_the_command_line(folder: Path, dataset: str) -> str:

@@ -26,8 +26,6 @@ _COLOURS = """
 const style = getComputedStyle(document.body)
 return [style.backgroundColor, style.color, getComputedStyle(document.querySelector('.bars rect')).fill]
 """
-# texts of a drawing that come closer than 3 pixels to the side of the box around them, or leave it
-# the hints beside the captions of tables that are wider than the screen
 
 
 @pytest.fixture(scope="module")

@@ -78,12 +78,7 @@ def build_from_the_form(page: Page, folder: Path) -> None:
     page.follow("/deployments/deployment/", "build-dataset")
     page.press("Run")
     page.press("Custom run", "menuitem")
-    page.fill("Dataset", "first")
-    page.fill("Store", "store")
-    sources = page.field("Sources")
-    page.press("Add item", scope=sources)
-    page.press("Parquet", "tab", sources)
-    page.fill("Path", "input/*.parquet", sources)
+    fill_form(page, "first")
     tokenizer = page.field("Tokenizer")
     if "TIKTOKEN_CACHE_DIR" in os.environ:
         page.press("tiktoken", "tab", tokenizer)
@@ -97,6 +92,16 @@ def build_from_the_form(page: Page, folder: Path) -> None:
     assert len(published_versions(dataset_store(str(folder / "store"), "first"))) == 1
     page.await_text("build-first")
     page.screenshot("ui-run")
+
+
+def fill_form(page: Page, dataset: str) -> None:
+    """Fill in what has no default except the tokenizer: one parquet source; paths start from the folder of `up`."""
+    page.fill("Dataset", dataset)
+    page.fill("Store", "store")
+    sources = page.field("Sources")
+    page.press("Add item", scope=sources)
+    page.press("Parquet", "tab", sources)
+    page.fill("Path", "input/*.parquet", sources)
 
 
 def look_at_the_run(page: Page) -> None:
