@@ -324,7 +324,7 @@ def _build_in_a_group(folder: Path, *arguments: str, **extra: str) -> Iterator[s
     [
         pytest.param(signal.SIGINT, ("--direct",), id="ctrl-c-direct"),
         pytest.param(signal.SIGTERM, ("--direct",), id="sigterm-direct"),
-        pytest.param(signal.SIGTERM, ("--prefect",), id="sigterm-prefect", marks=full_only),
+        pytest.param(signal.SIGINT, ("--prefect",), id="ctrl-c-prefect", marks=full_only),
     ],
 )
 def test_an_ended_build_leaves_nothing_visible_and_the_same_command_continues(

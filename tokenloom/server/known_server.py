@@ -6,6 +6,7 @@ Prefect's import takes a second, so this module imports it only where it is used
 from __future__ import annotations
 
 import os
+import signal
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -156,8 +157,22 @@ def run_flow(spec: BuildSpec, url: str | None) -> dict[str, Any]:
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS if url else None,
     }
     with temporary_settings(settings), tags(TAG), explaining_server_errors(url):
+        if url is None:
+            _start_temporary_server()
         hooks: list[Any] = [*build_dataset.on_running_hooks, *([_page_printer(url)] if url else [])]
         return dict(build_dataset.with_options(on_running=hooks)(spec))
+
+
+def _start_temporary_server() -> None:
+    """Start Prefect's temporary server without SIGINT: on Ctrl-C it must outlive the flow, which reports its end."""
+    from prefect.client.orchestration import get_client
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with get_client(sync_client=True):
+            pass
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _page_printer(url: str) -> Any:
