@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import random
 import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -23,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.datasets import local_store, make_spec, write_jsonl, write_parquet
+from tests.builders.observing import counted_reads
 from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.planning.input_messages import input_messages, table_messages
@@ -229,15 +227,7 @@ def test_all_partitions_of_an_arrow_file_together_read_it_about_once(
     texts = [noise.randbytes(5_000).hex() for _ in range(400)]
     path = write_arrow(tmp_path / "a.arrow", pa.table({"text": texts}), form, compression, 10)
     fsspec.filesystem("memory").pipe("/read_once.arrow", path.read_bytes())
-    sizes: list[int] = []
-    open_file = opening.open_file
-
-    @contextmanager
-    def counting(url: str) -> Iterator[Any]:
-        with open_file(url) as file:
-            yield _Counting(file, sizes)
-
-    monkeypatch.setattr(opening, "open_file", counting)
+    sizes = counted_reads(monkeypatch)
     reader, url = make_reader({"kind": "arrow", **OPTIONS}), "memory://read_once.arrow"
     parts = reader.partitions(url)
     assert len(parts) > 15
@@ -265,43 +255,6 @@ def test_any_batches_of_an_arrow_file_give_the_rows_of_the_whole(
         found = dict(row for part in reader.locate(str(path), rows) for row in read_all(reader, path, part))
         assert {row: found[row] for row in rows} == {row: texts[row] for row in rows}
         assert len(found) <= 7 * len(rows)
-
-
-# Nothing is read whole
-
-
-class _Counting(io.RawIOBase):
-    """A file that records the size of every read."""
-
-    def __init__(self, file: IO[bytes], sizes: list[int]) -> None:
-        self._file, self._sizes = file, sizes
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def read(self, size: int | None = -1) -> bytes:
-        data = self._file.read(-1 if size is None else size)
-        self._sizes.append(len(data))
-        return data
-
-    def readline(self, size: int | None = -1) -> bytes:
-        line = self._file.readline(-1 if size is None else size)
-        self._sizes.append(len(line))
-        return line
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 # Text files
