@@ -40,8 +40,6 @@ from tokenloom.tasks.verification.sample import RUN_DOCUMENTS, compare_documents
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate
-    from tokenloom.tasks.planning.plan import BuildPlan
-    from tokenloom.tasks.publishing.publish import BuildResult
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
@@ -140,7 +138,7 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) 
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]
         records = runner.each("shuffle", partial(shuffle_shard, plan.build), shards)
-    build, checks = check_jobs(plan, assignment, records)
+    build, checks = runner.one("check", lambda: check_jobs(plan, assignment, records))
     num_checked = sum(check.weight for check in checks)
     with _step("check", seconds, num_checked):
         differences = runner.each("check", partial(compare_documents, build), checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)

@@ -1,6 +1,6 @@
 """Where the tasks of a step run: processes of this machine, or a Dask or Ray cluster.
 
-All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow lease processes
+All three run the same steps with the same jobs, several jobs to a Prefect task. Threads of the flow use processes
 (tasks/running/workers.py). On a cluster the task itself runs there, through Prefect's own runners; it must reach the
 store and Prefect's server. tasks/running/steps.py says which errors are retried.
 """

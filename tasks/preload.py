@@ -14,7 +14,7 @@ def import_steps() -> None:
 
 
 def preload_build(definition: Mapping[str, Any]) -> None:
-    """Import the steps, and load the tokenizer and its fast encoder.
+    """Import the steps, and load the tokenizer.
 
     Args:
         definition: of the tokenizer, as in a spec.

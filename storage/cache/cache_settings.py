@@ -18,7 +18,7 @@ _LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it i
 
 
 def default_cache_folder() -> Path:
-    """Return the folder of copied shards, counts, plans and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
+    """Return the folder of copied shards, counts and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
 
     For a user without a home folder, as in a container with an arbitrary user id, it is a folder in TMPDIR.
     """

@@ -204,6 +204,10 @@ class DocumentColumns(NamedTuple):
         """Return the rows [start, end)."""
         return DocumentColumns._make(None if column is None else column[start:end] for column in self)
 
+    def first(self, count: int) -> DocumentColumns:
+        """Copy the first rows, without `ids` and `classes`, so that the others can be freed."""
+        return DocumentColumns(*(column[:count].copy() for column in self[:6]), None, None)
+
     def origin(self, i: int, inputs: Sequence[InputEntry]) -> Origin:
         """Return where document i comes from; `inputs` are those of its version."""
         entry = inputs[int(self.input[i])]

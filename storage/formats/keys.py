@@ -33,7 +33,7 @@ class Purpose(IntEnum):
 
     ORDER = 1
     SPLIT = 2
-    SHARD_ORDER = 4  # the order of shards in an epoch: reader/order/
+    SHARD_ORDER = 4  # the order of shards in an epoch: reader/order.py; 3 is not reused
     SAMPLE_ORDER = 5
 
 

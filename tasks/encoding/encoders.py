@@ -67,7 +67,7 @@ def _fast_encoder(reference: Any) -> FastEncoder:  # a protocol can't say that i
 
 
 def preload_encoder(definition: Mapping[str, Any]) -> None:
-    """Load the tokenizer of jobs to come, and its fast encoder if that is proven.
+    """Load the tokenizer of jobs to come.
 
     A model of the hub is left to its jobs, because only the plan knows its commit.
 

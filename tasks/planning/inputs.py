@@ -1,8 +1,7 @@
 """List the files of the sources of a spec with their fingerprints, and recognize the layout of their conversations.
 
 Nothing but the start of CSV files and the first conversations is read. The plan puts the layout into the spec, so it is
-part of a version's identity, and into the options with which the files are read; a later
-read takes it from there.
+part of a version's identity, and into the options with which the files are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Worker processes, leased by the threads that run tasks.
+"""Worker processes, used by the threads that run tasks.
 
 A thread calls `WorkerPool.call(step, jobs)`: a free child process runs the step for each job and sends back the results
 or an exception. The children are forks of a small server, which imports libraries and loads a tokenizer once, for all
@@ -197,9 +197,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             worker = worker or _Worker(self._server)
             kind, value = worker.call(call)
         except (EOFError, OSError) as error:
+            lost, worker = worker, None  # the next call starts another
             if self._closed:
                 raise WorkerLost(STOPPED) from error
-            raise self._lost(worker) from error
+            raise self._lost(lost) from error
         finally:
             self._free.put(worker)
         if kind == "results":
@@ -212,7 +213,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         """Return the error for a worker that ended, or for the server, which never started it."""
         activity = worker.activity if worker else "starting"
         why = why or _meaning(self._server.exit_code(worker.pid) if self._server and worker else None)
-        if why in (_KILLED, _NO_MEMORY):
+        if why in (_KILLED, _NO_MEMORY) and self.num_workers > 1:
             why += f": --workers {self.num_workers // 2}"
         return WorkerLost(
             f"a worker process ended while {activity}: {why}; run the same command again, finished work is kept"

@@ -146,7 +146,7 @@ class Rows:
         num_filtered: rows that the filter left out.
         num_not_read: those of them whose bytes were not read.
         bad: bad rows that were left out.
-        missing_keys: keys of the filter and the id that no row of the partition has had so far.
+        missing_keys: keys of the filter, the id and the tools that no row of the partition has had so far.
         rendered: of n conversations, what their template made of them, once it did.
         num_without_target: conversations among those filtered of which nothing would be learned.
         masks: of n documents of tokens (n,) large_binary, whether a token is a target, 0 or 1 for each token as it will

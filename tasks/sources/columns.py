@@ -152,25 +152,29 @@ class Columns:
             num_filtered += int((~kept).sum())
         bad: dict[int, BadRow] = {}
         documents = [self._strings(one, numbers, place_of, bad) if _is_string(one.type) else one for one in documents]
-        missing = batch.missing_keys
         if self._conversations is None:
             texts = documents[0]
         else:
             texts = self._conversations.texts(dict(zip(names, documents, strict=True)), numbers, place_of, bad)
-            missing = tuple(sorted({*missing, *self._conversations.missing_keys}))
         ids = None if raw_ids is None else self._strings(raw_ids, numbers, place_of, bad)
         if bad:
             good = ~np.isin(numbers, np.array(list(bad), np.uint64))
             texts, numbers = texts.filter(pa.array(good)), numbers[good]
             ids = ids if ids is None else ids.filter(pa.array(good))
         in_order = tuple(sorted((*batch.bad, *bad.values()), key=lambda row: row.row))
-        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, missing)
+        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, self._missing(batch))
 
     def _left_out(self, batch: RowBatch) -> Rows:
         """Return a batch in which there are only rows that were left out."""
         nothing = pa.array([], pa.large_string())
         ids = None if self.id is None else nothing
-        return Rows(nothing, batch.rows, ids, batch.num_not_read, batch.num_not_read, batch.bad, batch.missing_keys)
+        num_filtered = batch.num_not_read
+        return Rows(nothing, batch.rows, ids, num_filtered, num_filtered, batch.bad, self._missing(batch))
+
+    def _missing(self, batch: RowBatch) -> tuple[str, ...]:
+        """Return the keys that no row of the partition has had so far."""
+        of_conversations = self._conversations.missing_keys if self._conversations else ()
+        return tuple(sorted({*batch.missing_keys, *of_conversations}))
 
     def _strings(
         self, values: pa.Array, numbers: NDArray[np.uint64], place_of: PlaceOf, bad: dict[int, BadRow]

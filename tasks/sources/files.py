@@ -367,5 +367,5 @@ async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
         unpack = None if encoding == "identity" else zlib.decompressobj(wbits=31)
         async for data in answer.content.iter_chunked(_BUFFER_BYTES):
             file.write(data if unpack is None else unpack.decompress(data))
-        if unpack is not None and not unpack.eof:
-            raise InputError(f"{url}: the server's answer ends within its gzip stream; check the file")
+        if unpack is not None and (not unpack.eof or unpack.unused_data):
+            raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file")

@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -290,7 +290,9 @@ def with_line(message: str) -> str:
     """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
     if found := _JSON_PLACE.match(message):
         url, at, number = found.groups()
-        line = _line_at(url, int(at)) if at else _line_of_value(url, int(number))
+        line = None
+        with suppress(InputError, OSError):  # the file may be gone by now
+            line = _line_at(url, int(at)) if at else _line_of_value(url, int(number))
         if line is not None:
             place = f"line {line} at byte {at}" if at else f"line {line}, value {number} of its JSON array"
             message = f"{url}, {place}{message[found.end() :]}"

@@ -79,7 +79,7 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Sam
     for shard in shards:
         first_batch = islice(shard.table(num_inputs).batches(), 1)  # it has them all
         count = math.ceil(share * shard.entry.documents)
-        heads += [(shard, batch.slice(0, count)) for batch in first_batch]
+        heads += [(shard, batch.first(count)) for batch in first_batch]
     order = np.lexsort([np.concatenate([getattr(rows, name) for _, rows in heads]) for name in ("row", "input")])
     num_tokens = np.concatenate([rows.num_tokens for _, rows in heads])
     if len(order) > NUM_SAMPLED or num_tokens.sum() > SAMPLED_TOKENS:

@@ -221,8 +221,6 @@ class TokenDataset(SplitSamples):
 
     def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
         """Order the samples; TokenLoader documents the arguments."""
-        from tokenloom.reader.mixture import Stream  # a dataset alone has no order
-
         return Stream(MemberStream(self, order, seed, lanes))
 
     def trace(self, index: SupportsIndex, chars: int = DEFAULT_CHARS) -> Trace:

@@ -374,14 +374,11 @@ class Steps:
         found = first + self.ranks.world_size * np.arange(num_steps * self.batch_size, dtype=np.int64)
         return found if self.end is None else found[found < self.end]
 
-    def places(self, positions: Int64s, start: int = 0) -> tuple[Int64s, Int64s, Int64s]:
-        """Find the steps, counted from `start`, the ranks and the rows of the batch that take (n,) positions.
-
-        It is the inverse of `positions`, for all ranks; each position is at least `start`.
-        """
+    def places(self, positions: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Find the steps, the ranks and the rows of the batch that take (n,) positions, the inverse of `positions`."""
         world_size = self.ranks.world_size
         ranks = positions % world_size
-        steps, rows = np.divmod((positions - start - (ranks - start) % world_size) // world_size, self.batch_size)
+        steps, rows = np.divmod(positions // world_size, self.batch_size)
         return steps, ranks, rows
 
 

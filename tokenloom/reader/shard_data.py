@@ -104,7 +104,7 @@ class OpenData(ABC):
         """The length of the file."""
 
     def check_download(self) -> bool:
-        """Test whether all bytes are here; raise FormatError if they are not those that the manifest lists."""
+        """Test whether all bytes are here; of a copy that can't be opened, the blocks are read on."""
         if self.partial and self.partial.is_complete():
             with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
                 path = self.partial.path

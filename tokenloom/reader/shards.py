@@ -279,7 +279,7 @@ class OpenShards(Generic[File]):
             fetch_blocks({shard: sorted(blocks) for shard, blocks in wanted.items()})
 
     def check_downloads(self) -> None:
-        """Raise FormatError if a shard that was read before all of it was here turned out to be damaged."""
+        """Read the shards that are complete by now from their files, no longer block by block."""
         for index, shard in list(self.opened.items()):
             if shard.partial and shard.check_download() and index in self.opened:
                 shard.hold(is_used=index in self._in_use)

@@ -130,7 +130,7 @@ class LeaveOut:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the pattern; raise ValueError if it can't match any file, or has another meaning in a .gitignore file."""
+    """Return the pattern; raise ValueError if it begins with !, # or /, or ends with /."""
     if not pattern.strip() or pattern.startswith(("!", "#", "/")) or pattern.endswith("/"):
         raise ValueError(
             f'{pattern!r} is not a pattern of files; write "*.tmp" for names, "drafts/*" for a folder, [!] or [#] for '

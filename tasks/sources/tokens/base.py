@@ -266,7 +266,7 @@ class _Stream:
         self._bos_id = form.bos_id if head[self.first :][:1] == [form.bos_id] else None
 
     def announce(self, start: int, end: int) -> None:
-        """Announce that tokens [start, end) will be read, see opening.announce."""
+        """Announce that tokens [start, end) will be read, see files.announce."""
         _announce_large(self._file, self._layout, max(0, start - 1), end)
 
     def read(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
