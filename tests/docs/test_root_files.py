@@ -83,13 +83,8 @@ def test_only_this_machine_reaches_the_services_and_only_the_server_the_database
     assert re.search(r"^USER loom$", compose.DOCKERFILE, re.MULTILINE)
 
 
-def _of_the_image() -> set[str]:
-    """Return the files and folders of the clone that the image is made of."""
-    lines = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    return {line[1:] for line in lines if line.startswith("!")}
-
-
 def test_the_image_has_the_folders_and_files_of_the_wheel() -> None:
     folders = {folder.partition("/")[0] for folder in _PROJECT["tool"]["setuptools"]["package-dir"].values()}
     files = {"LICENSE", "README.md", "constraints.txt", "prefect.yaml", "pyproject.toml", "setup.py"}
-    assert _of_the_image() == folders | files
+    lines = (_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {line[1:] for line in lines if line.startswith("!")} == folders | files

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of a store that simulates faults: errors, truncated bodies, stalls, wrong bytes."""
+"""An HTTP proxy in front of a store that simulates faults: errors, truncated bodies, delays, wrong bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-STALL_SECONDS = 3.0
 SLOW_SECONDS = 0.15
 
 
@@ -20,8 +19,8 @@ class FaultyProxy:
 
     Faults: "ok", "503" or another status, "400 BadDigest" or another code of S3's, "cut" (half of the body, then the
     end of the connection), "drop" (no answer, and the store never sees it), "lost" (the store does it, and its answer
-    is lost), "stall" (an answer after STALL_SECONDS), "slow" (after SLOW_SECONDS), "hold" (after `release`), "flip"
-    (one bit of the body), "page" (`web_page` with status 200, which the store never sees).
+    is lost), "slow" (an answer after SLOW_SECONDS), "hold" (after `release`), "flip" (one bit of the body), "page"
+    (`web_page` with status 200, which the store never sees).
     """
 
     def __init__(self, upstream: str) -> None:
@@ -131,8 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "lost":
             self.close_connection = True
             return
-        if fault in ("stall", "slow"):
-            time.sleep(STALL_SECONDS if fault == "stall" else SLOW_SECONDS)
+        if fault == "slow":
+            time.sleep(SLOW_SECONDS)
         if fault == "hold":
             self.server.proxy.release.wait()
         if fault == "flip" and body:

@@ -1,9 +1,12 @@
-"""Which processes of this machine run."""
+"""Which processes of this machine run, and waiting for them."""
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def is_running(pid: int) -> bool:
@@ -22,4 +25,13 @@ def children(pid: int) -> list[int]:
             state, parent = path.read_text().rpartition(") ")[2].split()[:2]
             if int(parent) == pid and state != "Z":
                 found.append(int(path.parent.name))
+    return found
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 180, *, interval: float = 0.3) -> Any:
+    """Return the value of `condition`, which is called once every `interval` seconds, as soon as it is truthy."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not true within {seconds} s: {condition}"
+        time.sleep(interval)
     return found

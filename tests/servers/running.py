@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.builders.datasets import make_spec, write_parquet
 from tests.servers.prefect_servers import SOON, use_migrated
+from tests.servers.processes import wait_until
 
 
 def processes_with(mark: str) -> list[int]:
@@ -172,15 +173,6 @@ def log_lines(run: FlowRun) -> list[tuple[str, str]]:
     with get_client(sync_client=True) as client:
         rows = client.request("POST", "/logs/filter", json=wanted).json()
     return [(logging.getLevelName(row["level"]), row["message"]) for row in rows]
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 180, *, interval: float = 0.3) -> Any:
-    """Return the value of `condition`, which is called once every `interval` seconds, as soon as it is truthy."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not true within {seconds} s: {condition}"
-        time.sleep(interval)
-    return found
 
 
 def flow_run(run_id: UUID) -> FlowRun:

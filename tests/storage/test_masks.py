@@ -47,12 +47,6 @@ def _small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "_WRITE_TOKENS", 20)
 
 
-def with_classes(documents: SpillDocuments, seed: int) -> SpillDocuments:
-    """Give documents random classes."""
-    random = np.random.default_rng(seed)
-    return replace(documents, classes=random.integers(0, 256, len(documents.tokens)).astype(np.uint8))
-
-
 def documents_of(number: int, num_documents: int, has_classes: bool, copies: bool) -> SpillDocuments:
     """Return documents of one partition; `copies`: with the contents and keys that those of every partition have."""
     made = make_documents(MAX_DOCUMENTS, 63, 0 if copies else number + 1, np.uint16)
@@ -62,7 +56,8 @@ def documents_of(number: int, num_documents: int, has_classes: bool, copies: boo
     made = SpillDocuments(
         **first, tokens=tokens, id_bytes=np.zeros(num_documents, np.uint32), ids=np.empty(0, np.uint8)
     )
-    return with_classes(made, number) if has_classes else made
+    classes = np.random.default_rng(number).integers(0, 256, len(tokens)).astype(np.uint8)
+    return replace(made, classes=classes) if has_classes else made
 
 
 Documents = dict[tuple[int, int, int, int, int], tuple[list[int], list[int]]]  # by place in the order: ids, classes

@@ -41,8 +41,8 @@ from tokenloom.storage.stores import (
 )
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import load_manifest, published_versions, read_inputs
-from tokenloom.storage.versions.references import Reference, dataset_store, resolve
+from tokenloom.storage.versions.published import load_manifest
+from tokenloom.storage.versions.references import dataset_store
 
 
 def test_google_without_credentials_is_named_in_seconds(tmp_path: Path) -> None:
@@ -102,15 +102,6 @@ def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
     key = f"some/{uuid.uuid4().hex}"
     put(s3_url, f"{key}/a/file", bytes(range(250)) * 4)
     return RemoteStore(f"s3://{BUCKET}/{key}")
-
-
-def test_reference_to_a_remote_store_resolves_as_the_local_one(published: Published, s3_proxy: FaultyProxy) -> None:
-    for name in ("latest", published.manifest.version, published.manifest.version[:6]):
-        store, manifest = resolve(Reference(published.url, "data", name))
-        assert isinstance(store, RemoteStore)
-        assert manifest == published.manifest
-        assert read_inputs(store, manifest) == read_inputs(dataset_store(str(published.folder), "data"), manifest)
-    assert published_versions(store) == [published.manifest.version]
 
 
 def test_commands_print_the_same_for_remote_and_local_stores(published: Published, s3_proxy: FaultyProxy) -> None:

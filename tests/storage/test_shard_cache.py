@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +18,7 @@ import pytest
 
 from tests.drivers import cache_driver
 from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.processes import wait_until
 from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import StoreError
 from tokenloom.storage.cache import cache_settings, partial_shard
@@ -76,11 +76,6 @@ def partials(folder: Path) -> list[Path]:
     return list((folder / "partial").glob("*.part"))
 
 
-def num_gets(proxy: FaultyProxy, request: ShardRequest) -> int:
-    """Return how often the file was downloaded: bytes sent over its length, rounded up."""
-    return -(-proxy.bytes_sent(request.path) // request.num_bytes)
-
-
 def test_a_file_is_downloaded_once_and_then_found(
     tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
 ) -> None:
@@ -90,7 +85,7 @@ def test_a_file_is_downloaded_once_and_then_found(
     assert hashlib.sha256(path.read_bytes()).hexdigest() == files[0].sha256
     assert cache.fetch(files[0]) == path
     assert ShardCache(tmp_path / "cache").fetch(files[0]) == path
-    assert num_gets(s3_proxy, files[0]) == 1
+    assert s3_proxy.bytes_sent(files[0].path) == FILE_BYTES
     assert partials(tmp_path / "cache") == []
     expected = {"hits": 1, "downloads": 1, "bytes_downloaded": FILE_BYTES, "evictions": 0, "failed_checks": 0}
     assert cache.stats() == expected
@@ -202,14 +197,6 @@ def test_a_killed_download_leaves_no_file_that_looks_complete(
     assert list((tmp_path / "partial").iterdir()) == []
     cache.fetch(files[0])
     assert cached(tmp_path) == {files[0].sha256}
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for at most two minutes."""
-    end = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(

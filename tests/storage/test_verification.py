@@ -16,8 +16,6 @@ from tests.builders.damaging import Damager, Made, make_version, restored
 from tests.builders.datasets import build, jsonl_spec
 from tests.builders.masks import give_masks
 from tests.counts import SUMMARY, count
-from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import StoreError
 from tokenloom.flows.direct import verify_directly
 
@@ -127,24 +125,3 @@ def test_the_suggested_next_step_repairs_a_damaged_file(tmp_path: Path) -> None:
             made.store.local(path).unlink()
         assert build(made.spec).version == made.version
         assert {name: made.store.local(name).read_bytes() for name in made.files} == before
-
-
-def test_a_version_in_a_remote_store_is_verified_like_a_local_one(
-    made: Made, s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path
-) -> None:
-    upload(s3_url, Path(made.spec.store), "whole")
-    result = verify_directly(f"s3://{BUCKET}/whole/data", False, None, 1)
-    assert result == verified(made.reference) | {"reference": f"s3://{BUCKET}/whole/data@{made.version}"}
-    assert result["damages"] == []
-    shutil.copytree(made.spec.store, tmp_path / "store")
-    folder = tmp_path / "store" / "data" / "versions" / made.version
-    (folder / "train/000000.tok").unlink()
-    (folder / "train/000001.tok").write_bytes((folder / "train/000002.tok").read_bytes())
-    (folder / "train/000002.docs").write_bytes((folder / "train/000002.docs").read_bytes()[:-100])
-    (folder / "quarantine.jsonl").write_bytes(b"")
-    (tmp_path / "store/data/tags/prod/00000001.json").write_bytes(b"{}")
-    upload(s3_url, tmp_path / "store", "damaged")
-    local = verified(f"{tmp_path}/store/data")
-    remote = verified(f"s3://{BUCKET}/damaged/data")
-    assert len(local["damages"]) == 5
-    assert remote["damages"] == local["damages"]

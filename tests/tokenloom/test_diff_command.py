@@ -15,15 +15,12 @@ import xxhash
 
 from tests.builders.chats import chat_spec, conversation
 from tests.builders.commands import run_json
-from tests.builders.damaging import Made
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl, write_parquet
-from tests.builders.masks import give_masks
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.cli.main import main
 from tokenloom.spec.row_filter import FILTER_RULES
-from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.versions.published import version_path
 
@@ -207,24 +204,6 @@ def test_options_that_do_not_go_together_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_documents_with_other_classes_are_counted_and_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    references = [version_of(tmp_path / name, ["one", "two"], splits={"train": 1.0}) for name in "ab"]
-    for reference, value in zip(references, (TEXT_CLASS, 0), strict=True):
-        assert main(["diff", *references]) == 0
-        assert "other classes" not in capsys.readouterr().out  # as long as one of them has no masks
-        spec = make_spec(reference.rpartition("/data")[0], [{"kind": "jsonl", "path": str(tmp_path)}])
-        give_masks(Made(spec, reference.rpartition("@")[2]), value)
-    assert main(["diff", *references]) == 0
-    assert "of those in both, 2 documents with other classes: learned differently\n" in capsys.readouterr().out
-    output = tmp_path / "remasked.jsonl"
-    found = run_json(capsys, "diff", *references, "--list", "remasked", "--output", str(output))
-    assert (found["remasked"], found["listed"], found["documents"]["kept"]) == (2, 2, 2)
-    assert [json.loads(line)["num_tokens"] for line in output.read_text().splitlines()] == [4, 4]
-    assert run_json(capsys, "diff", references[0], references[0])["remasked"] == 0
-
-
 def test_a_conversation_with_another_weight_is_kept_and_has_other_classes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,8 +212,12 @@ def test_a_conversation_with_another_weight_is_kept_and_has_other_classes(
     rows[3]["messages"][1]["weight"] = 0
     new = build(chat_spec(tmp_path, rows)).reference
     assert old != new
-    found = run_json(capsys, "diff", old, new)
+    assert main(["diff", old, new]) == 0
+    assert "of those in both, 1 document with other classes: learned differently\n" in capsys.readouterr().out
+    output = tmp_path / "remasked.jsonl"
+    found = run_json(capsys, "diff", old, new, "--list", "remasked", "--output", str(output))
     assert (found["documents"], found["remasked"]) == ({"added": 0, "removed": 0, "kept": 20, "moved": 0}, 1)
+    assert found["listed"] == len(output.read_text().splitlines()) == 1
 
 
 def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(

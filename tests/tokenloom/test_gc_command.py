@@ -52,24 +52,19 @@ def test_gc_prints_a_table_with_reasons(store: LocalStore, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("dataset", "options", "code", "message"),
     [
-        (["--grace", "a day"], "'a day' is not a time: write a number and s, m, h or d"),
-        (["--keep-last", "-1"], "-1 is not in"),
+        ("data", ["--grace", "a day"], 2, "'a day' is not a time: write a number and s, m, h or d"),
+        ("data", ["--keep-last", "-1"], 2, "-1 is not in"),
+        ("data@latest", [], 2, "name the dataset alone"),
+        ("nothing", [], 1, "no such dataset"),
     ],
 )
-def test_a_wrong_option_is_named(
-    store: LocalStore, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_a_wrong_option_or_dataset_is_named(
+    store: LocalStore, capsys: pytest.CaptureFixture[str], dataset: str, options: list[str], code: int, message: str
 ) -> None:
-    assert main(["gc", str(store.root), *arguments]) == 2
+    assert main(["gc", f"{store.root.parent}/{dataset}", *options]) == code
     assert message in capsys.readouterr().err
-
-
-def test_gc_takes_a_dataset_and_no_version(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gc", f"{store.root}@latest"]) == 2
-    assert "name the dataset alone" in capsys.readouterr().err
-    assert main(["gc", str(store.root.parent / "nothing")]) == 1
-    assert "no such dataset" in capsys.readouterr().err
 
 
 def test_du_shows_a_store_and_a_dataset(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,5 +95,5 @@ def test_times_are_read_and_shown() -> None:
     for text in ("", "h", "5", "-1h", "1e3s", "5 h", "1w"):
         with pytest.raises(ValueError, match="is not a time"):
             seconds_of(text)
-    shown = {-1: "0 s", 119: "119 s", 120: "2 min", 7199: "119 min", 7200: "2 h", 172799: "47 h", 180000: "2 days"}
+    shown = {-1: "0 s", 119: "119 s", 120: "2 min", 7140: "119 min", 7200: "2 h", 169200: "47 h", 180000: "2 days"}
     assert {seconds: shown_age(seconds) for seconds in shown} == shown

@@ -220,12 +220,6 @@ def test_special_tokens_are_not_dropped_when_decoding(tmp_path: Path) -> None:
     assert tokenizer.decode(np.array([2, 0, 1, 3, 2])) == f"[CLS][PAD] [UNK]{EOT}[CLS]"
 
 
-def test_each_document_decodes_independently(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, train_unigram()))
-    ids = [i for document in encode_each(tokenizer, ["lorem ipsum", "dolor sit"]) for i in document]
-    assert tokenizer.decode(np.array(ids, np.uint16)) == f"lorem ipsum{EOT}dolor sit{EOT}"
-
-
 # Long texts
 
 

@@ -115,14 +115,6 @@ def test_control_pieces_that_the_library_drops_are_spelled(tmp_path: Path) -> No
     assert tokenizer.decode(np.array([1, 3, 2], np.uint16)) == f"<s><pad>{EOT}"
 
 
-def test_each_document_decodes_independently(tmp_path: Path) -> None:
-    definition = write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340))
-    tokenizer = load_tokenizer(definition)
-    texts = ["lorem ipsum", "dolor мир 👩", "sit"]
-    ids = [i for document in encode_each(tokenizer, texts) for i in document]
-    assert tokenizer.decode(np.array(ids, np.uint16)) == "".join(f"{text}{EOT}" for text in texts)
-
-
 # Refusals
 
 

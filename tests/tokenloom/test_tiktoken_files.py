@@ -16,7 +16,6 @@ from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tests.tokenloom.test_sentencepiece_tokenizer import train
 from tests.tokenloom.test_tokenizers import write_ranks
 from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_each, refused
-from tokenloom.spec import tokenizers as spec_tokenizers
 from tokenloom.tokenizers import load_tokenizer, tiktoken_files
 from tokenloom.tokenizers.patterns import GPT_4
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
@@ -112,10 +111,6 @@ class TestTekken(_Named):
 
     def reference_ids(self, definition: dict[str, Any], text: str) -> list[int]:
         return [30 + rank for rank in plain_encoding(_TEKKEN).encode_ordinary(text)]
-
-
-def test_the_spec_knows_the_names_of_formats() -> None:
-    assert tuple(spec_tokenizers._NAMED_FILES) == NAMED_FORMATS
 
 
 # Llama 3

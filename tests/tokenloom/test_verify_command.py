@@ -101,23 +101,6 @@ def test_peek_never_shows_text_with_rows_of_another_shard(
         assert f"`tokenloom verify {made.store.root}@{made.version}` says what to do" in shown
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-@pytest.mark.parametrize("file", ["tags/latest/00000002.json", "versions/{}/manifest.json"])
-def test_a_folder_in_place_of_a_file_is_damage_and_hides_no_other_damage(
-    made: Made, file: str, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = made.store.local(file := file.format(made.version))
-    with restored(made):
-        path.unlink()
-        make(path)
-        try:
-            found = run_json(capsys, "verify", f"{made.store.root}@{made.version}", "--workers", "0", code=3)
-            assert file in [row["file"] for row in found["damages"]]
-            assert made.version in [row["version"] for row in run_json(capsys, "ls", str(made.store.root))["versions"]]
-        finally:
-            path.rmdir() if path.is_dir() else path.unlink()
-
-
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_what_stands_in_place_of_a_side_file_costs_nothing_but_that_file(
     made: Made, make: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]

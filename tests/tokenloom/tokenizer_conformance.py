@@ -157,8 +157,10 @@ class TokenizerConformance:
 
     def test_decoded_ids_show_end_of_text(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
-        ids = tokenizer.encode(pa.array(["lorem", "ipsum"], pa.large_string()), np.dtype(np.uint32)).tokens
+        documents = [np.array(ids) for ids in encode_each(tokenizer, ["lorem", " ipsum мир"])]
+        ids = np.concatenate(documents)
         text = tokenizer.decode(ids)
+        assert text == "".join(map(tokenizer.decode, documents))  # each decodes independently
         assert text.count(EOT) == 2
         assert text.endswith(EOT)
         assert tokenizer.decode(ids[:0]) == ""

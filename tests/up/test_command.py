@@ -23,6 +23,7 @@ from prefect.deployments import run_deployment
 from tests.builders.datasets import write_parquet
 from tests.counts import full_only
 from tests.servers.prefect_servers import use_migrated
+from tests.servers.processes import wait_until
 from tests.servers.running import (
     Up,
     artifact,
@@ -31,7 +32,6 @@ from tests.servers.running import (
     flow_run,
     log_lines,
     parameters,
-    wait_until,
     wait_until_final,
     wait_until_gone,
 )

@@ -52,16 +52,12 @@ def _open(page: Page, url: str, width: int, scheme: str, media: str = "screen") 
     page.driver.get(url)
 
 
-def _charts(page: Page) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = page.driver.execute_script(_CHARTS)
-    return found
-
-
 @pytest.mark.parametrize("width", [360, 768, 1400])
 def test_every_chart_is_visible_and_nothing_leaves_the_page(resizable: Page, page_url: str, width: int) -> None:
     resizable.errors(), resizable.hosts()  # forget those of earlier tests
     _open(resizable, page_url, width, "light")
-    shown = [chart for chart in _charts(resizable) if not chart["hidden"]]
+    charts: list[dict[str, Any]] = resizable.driver.execute_script(_CHARTS)
+    shown = [chart for chart in charts if not chart["hidden"]]
     assert [chart["kind"] for chart in shown].count("histogram") == 2
     assert [chart["kind"] for chart in shown].count("bars") >= 8
     for chart in shown:

@@ -25,6 +25,7 @@ from prefect.states import Cancelling, Scheduled
 
 from tests.builders.datasets import build, listed_files, local_store, write_parquet
 from tests.counts import FULL, full_only
+from tests.servers.processes import wait_until
 from tests.servers.running import (
     Up,
     command_line,
@@ -33,7 +34,6 @@ from tests.servers.running import (
     newest_run,
     parameters,
     processes_with,
-    wait_until,
     wait_until_final,
 )
 from tests.up.conftest import WAITING
@@ -88,12 +88,6 @@ def started_by_command(asked: dict[str, Any], folder: Path, mark: str) -> Iterat
 
 def published(asked: dict[str, Any]) -> list[str]:
     return published_versions(local_store(asked["spec"]["store"], asked["spec"]["dataset"]))
-
-
-def process_named(mark: str, words: str) -> int:
-    """Return the only process of a mark whose command line contains these words."""
-    (found,) = [pid for pid in processes_with(mark) if words in command_line(pid)]
-    return found
 
 
 def assert_equal_to_an_undisturbed_build(asked: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +177,8 @@ def test_up_ends_with_all_that_it_started_and_the_next_one_continues(
     [pytest.param("own_pages:prefect_app", "server.log", marks=full_only), ("worker start", "worker.log")],
 )
 def test_up_ends_and_names_the_log_if_a_process_of_it_dies(words: str, log: str, up: Up) -> None:
-    os.kill(process_named(up.mark, words), signal.SIGKILL)
+    (pid,) = [pid for pid in processes_with(up.mark) if words in command_line(pid)]
+    os.kill(pid, signal.SIGKILL)
     output, _ = up.process.communicate(timeout=60)
     assert up.process.returncode == 1
     assert f"{log} says why; then run `tokenloom up` again" in output

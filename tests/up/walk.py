@@ -31,7 +31,8 @@ from tests.builders.datasets import write_parquet
 from tests.docs.walk import blocks
 from tests.servers.browser import Page, chromium
 from tests.servers.prefect_servers import migrated_home
-from tests.servers.running import running_up, wait_until
+from tests.servers.processes import wait_until
+from tests.servers.running import running_up
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.references import dataset_store
 
