@@ -19,7 +19,7 @@ from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.planning.plan import plan_build
-from tokenloom.tasks.sources import Rows, make_reader
+from tokenloom.tasks.sources import Rows, make_reader, reader
 from tokenloom.tasks.sources.conversations import WANTED
 
 _TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "number"}}}}}
@@ -232,13 +232,15 @@ def test_the_row_itself_may_be_a_conversation(kind_and_write: tuple[str, Write],
 
 
 def test_tools_may_have_another_name_and_a_missing_one_is_reported(
-    kind_and_write: tuple[str, Write], tmp_path: Path
+    kind_and_write: tuple[str, Write], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, write = kind_and_write
     rows = [{"functions" if key == "tools" else key: one for key, one in row.items()} for row in chat_rows(8)]
     path = write(tmp_path, rows)
     assert texts(kind, path, tools="functions") == texts("jsonl", write_jsonl(tmp_path, chat_rows(8)))
     if kind in ("jsonl", "arrayrecord", "huggingface json"):
+        assert [one.missing_keys for one in batches(kind, write(tmp_path, rows), tools="schemas")][-1] == ("schemas",)
+        monkeypatch.setattr(reader, "BATCH_BYTES", 1)  # so the last batch has no rows
         assert [one.missing_keys for one in batches(kind, write(tmp_path, rows), tools="schemas")][-1] == ("schemas",)
     else:
         with pytest.raises(InputError, match=r"no column 'schemas'.*Set tools:|no column 'schemas'.*set tools:"):
