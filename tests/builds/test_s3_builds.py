@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl, write_parquet
-from tests.builders.observing import at_step, messages_of_builds
+from tests.builders.observing import at_step
 from tests.counts import count, full_only
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
@@ -123,7 +123,7 @@ def test_a_store_that_stays_unreachable_fails_the_build_and_is_named(tmp_path: P
     names = write_inputs(tmp_path / "in")
     spec = spec_of(str(tmp_path / "in"), names, fresh_store())
     s3_proxy.fail(1.0, seed=1)
-    with pytest.raises(StoreError, match=r"s3://corpora/builds/.*: the store did not answer correctly in \d tries"):
+    with pytest.raises(StoreError, match=r"s3://corpora/builds/.*: the store did not answer correctly, although"):
         build_once(spec)
     s3_proxy.fail(0.0, seed=1)
     assert build(spec).published
@@ -151,14 +151,6 @@ def test_a_network_that_fails_while_an_input_is_read_is_not_reported_as_damage(
         build_once(spec)
     s3_proxy.always = "ok"
     assert build(spec).published
-
-
-def test_retries_of_workers_are_reported(tmp_path: Path, s3_proxy: FaultyProxy) -> None:
-    names = write_inputs(tmp_path / "in")
-    s3_proxy.faults["PUT"].extend(["ok"] * 4 + ["503"])  # the fifth write is a worker's
-    with messages_of_builds() as messages:
-        build(spec_of(str(tmp_path / "in"), names, fresh_store()), num_workers=1)
-    assert len([text for text in messages if "try 1 of 5 failed" in text and "s3://" in text]) == 1
 
 
 def test_an_object_that_changes_while_it_is_read_fails_the_build(
