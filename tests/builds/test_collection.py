@@ -53,7 +53,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, source: dict[str, str]) -> Built:
     """Two versions, the newer one named by `latest`; tests work on copies."""
-    return build_two(tmp_path_factory.mktemp("built") / "store", source)
+    folder = tmp_path_factory.mktemp("built") / "store"
+    return Built(folder, *(build(spec_of(folder, source, seed)).version for seed in (0, 1)))
 
 
 def spec_of(store: str | Path, source: dict[str, str], seed: int) -> BuildSpec:
@@ -61,21 +62,10 @@ def spec_of(store: str | Path, source: dict[str, str], seed: int) -> BuildSpec:
     return make_spec(store, [source], seed=seed, splits={"train": 1.0}, shard_tokens=6000)
 
 
-def build_two(folder: Path, source: dict[str, str]) -> Built:
-    """Build two versions of a dataset in a store."""
-    return Built(folder, *(build(spec_of(folder, source, seed)).version for seed in (0, 1)))
-
-
 def copy_of(built: Built, store: Path) -> tuple[Store, str, str]:
     """Copy the two versions; return the dataset's store, the older one, and the one that `latest` names."""
     shutil.copytree(built.folder, store)
     return open_store(f"{store}/data"), built.older, built.newer
-
-
-def uploaded(built: Built, s3_url: str, key: str) -> tuple[Store, str, str]:
-    """Upload the two versions below a key; return as copy_of."""
-    upload(s3_url, built.folder, key)
-    return open_store(f"s3://{BUCKET}/{key}/data"), built.older, built.newer
 
 
 def aged(store: Store) -> Store:
@@ -143,7 +133,8 @@ def test_on_s3_a_version_is_deleted_and_built_again(
     s3_url: str, s3_proxy: FaultyProxy, built: Built, source: dict[str, str]
 ) -> None:
     url = f"s3://{BUCKET}/lifecycle"
-    store, older, newer = uploaded(built, s3_url, "lifecycle")
+    upload(s3_url, built.folder, "lifecycle")
+    store, older, newer = open_store(f"{url}/data"), built.older, built.newer
     assert collect(store, RUTHLESS, delete=True).deleted == []
     time.sleep(1.1)  # S3 rounds to seconds
     assert collect(store, Policy(0, 0), delete=True).deleted == [older]

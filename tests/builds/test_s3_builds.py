@@ -50,11 +50,6 @@ def fresh_store() -> str:
     return f"s3://{BUCKET}/builds/{uuid.uuid4().hex}"
 
 
-def tok_files(spec: BuildSpec, version: str) -> dict[str, str]:
-    """Return {name: SHA-256} of the shards."""
-    return listed_files(spec, version, ".tok")
-
-
 # ---- the same bytes
 
 
@@ -113,7 +108,7 @@ def test_build_and_epoch_have_the_bytes_of_a_local_build_if_a_tenth_of_requests_
     assert found[0] == found[1]
     assert epochs[0] == epochs[1]
     local = spec_of(str(tmp_path / "in"), names, str(tmp_path / "store"))
-    assert tok_files(spec, version) == tok_files(local, build(local).version)
+    assert listed_files(spec, version, ".tok") == listed_files(local, build(local).version, ".tok")
     assert faults[0] == 0
     assert 0.05 < faults[1] < 0.2
     assert moved[1] <= 1.3 * moved[0]

@@ -307,13 +307,6 @@ def test_a_nested_key_with_odd_characters(tmp_path: Path) -> None:
 # Single kinds
 
 
-def test_the_splits_of_a_saved_dataset_are_named(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    written(tmp_path / "set" / "dataset_dict.json", b'{"splits": ["train", "test"]}')
-    with pytest.raises(InputError, match=f"train, test; name one of them: path: {tmp_path}/set/train"):
-        read_real(tmp_path / "set", kind="arrow")
-
-
 def test_the_files_of_a_saved_dataset_come_in_its_order(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     for name in ("one", "two", "unlisted"):
@@ -327,28 +320,28 @@ def test_the_files_of_a_saved_dataset_come_in_its_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [b"", b"[]", b"{}", b'{"_data_files": [{"filename": "../a.arrow"}]}', b'{"_data_files": [1]}']
+    ("name", "data", "message"),
+    [
+        ("dataset_dict.json", b'{"splits": ["train", "test"]}', "train, test; name one of them: path: .*/set/train"),
+        ("nothing", b"", r"write .*/set/\*.arrow"),
+        *(
+            ("state.json", state, r"state\.json")
+            for state in (b"", b"[]", b"{}", b'{"_data_files": [{"filename": "../a.arrow"}]}', b'{"_data_files": [1]}')
+        ),
+        (
+            "state.json",
+            b'{"_data_files": [{"filename": "a.arrow"}], "_deleted_rows": [0]}',
+            r"state\.json: '_deleted_rows' is not supported",
+        ),
+    ],
 )
-def test_a_saved_dataset_without_a_list_of_files_is_reported(tmp_path: Path, state: bytes) -> None:
+def test_a_folder_that_is_not_a_saved_dataset_of_files_is_reported(
+    name: str, data: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "set").mkdir()
-    written(tmp_path / "set" / "state.json", state)
-    with pytest.raises(InputError, match=r"state\.json"):
+    written(tmp_path / "set" / name, data)
+    with pytest.raises(InputError, match=message):
         read_real(tmp_path / "set", kind="arrow")
-
-
-def test_what_is_not_known_of_a_saved_dataset_is_named(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    written(tmp_path / "set" / "state.json", b'{"_data_files": [{"filename": "a.arrow"}], "_deleted_rows": [0]}')
-    with pytest.raises(InputError, match=r"state\.json: '_deleted_rows' is not supported"):
-        read_real(tmp_path / "set", kind="arrow")
-
-
-def test_a_folder_that_is_not_a_saved_dataset_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    with pytest.raises(InputError, match=r"write .*/set/\*.arrow"):
-        read_real(tmp_path / "set", kind="arrow")
-    with pytest.raises(InputError, match="no Arrow file"):
-        read_real(tmp_path / "*", kind="arrow")
 
 
 def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
