@@ -74,8 +74,8 @@ class _Kills:
         self._finish("build", lambda: self._build(0))
         while self.killed.total() < number:
             seed, version = random.randrange(_SEEDS), random.choice(sorted(self._visible()))
-            export = f"{self._dataset}-export-{self.killed.total()}"
             wanted = random.choice(_FORMATS)
+            export = f"{self._dataset}-{version}-{wanted}"
             commands: dict[str, Callable[[], object]] = {
                 "build": lambda seed=seed: self._build(seed),  # type: ignore[misc]
                 "export": lambda to=export, of=version, name=wanted: self._export(of, name, to),  # type: ignore[misc]
@@ -91,8 +91,6 @@ class _Kills:
                 self._look_at_export(export, whole, has_ended=False)
             self._finish(name, commands[name], keeps_all=keeps_all)
             self._look_at_export(export, whole, has_ended=True)
-            if self._is_local:
-                self._gc_beside_a_build(seed)
 
     def _build(self, seed: int) -> None:
         datasets.build(self._spec.model_copy(update={"seed": seed}))
@@ -109,6 +107,8 @@ class _Kills:
 
     def _look_at_export(self, to: str, whole: Files, *, has_ended: bool) -> None:
         """Note which visible files of an export are not complete; on an object store they appear one by one."""
+        if not whole:  # another command ran
+            return
         with self._copy(to) as folder:
             found = {name: data for name, data in _files(folder).items() if not name.startswith(("work/", BEGUN))}
         if found != whole if has_ended or (self._is_local and found) else not found.items() <= whole.items():
@@ -132,22 +132,6 @@ class _Kills:
         """Kill a command at a random moment; return whether it was before its end."""
         with self._looking(f"{name}, killed", keeps_all=keeps_all):
             return _ended_by_a_kill(command, random.uniform(0, 1.2 * self._seconds.get(name, 0.5)))
-
-    def _gc_beside_a_build(self, seed: int) -> None:
-        """Kill gc, of which all that is there is older than the grace, while a build runs; both then finish."""
-        self._set_age(_OLD_SECONDS)
-        with self._looking("gc beside a build", keeps_all=False):
-            builder = _start(lambda: self._build(seed))
-            time.sleep(random.uniform(0, self._seconds["build"]))
-            self.killed["gc beside a build"] += _ended_by_a_kill(lambda: self._collect(0), random.uniform(0, 0.2))
-            assert _status_of(lambda: self._collect(0)) == 0
-            os.waitpid(builder, 0)  # it may miss a file that gc deleted just before its plan, and says so
-        self._set_age(0)
-        self._finish("build", lambda: self._build(seed))
-
-    def _set_age(self, seconds: float) -> None:
-        for path in Path(self._dataset).rglob("*"):
-            os.utime(path, (time.time() - seconds,) * 2)
 
     @contextmanager
     def _looking(self, name: str, *, keeps_all: bool) -> Iterator[None]:
