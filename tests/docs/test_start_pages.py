@@ -1,4 +1,4 @@
-"""The pages in docs/start can be followed from top to bottom, and show what is printed."""
+"""README.md and the pages in docs/start can be followed from top to bottom, and show what is printed."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def test_the_pages_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         compares = sys.version_info[:3] == _SHOWN_BY
         run = partial(run_session, compares=compares)
         follow(f"docs/start/{page}.md", names, run=run, compares=compares)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiktoken_cache", "one_thread")
+def test_the_readme_can_be_followed(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").symlink_to(data_dir / "ag_news")
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "TOKENLOOM_UP_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    follow("README.md", {}, "Build and train")
 
 
 def test_the_sources_of_the_table_are_valid() -> None:

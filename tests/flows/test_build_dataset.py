@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import re
 import signal
@@ -21,9 +23,10 @@ from prefect.client.schemas.objects import TaskRun
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
 from tests.servers.prefect_servers import prefect_worker, send_all
-from tests.servers.running import event, log_lines, newest_run
+from tests.servers.running import artifact, event, log_lines, newest_run
 from tests.servers.web_server import web_server
-from tokenloom.errors import InputError, SpecError
+from tokenloom import TokenDataset
+from tokenloom.errors import GateFailed, InputError, SpecError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.encoding.tokenization import tokenize_partition
@@ -171,6 +174,52 @@ def test_a_relative_path_needs_tokenloom_home(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "store").exists()
     monkeypatch.setenv("TOKENLOOM_HOME", str(tmp_path))
     assert build_dataset(spec.with_workers(0))["reference"].startswith(f"{tmp_path}/store/data@")
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emitted: list[Any] = []
+    monkeypatch.setattr("tokenloom.flows.build_dataset.emit_published", lambda *args: emitted.append(args))
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(50)])
+    source = {"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}
+    strict = {"min_tokens": 10, "min_documents": 1000}
+    spec = make_spec(tmp_path / "store", [source], dataset="checked", checks=strict)
+    with pytest.raises(GateFailed, match=r"1 of 2 checks failed.*min_documents: expected >= 1,000, found 50"):
+        build_dataset(spec.with_workers(0))
+    run = newest_run()
+    send_all()
+    assert run.state is not None
+    assert run.state.is_failed()
+    assert "min_documents: expected >= 1,000, found 50" in str(run.state.message)
+    assert run.name == "build-checked"
+    assert json.loads(artifact("checked-checks").data) == [
+        {"check": "min_documents", "result": "failed", "expected": ">= 1,000", "found": "50"},
+        {"check": "min_tokens", "result": "passed", "expected": ">= 10", "found": "590"},
+    ]
+    assert not emitted
+    relaxed = make_spec(tmp_path / "store", [source], dataset="checked", checks={"min_documents": 50})
+    result = build_dataset(relaxed.with_workers(0))
+    assert (result["published"], result["partitions_encoded"], len(emitted)) == (True, 0, 1)
+    summary = artifact("checked-summary").data
+    assert "| min_documents | &gt;= 50 | 50 |" in summary
+    assert re.search(r"^\| tokenize \| [\d.]+\xa0s \| `█*░*` \|$", summary, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_workers_of_a_data_loader_exit_with_0_after_a_flow(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    samples = TokenDataset(build_dataset(_spec(tmp_path).with_workers(0))["reference"], split="train", seq_len=16)
+    batches = iter(data.DataLoader(samples, batch_size=4, num_workers=2, multiprocessing_context="fork"))
+    next(batches)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for _ in batches:
+        pass
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
 
 
 @full_only

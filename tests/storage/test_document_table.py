@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.document_table import (
-    BATCH_ROWS,
-    SCHEMA,
-    DocumentTable,
-    DocumentTableWriter,
-    open_table,
-)
+from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, DocumentTable, DocumentTableWriter, open_table
 from tokenloom.storage.formats.keys import order_keys
 from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.stores.local import LocalStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 import time
@@ -12,13 +13,15 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.storage.conformance import creates
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.local_files import make_folder
-from tokenloom.storage.stores.store import TMP
+from tokenloom.storage.stores.store import TMP, join_ranges
 
 PATH = "versions/0123456789abcdef/train/000000.tok"
 Writer = Callable[[LocalStore, str, bytes], None]
@@ -253,3 +256,20 @@ def test_folder_in_place_of_a_file_is_an_error(store: LocalStore) -> None:
     with pytest.raises(StoreError, match="can't be written"):
         store.replace("a", b"")
     assert files(store) == {"a/b": b""}
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)).map(lambda pair: (pair[0], sum(pair)))),
+    max_gap=st.integers(0, 9),
+    max_size=st.integers(1, 9),
+)
+def test_joined_ranges_hold_the_ranges_and_the_small_gaps_between_them(
+    ranges: list[tuple[int, int]], max_gap: int, max_size: int
+) -> None:
+    ranges = sorted(each for each in ranges if each[0] < each[1])
+    joined = join_ranges(ranges, max_gap, max_size)
+    held = {i for start, end in ranges for i in range(start, end)}
+    gaps = {i for a in held for b in held if 0 < b - a - 1 <= max_gap for i in range(a, b)}
+    assert [i for start, end in joined for i in range(start, end)] == sorted(held | gaps)
+    assert all(0 < end - start <= max_size for start, end in joined)
+    assert all(a + max_size == b for (a, b), (after, _) in itertools.pairwise(joined) if b == after)

@@ -22,13 +22,7 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.shard_writer import MaskWriter
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.work.records import (
-    Assignment,
-    ShardRange,
-    ShardRecord,
-    SpillEntry,
-    write_assignment,
-)
+from tokenloom.storage.work.records import Assignment, ShardRange, ShardRecord, SpillEntry, write_assignment
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.planning.plan import Build
 from tokenloom.tasks.rows.rules import RowRules

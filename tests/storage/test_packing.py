@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tokenloom.storage.packing import base
-from tokenloom.storage.packing.packings import (
-    PACKINGS,
-    PackingShares,
-    num_samples,
-    packing_name,
-    plan_shard,
-    shares_of,
-)
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, num_samples, packing_name, plan_shard, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 

@@ -20,7 +20,6 @@ from typing import IO, Any
 
 import fsspec
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.builders.datasets import build, make_spec, write_parquet
 from tests.builders.memory_objects import SCHEME
@@ -31,14 +30,7 @@ from tokenloom.cli.output import Output
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.records import sign
-from tokenloom.storage.stores import (
-    local_files,
-    open_store,
-    remote,
-    remote_errors,
-    remote_systems,
-    urls,
-)
+from tokenloom.storage.stores import local_files, open_store, remote, remote_errors, remote_systems, urls
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest
@@ -255,27 +247,6 @@ def test_a_refusal_that_says_nothing_names_the_credentials_first(
         ):
             request()
         s3_proxy.faults[method].clear()
-
-
-@pytest.mark.parametrize("status", [400, 403])
-def test_every_kind_of_store_refuses_without_a_reason_in_its_own_way(status: int) -> None:
-    errors: list[Exception] = [
-        ClientError({"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadObject")
-    ]
-    google = pytest.importorskip("gcsfs.retry")
-    with pytest.raises(Exception, match=r"Forbidden|, 400") as caught:
-        google.validate_response(status, b"", "b/bucket/o/file")
-    azure = pytest.importorskip("azure.core.exceptions")
-    refused = azure.HttpResponseError(message="Operation returned an invalid status")
-    refused.status_code, refused.error_code = status, None
-    errors += [caught.value, refused]
-    for error in errors:
-        assert (remote_errors.kind_of(error), remote_errors.is_unexplained(error)) == ("forbidden", True)
-    with pytest.raises(Exception, match="nonsense") as explained:
-        google.validate_response(status, b'{"error": {"message": "nonsense"}}', "b/bucket/o/file")
-    refused.error_code = "nonsense"
-    for error in (explained.value, refused):
-        assert not remote_errors.is_unexplained(error)
 
 
 def test_missing_credentials_are_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:

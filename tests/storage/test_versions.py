@@ -19,12 +19,7 @@ from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import (
-    is_published,
-    published_versions,
-    read_inputs,
-    version_path,
-)
+from tokenloom.storage.versions.published import is_published, published_versions, read_inputs, version_path
 from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
 
 PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +54,7 @@ def _environment(**extra: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": path, "DO_NOT_TRACK": "1", "TOKENLOOM_UP_HOME": "/none"} | extra
 
 
-@dataclass(frozen=True)
-class _Done:
-    """What came of a command."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def _run(folder: Path, *arguments: str) -> _Done:
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     code: int | str | None
@@ -74,7 +64,7 @@ def _run(folder: Path, *arguments: str) -> _Done:
         except SystemExit as ended:  # of argparse
             code = ended.code
     assert isinstance(code, int)
-    return _Done(code, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def _execute(folder: Path, command: list[str], **extra: str) -> subprocess.CompletedProcess[str]:

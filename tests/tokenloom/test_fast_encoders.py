@@ -29,14 +29,7 @@ from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.parts import check_tokenizer_json
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
-from tokenloom.tokenizers.fast.tokenizer import (
-    NO_CHECK,
-    Check,
-    FastEncoder,
-    FastTokenizer,
-    Router,
-    Unproven,
-)
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastEncoder, FastTokenizer, Router, Unproven
 from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)

@@ -66,49 +66,6 @@ def test_a_spec_round_trips_through_json(tmp_path: Path) -> None:
     assert BuildSpec.model_validate(json.loads(whole.model_dump_json())) == whole
 
 
-# Identity
-
-
-DOCUMENTS = {
-    "min_chars": 1,
-    "deduplicate": True,
-    "on_error": "fail",
-    "encoding_errors": "fail",
-    "max_bytes": 268_435_456,
-}
-
-
-def test_the_identity_contains_defaults_but_no_path_and_nothing_that_is_absent() -> None:
-    assert spec().identity() == {
-        "dataset": "news",
-        "sources": [{"name": "parquet-0", "kind": "parquet", "text": "text"}],
-        "tokenizer": {"kind": "byte"},
-        "documents": DOCUMENTS,
-        "splits": [["train", 0.98], ["validation", 0.01], ["test", 0.01]],
-        "seed": 0,
-        "shard_tokens": 100_000_000,
-    }
-    whole = spec(
-        sources=[{"kind": "jsonl", "path": "/somewhere/a.jsonl", "name": "lines", "text": "meta.body"}],
-        tokenizer={"kind": "tiktoken", "ranks": "/somewhere/ranks", "pattern": "gpt2", "eot": "<e>"},
-        documents={"min_chars": 5, "transform": {"function": "a:b", "version": "1"}},
-        splits={"train": 0.9, "test": 0.1},
-        seed=3,
-        shard_tokens=1000,
-        limit=7,
-    )
-    assert whole.identity() == {
-        "dataset": "news",
-        "sources": [{"name": "lines", "kind": "jsonl", "text": "meta.body"}],
-        "tokenizer": {"kind": "tiktoken", "pattern": "gpt2", "eot": "<e>"},
-        "documents": DOCUMENTS | {"min_chars": 5, "transform": {"function": "a:b", "version": "1"}},
-        "splits": [["train", 0.9], ["test", 0.1]],
-        "seed": 3,
-        "shard_tokens": 1000,
-        "limit": 7,
-    }
-
-
 def test_sources_without_a_name_are_named_by_kind_and_position() -> None:
     sources = [SOURCE, {**SOURCE, "name": "named"}, {"kind": "text", "path": "a.txt"}]
     assert spec(sources=sources).source_names() == ["parquet-0", "named", "text-2"]

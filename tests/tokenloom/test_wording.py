@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenloom.wording import (
-    about,
-    clock,
-    counted,
-    counted_rows,
-    duration,
-    first_of,
-    percent,
-)
+from tokenloom.wording import about, clock, counted, counted_rows, duration, first_of, percent
 
 
 @pytest.mark.parametrize(
