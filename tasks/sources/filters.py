@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Literal = str | float | Fraction
 
 
-Compared = Mapping[Comparison | Members, pa.Array]
+Compared = Mapping[Comparison | Members, Sequence[pa.Array]]
 
 
 def kept_rows(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filter, url: str) -> NDArray[np.bool_]:
@@ -41,7 +41,7 @@ def kept_rows(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filte
 
     Args:
         rows: the columns of the filter, or n if there is `compared`.
-        compared: the values that each comparison compares, (n,) each.
+        compared: the values that each comparison compares, see comparable_columns.
         tree: the filter.
         url: for messages.
     """
@@ -56,8 +56,8 @@ def kept_rows(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filte
 
 def is_kept(value: str | None, comparison: Comparison | Members) -> bool:
     """Return whether a comparison is true of a text, which may spell a number; raises BadValue."""
-    found = comparable_column([comparable(value, comparison, parses_numbers=True)], comparison)
-    return bool(_part_mask(found, comparison)[0].as_py())
+    found = comparable_columns([comparable(value, comparison, parses_numbers=True)], comparison)
+    return bool(_mask(1, {comparison: found}, comparison)[0].as_py())
 
 
 def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) -> None:
@@ -74,7 +74,8 @@ def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) ->
 
 def _mask(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filter) -> pa.Array:
     if not isinstance(tree, Junction):
-        return _part_mask(plain(pick(rows, tree.column)) if compared is None else compared[tree], tree)
+        columns = [plain(pick(rows, tree.column))] if compared is None else compared[tree]
+        return reduce(pc.coalesce, [_part_mask(column, tree) for column in columns])
     if not tree.parts:
         return pa.repeat(tree.is_all, rows if isinstance(rows, int) else len(rows))
     masks = (_mask(rows, compared, part) for part in tree.parts)
@@ -238,15 +239,30 @@ def _parse_number(text: str) -> float | None:
         return float(text)
 
 
-def comparable_column(values: Sequence[str | float | None], comparison: Comparison | Members) -> pa.Array:
-    """Return values from `comparable` as a column; integers beyond those of filters become the nearest of them."""
+def comparable_columns(values: Sequence[str | float | None], comparison: Comparison | Members) -> list[pa.Array]:
+    """Return n values from `comparable` as columns, (n,) each; each value is in one of them, which is null elsewhere.
+
+    Integers and floats are in columns of their own: what a row compares as never depends on its neighbours. Integers
+    beyond those of filters become the nearest of them.
+    """
     if isinstance(_first_value(comparison), str):
-        return pa.array(values, pa.large_string())
-    if any(isinstance(value, float) for value in values):
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+        try:
+            return [pa.array(values, pa.large_string())]
+        except UnicodeEncodeError:  # half of a surrogate pair, which no filter has
+            texts = [None if text is None else str(text).encode("utf-8", "surrogatepass") for text in values]
+            return [pa.array([text and text.decode("utf-8", "replace") for text in texts], pa.large_string())]
+    floats = [value if isinstance(value, float) else None for value in values]
+    whole = [None if value is None or isinstance(value, float) else int(value) for value in values]
+    columns = [_integers(whole)] if any(value is not None for value in whole) else []
+    if not columns or any(value is not None for value in floats):
+        columns.append(pa.array(floats, pa.float64()))
+    return columns
+
+
+def _integers(values: Sequence[int | None]) -> pa.Array:
     try:
-        return pa.array([None if value is None else int(value) for value in values], pa.int64())
+        return pa.array(values, pa.int64())
     except OverflowError:
         limit = 2**64  # the values of a filter are smaller
-        numbers = [None if value is None else Decimal(max(-limit, min(limit, int(value)))) for value in values]
+        numbers = [None if value is None else Decimal(max(-limit, min(limit, value))) for value in values]
         return pa.array(numbers, pa.decimal128(38, 0))

@@ -27,7 +27,7 @@ from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Optio
 from tokenloom.tasks.sources.column_names import json_type
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
-from tokenloom.tasks.sources.filters import comparable, comparable_column, kept_rows
+from tokenloom.tasks.sources.filters import comparable, comparable_columns, kept_rows
 from tokenloom.tasks.sources.listing import FoundFile, find_files
 from tokenloom.tasks.sources.values import array_values, instead_of_text, is_conversation, look_up, pick
 
@@ -211,7 +211,7 @@ class _Pending:
         """Return which rows the filter keeps, and take their texts and ids; nothing is taken from the others."""
         assert self._filter is not None
         pairs = zip(self._comparisons, self._compared_values, strict=True)
-        compared = {one: comparable_column(values, one) for one, values in pairs}
+        compared = {one: comparable_columns(values, one) for one, values in pairs}
         kept, numbers, self._numbers = kept_rows(len(self._numbers), compared, self._filter, url), self._numbers, []
         found = []
         for row, is_kept, (value, conversation) in zip(numbers, kept.tolist(), self._values, strict=True):

@@ -90,7 +90,7 @@ def test_the_kinds_of_the_page_pass_the_tests_of_every_kind(modules: Path) -> No
     register = REGISTER.format(folder=str(modules))
     (modules / "test_source.py").write_text(register + SOURCE_TEST + block("class TestSqlite"))
     (modules / "test_tokenizer.py").write_text(register + TOKENIZER_TEST + block("class TestCharacter"))
-    assert _num_passed(modules) > 30
+    assert _num_passed(modules) > 25
 
 
 @needs_torch

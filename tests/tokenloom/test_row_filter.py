@@ -243,10 +243,13 @@ def test_a_column_of_any_width_is_compared_by_value(stored: pa.Array, value: Any
         assert [int(row) for batch in batches for row in batch.rows] == wanted
 
 
+@pytest.mark.parametrize("others", [[], [0.25], [10**400, 0.25]])  # what stands beside a number changes nothing
 @pytest.mark.parametrize("value", [2**63 + 5, 0.5])
 @pytest.mark.parametrize("sign", list(_OPERATORS))
-def test_integers_of_64_bits_are_compared_exactly_in_lines_too(sign: str, value: float, tmp_path: Path) -> None:
-    numbers = [2**63 + 4, 2**63 + 5, 2**63 + 6, 2**64 - 1, -(2**63), 2**64]
+def test_integers_of_64_bits_are_compared_exactly_in_lines_too(
+    sign: str, value: float, others: list[float], tmp_path: Path
+) -> None:
+    numbers = [2**63 + 4, 2**63 + 5, 2**63 + 6, 2**64 - 1, -(2**63), 2**64, *others]
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "a", "c": {number}}}\n' for number in numbers))
     (tmp_path / "a.csv").write_text("text,c\n" + "".join(f"a,{number}\n" for number in numbers))
     wanted = sum(_OPERATORS[sign](number, value) for number in numbers)
@@ -255,6 +258,13 @@ def test_integers_of_64_bits_are_compared_exactly_in_lines_too(sign: str, value:
         reader, path = make_reader(options), str(tmp_path / f"a.{kind}")
         parts = [FileRange(part.start, part.end) for part in reader.partitions(path)]
         assert sum(len(batch.rows) for part in parts for batch in reader.read(path, part)) == wanted
+
+
+def test_half_a_surrogate_pair_equals_no_text_of_a_filter(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "c": "\\ud800"}\n{"text": "b", "c": "x"}\n')
+    reader = make_reader({"kind": "jsonl", **_OPTIONS, "filter": "c == 'x'"})
+    batches = reader.read(str(tmp_path / "a.jsonl"), FileRange(0, 100))
+    assert [text for batch in batches for text in batch.texts.to_pylist()] == ["b"]
 
 
 def test_many_values_cost_a_row_no_more_than_one(tmp_path: Path) -> None:
