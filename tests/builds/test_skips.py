@@ -193,25 +193,6 @@ def test_mixtures_of_lines_are_accounted_for(lines: list[Line], is_zipped: bool,
             assert (caught.value.row, 1, caught.value.reason) == bad[0]
 
 
-@settings(max_examples=count(15, 300), deadline=None)
-@given(st.lists(st.one_of(words, words, st.sampled_from(["", "again", b"\xff,1", b"a", b"a,1,2", b"x" * 61 + b",1"]))))
-def test_mixtures_of_csv_rows_are_accounted_for(values: list[str | bytes]) -> None:
-    reasons = {b"\xff,1": "invalid_utf8", b"x" * 61 + b",1": "too_large"}
-    content, bad, texts = b"text,n\n", [], set()
-    for row, value in enumerate(["first", *values]):
-        if isinstance(value, bytes):
-            bad.append((row, 1, reasons.get(value, "fields")))
-            content += value + b"\n"
-        else:
-            texts.add(value)
-            content += b'"' + value.replace('"', '""').encode() + b'",1\n'
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a.csv")
-        path.write_bytes(content)
-        spec = spec_of(path, "csv", max_bytes=60)
-        assert_skipped(spec, build(spec), sorted(texts - {""}), bad, 1 + len(values))
-
-
 # Where a file is cut, and how long its lines and documents are
 
 sizes = st.lists(st.integers(0, 400), min_size=1, max_size=12)

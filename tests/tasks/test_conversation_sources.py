@@ -14,7 +14,6 @@ import pytest
 
 from tests.builders.chats import chat_spec
 from tests.builders.row_files import Row, write_rows
-from tests.chat.test_layouts import real_rows
 from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
@@ -253,26 +252,6 @@ def test_keys_of_conversations_may_be_dotted(tmp_path: Path) -> None:
     for kind, write in (("jsonl", write_jsonl), ("parquet", write_parquet), ("arrow", write_arrow)):
         path = write(tmp_path, rows)
         assert texts(kind, path, messages="meta.chat", tools="meta.tools") == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "layout"),
-    [
-        ("alpaca_en_demo.json", ".", "alpaca"),
-        ("glaive_toolcall_en_demo.json", "conversations", "sharegpt"),
-        ("reason_tool_use_demo_50.jsonl", "messages", "messages"),
-        ("v1_sft_demo.jsonl", "messages", "messages"),
-    ],
-)
-def test_real_conversations_are_the_same_from_every_kind(
-    name: str, key: str, layout: str, data_dir: Path, tmp_path: Path
-) -> None:
-    path = data_dir / "chat" / name
-    rows = real_rows(path)
-    expected = texts("jsonl", path, messages=key, layout=layout)
-    assert len(expected) == len(rows)
-    for kind, write in KINDS.values():
-        assert texts(kind, write(tmp_path, rows), messages=key, layout=layout) == expected, kind
 
 
 def test_a_large_batch_of_structs_is_read_in_pieces(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.builders import raw_parquet as raw
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
 from tests.builders.mutations import damaged
 from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible, assert_refused, spec_of
+from tests.builders.row_files import write_rows
 from tests.counts import SUMMARY, count
 from tests.drivers.reading_driver import MAX_BYTES, Children, Outcome
 from tests.tasks.test_sources import read_file
@@ -644,7 +645,7 @@ def test_a_folder_where_a_file_should_be_is_refused(pattern: str, tmp_path: Path
     assert_builds(spec_of(tmp_path / "*.parquet"), TEXTS)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "text"])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "text"])
 def test_a_document_above_the_limit_is_refused_by_size(kind: str, tmp_path: Path) -> None:
     texts = [*TEXTS, "é" * 300]
     path = tmp_path / "a"
@@ -652,6 +653,8 @@ def test_a_document_above_the_limit_is_refused_by_size(kind: str, tmp_path: Path
         write_parquet(path, texts)
     elif kind == "jsonl":
         write_jsonl(path, texts)
+    elif kind == "csv":
+        write_rows(tmp_path / "a.csv", [{"text": text} for text in texts]).rename(path)
     else:
         path.write_text(texts[-1])
     limited = spec_of(path, kind, documents={"max_bytes": 599})

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_jsonl, write_parquet
@@ -73,13 +72,6 @@ def three_files(folder: Path) -> Path:
 
 
 # Files and splits
-
-
-def test_a_folder_of_parquet_files(data_dir: Path) -> None:
-    paths = sorted((data_dir / "ag_news").glob("*.parquet"))
-    wanted = [text for path in paths for text in pq.read_table(path, columns=["text"])["text"].to_pylist()]
-    assert read(data_dir / "ag_news") == wanted
-    assert [file.path for file in reader_of(data_dir / "ag_news").files("")] == [path.name for path in paths]
 
 
 def test_the_splits_of_a_folder_are_its_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import html5lib
@@ -24,8 +24,7 @@ from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, SplitEntry, TokenizerEntry
-from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, SplitEntry
 from tokenloom.storage.formats.statistics import (
     DocumentCounts,
     DocumentStatistics,
@@ -34,7 +33,7 @@ from tokenloom.storage.formats.statistics import (
     count_lengths,
     length_bins,
 )
-from tokenloom.storage.formats.version_files import BuildRecord, GateResult, InputEntry
+from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
@@ -265,55 +264,37 @@ def test_the_same_store_gives_the_same_page_and_names_nothing_else_of_the_machin
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", rest)
 
 
-def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str = "s" * 52) -> VersionFigures:
-    """Return made figures with long names, which end with `name` for sources, and texts that need escaping."""
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> VersionFigures:
+    """The figures of a small version."""
+    _, store, manifest = _published(small_spec(tmp_path_factory.mktemp("small")))
+    return collect_figures(store, manifest)
+
+
+def _large_figures(
+    figures: VersionFigures, num_sources: int, num_inputs: int, num_splits: int, name: str = "s" * 52
+) -> VersionFigures:
+    """Return figures made large: long names, which end with `name` for sources, and texts that need escaping."""
     sources = [f"source-{i:04d}-{name}" for i in range(num_sources)]
     inputs = [InputEntry(sources[i % num_sources], f"{'p' * 200}/{i}", "f", 2**40) for i in range(num_inputs)]
     splits = [f"split-{i:02d}-{'s' * 20}" for i in range(num_splits)]
     counts = DocumentCounts(2**30, 2**40)
     lengths = [2**30] * len(bin_edges(200))
     statistics = {split: DocumentStatistics(lengths, dict.fromkeys(sources, counts)) for split in splits}
-    shard = ShardEntry("train/000000.tok", 2**40, 2**40, 2**30, "", {}, None, None)
+    shard = replace(figures.facts.manifest.shards[0], tokens=2**40, documents=2**30)
     parts = {name: SplitEntry(2**40 * num_sources, 2**30 * num_sources, 2**30, [shard] * 3) for name in splits}
-    rows = dict.fromkeys(("read", "filtered", "excluded", "quarantined", "duplicates", "kept"), 2**40)
-    manifest = Manifest(
-        dataset="d" * 64,
-        version="0" * 16,
-        spec={},
-        tokenizer=TokenizerEntry("byte", "t" * 200, "f" * 64, 2**32, 0),
-        splits=parts,
-        rows=RowCounts(**rows),
-        files={},
-    )
-    gates = [GateResult(f"gate-{i}", ">= 1", "<script>", True) for i in range(20)]
-    build = BuildRecord(
-        spec={},
-        inputs=[],
+    rows = RowCounts(**dict.fromkeys(("read", "filtered", "excluded", "quarantined", "duplicates", "kept"), 2**40))
+    manifest = replace(figures.facts.manifest, dataset="d" * 64, splits=parts, rows=rows)
+    assert figures.facts.build is not None
+    build = replace(
+        figures.facts.build,
         seconds=dict.fromkeys(("tokenize", "assign", "shuffle", "validate"), 1e6),
-        measured={},
-        host="",
-        python="",
-        libraries={},
-        encoders={},
         statistics=statistics,
         encoded=dict.fromkeys(sources, EncodedCounts(2**31, 2**40, 2**42)),
-        gates=gates,
-        at="",
-        by="",
+        gates=[GateResult(f"gate-{i}", ">= 1", "<script>", True) for i in range(20)],
     )
-    document: SampledDocument = {
-        "split": splits[0],
-        "shard": shard.name,
-        "start": 0,
-        "num_tokens": 2**40,
-        "source": sources[0],
-        "path": "&" * 4000,
-        "row": 7,
-        "id": "<" * 9999,
-        "content": "c",
-        "text": "<" * 480,
-        "is_cut": True,
-    }
+    long = {"source": sources[0], "num_tokens": 2**40, "path": "&" * 4000, "id": "<" * 9999, "text": "<" * 480}
+    document = cast(SampledDocument, {**figures.documents[0], **long, "is_cut": True})
     facts = VersionFacts(LocalStore("/corpora/data"), manifest, build)
     # There is no file from which to read them.
     facts.__dict__["quarantined"] = {name: {f"reason-{i}": 2**40 for i in range(9)} for name in sources}
@@ -331,8 +312,8 @@ def _large_figures(num_sources: int, num_inputs: int, num_splits: int, name: str
     )
 
 
-def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> None:
-    figures = _large_figures(num_sources=500, num_inputs=10_000, num_splits=60)
+def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte(figures: VersionFigures) -> None:
+    figures = _large_figures(figures, num_sources=500, num_inputs=10_000, num_splits=60)
     page = render_page(figures)
     assert len(page.encode()) < 1_000_000
     tree = _parsed(page)
@@ -349,15 +330,14 @@ def test_a_page_of_many_sources_inputs_and_splits_stays_below_a_megabyte() -> No
         ("One line with    spaces.", "text"),
     ],
 )
-def test_code_is_in_a_monospaced_font_with_its_white_space(text: str, kind: str) -> None:
-    figures = _large_figures(1, 1, 1)
+def test_code_is_in_a_monospaced_font_with_its_white_space(text: str, kind: str, figures: VersionFigures) -> None:
     page = render_page(replace(figures, documents=[{**figures.documents[0], "text": text, "is_cut": False}]))
     (shown,) = (p for p in _parsed(page).iter(f"{_XHTML}p") if (p.get("class") or "").startswith("text"))
     assert (shown.get("class"), shown.text) == (kind, text)
 
 
-def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so() -> None:
-    page = render_page(_large_figures(num_sources=1500, num_inputs=1500, num_splits=2, name="<&>" * 30))
+def test_a_page_that_would_be_larger_lists_fewer_rows_and_says_so(figures: VersionFigures) -> None:
+    page = render_page(_large_figures(figures, num_sources=1500, num_inputs=1500, num_splits=2, name="<&>" * 30))
     assert len(page.encode()) < 1_000_000
     assert "and 1,100 more" in page
     _parsed(page)

@@ -298,12 +298,6 @@ def read_real(path: Path | str, **options: Any) -> list[str | None]:
     ]
 
 
-def test_a_nested_key_with_odd_characters(tmp_path: Path) -> None:
-    rows = [{"story": "s", "instruction": {"prompt:": f"prompt {i}", "words": []}} for i in range(5)]
-    path = written(tmp_path / "a.json", json.dumps(rows).encode())
-    assert read_real(path, kind="jsonl", text="instruction.prompt:") == [f"prompt {i}" for i in range(5)]
-
-
 # Single kinds
 
 

@@ -86,6 +86,8 @@ def test_a_dotted_key_reaches_into_objects_and_a_key_with_a_dot_comes_first(tmp_
     path = tmp_path / "a.jsonl"
     path.write_text('{"meta": {"body": "inner"}}\n{"meta.body": "literal", "meta": {"body": "inner"}}\n')
     assert [text for _, text in read_file("jsonl", path, text="meta.body")] == ["inner", "literal"]
+    path.write_text('{"meta": {"prompt:": "odd"}}\n')
+    assert read_file("jsonl", path, text="meta.prompt:") == [(0, "odd")]
 
 
 # Parquet
