@@ -127,7 +127,8 @@ def _conversations() -> Iterator[tuple[str, dict[str, Any]]]:
         for system in ([], [_SYSTEM]):
             made = {"messages": [*system, _USER, *messages]} | ({"tools": _TOOLS} if with_tools else {})
             yield f"{name}, with system" if system else name, made
-    yield from _of_files()
+    for number, (name, text) in enumerate(_files()):
+        yield f"{name} {number}", parse(text)
 
 
 @lru_cache
@@ -136,11 +137,6 @@ def _files() -> list[tuple[str, str]]:
     rows = json.loads((folder / "glaive_toolcall_en_demo.json").read_text())[:6]
     found += [("glaive", canonical(normalized(row["conversations"], "sharegpt", row.get("tools")))) for row in rows]
     return found
-
-
-def _of_files() -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, (name, text) in enumerate(_files()):
-        yield f"{name} {number}", parse(text)
 
 
 def _tokenizer_json(special: list[str], plain: list[str]) -> str:

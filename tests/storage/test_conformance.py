@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import fsspec
 import pytest
 
 from tests.servers.azure_server import CONTAINER, azure_server, azurite, connection_string
@@ -219,7 +220,7 @@ class TestAzure(ObjectStoreConformance):
         with FaultyProxy(azurite_url) as proxy:
             monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection_string(proxy.url))
             monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-            fresh_container()
+            fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
             yield proxy
 
     @pytest.fixture
@@ -240,13 +241,6 @@ class TestAzure(ObjectStoreConformance):
         store.create("tags/mine", b"the same")
         with pytest.raises(FileExistsError):
             store.create("tags/mine", b"the same")
-
-
-def fresh_container() -> None:
-    """Create the container unless it exists."""
-    import fsspec
-
-    fsspec.filesystem("abfs", skip_instance_cache=True).mkdir(CONTAINER, exist_ok=True)
 
 
 @pytest.mark.slow

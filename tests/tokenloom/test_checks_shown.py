@@ -29,20 +29,13 @@ def spec_file(tmp_path: Path) -> Path:
     return spec
 
 
-def run(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    capsys.readouterr()
-    code = main([str(part) for part in command])
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
-
-
 def test_a_failed_check_ends_with_code_3_and_leaves_nothing_but_work(
     spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build = ("build", spec_file, "--direct", "--workers", 0)
-    code, out, err = run(capsys, *build)
-    assert (code, out) == (3, "")
+    assert main([*map(str, build)]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
     assert "1 of 1 check failed, so nothing was published: min_documents: expected >= 1,000, found 50. " in err
     assert f"Correct the data, or the limit in `checks` of the spec ({spec_file}:" in err
     assert "), and build again: finished work is kept" in err
@@ -55,9 +48,11 @@ def test_a_failed_check_ends_with_code_3_and_leaves_nothing_but_work(
 
 def test_plan_and_build_show_the_checks_that_are_set(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--set", "checks.min_documents=50", "--set", "checks.max_token_drift=0.5")
-    assert "checks before it is published: min_documents 1,000\n" in run(capsys, "plan", spec_file)[1]
+    assert main(["plan", str(spec_file)]) == 0
+    assert "checks before it is published: min_documents 1,000\n" in capsys.readouterr().out
     assert run_json(capsys, "plan", spec_file, *settings)["checks"] == {"min_documents": 50, "max_token_drift": 0.5}
     assert run_json(capsys, "plan", spec_file, "--limit", 5)["checks"] == {}
-    _, out, _ = run(capsys, "build", spec_file, "--direct", "--workers", 0, *settings)
+    assert main(["build", str(spec_file), "--direct", "--workers", "0", *settings]) == 0
+    out = capsys.readouterr().out
     assert "; 2 checks passed; " in out
     assert "max_token_drift: not compared: latest names no version\n" in out

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tokenizers import AddedToken, normalizers
 
 from tests.counts import FULL, every
-from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
+from tests.tokenloom.test_fast_encoders import changed, ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import _RUNS, piece
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
@@ -72,13 +71,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, change: Change) -> Callable[[Parts, l
     """Let fast encoders give the ids that `change` makes of a text and its ids; return what makes them."""
 
     def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
-        encoder = gigatoken.encoder_of(parts, bos_ids, eot_id)
-
-        def encode_texts(texts: list[bytes]) -> list[NDArray[np.uint32]]:
-            ids = zip(texts, encoder.encode_texts(texts), strict=True)
-            return [np.array(change(text.decode(), before.tolist()), np.uint32) for text, before in ids]
-
-        return replace(encoder, encode_texts=encode_texts)
+        return changed(gigatoken.encoder_of(parts, bos_ids, eot_id), change)
 
     monkeypatch.setattr(probe, "encoder_of", encoder_of)
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})

@@ -297,10 +297,6 @@ _WHOLE = st.sampled_from([0, 1, -1, 2, 3, 0.5, 1.0, -0.5, 1e300, 2**63, True, Fa
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
-def _moment_text(moment: datetime, zone: str) -> str:
-    return moment.isoformat() + zone
-
-
 def _nanoseconds(value: str) -> int:
     """Return the time of a literal by numpy, which knows no zones."""
     found = re.fullmatch(r"(.{10,}?)(Z|[+-]..:..)?", value)
@@ -331,7 +327,7 @@ def _typed(kind: pa.DataType) -> tuple[st.SearchStrategy[Any], st.SearchStrategy
     if types.is_integer(kind):
         return st.integers(0, 3) | st.just(127), _WHOLE, lambda *pair: pair
     days = st.dates(date(1700, 1, 1), date(2200, 1, 1))
-    wanted = st.builds(_moment_text, _MOMENTS, _ZONES) | days.map(str)
+    wanted = st.builds(lambda moment, zone: moment.isoformat() + zone, _MOMENTS, _ZONES) | days.map(str)
     if types.is_date(kind):
         return days, wanted, lambda found, text: (_nanoseconds(str(found)), _nanoseconds(text))
     size = _NANOSECONDS[kind.unit]
@@ -371,22 +367,18 @@ def test_a_literal_takes_the_type_of_its_column(
 
     kept = [i for i, value in enumerate(found) if value is not None and holds(value)]
     text = f"c {sign} {wanted!r}" if not others else f"c {'in' if sign == '==' else 'not in'} {[wanted, *others]}"
-    table = pa.table({"text": pa.nulls(len(found), pa.string()), "c": _stored_as(found, kind)})
+    is_floating = pa.types.is_floating(kind)
+    stored = pa.array(found, pa.float64()).cast(kind, safe=False) if is_floating else pa.array(found, kind)
+    table = pa.table({"text": pa.nulls(len(found), pa.string()), "c": stored})
     if len(table):
         assert kept_by_columns(_OPTIONS | {"filter": text}, table) == kept
     with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
         pq.write_table(table, file.name, row_group_size=group_rows)
         batches = read_filtered(file.name, text)
     assert [int(row) for batch in batches for row in batch.rows] == kept
-    if group_rows == 1 and not others and not (sign == "!=" and pa.types.is_floating(kind)):
+    if group_rows == 1 and not others and not (sign == "!=" and is_floating):
         known = [i for i, value in enumerate(found) if value is not None and value == value]
         assert sum(batch.num_not_read for batch in batches) == len(set(known) - set(kept))
-
-
-def _stored_as(found: list[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_floating(kind):
-        return pa.array(found, pa.float64()).cast(kind, safe=False)
-    return pa.array(found, kind)
 
 
 def test_a_text_that_is_no_time_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -183,21 +183,6 @@ def test_rollback_and_log_name_a_dataset_and_a_tag_that_exist(
         assert message in project.refused(code, command, *given)
 
 
-def test_a_slash_at_the_end_of_a_dataset_is_ignored(project: Project) -> None:
-    first, _ = project.build(), project.build()
-    folder = f"{project.dataset}/"
-    assert project.json("rollback", folder)["version"] == first
-    assert len(project.json("log", folder)["entries"]) == 3
-    assert project.json("tag", folder, "prod")["version"] == first
-    assert "name the dataset without @" in project.refused(2, "log", f"{project.dataset}@prod/")
-
-
-def test_a_rollback_to_a_version_that_does_not_exist_is_refused(project: Project) -> None:
-    version = project.build()
-    for name in (version[::-1], version[:6][::-1]):
-        assert "lists the versions" in project.refused(1, "rollback", project.dataset, "--to", name)
-
-
 # ---- log and ls
 
 

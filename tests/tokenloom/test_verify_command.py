@@ -125,11 +125,3 @@ def test_what_stands_in_place_of_a_side_file_costs_nothing_but_that_file(
         for path in map(made.store.local, (build, plan)):
             path.rmdir() if path.is_dir() else path.unlink()
         made.store.replace(build, record)
-
-
-def test_damage_found_by_another_command_points_to_verify(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    with restored(made):
-        path = made.store.local(f"versions/{made.version}/manifest.json")
-        path.write_bytes(path.read_bytes()[:-5])
-        assert main(["inspect", f"{made.store.root}@{made.version}"]) == 1
-        assert "`tokenloom verify` lists everything that is damaged" in capsys.readouterr().err
