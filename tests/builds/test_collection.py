@@ -32,7 +32,6 @@ from tokenloom.storage.versions import tags
 from tokenloom.tasks.retention import DAY, Policy, collect
 
 _ROOT = Path(__file__).parents[2]
-_now = time.time  # also while a test stops the clock
 
 
 class Built(NamedTuple):

@@ -127,18 +127,34 @@ def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
         list(_reader("nanogpt", max_bytes=80).read(path, FileRange(0, len(ids))))
 
 
-def test_memory_holds_a_document_not_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, real = [], base.read_values
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many ids each read of a file asks for."""
+    reads, real = [], base.read_values
 
     def noting(file: Any, url: str, position: int, count: int, dtype: Any) -> Any:
-        read.append(count)
+        reads.append(count)
         return real(file, url, position, count, dtype)
 
     monkeypatch.setattr(base, "read_values", noting)
+    return reads
+
+
+def test_memory_holds_a_document_not_the_file(
+    tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base, "BATCH_TOKENS", 100)
     np.array([*[5] * 150, _EOT] * 60, np.uint16).tofile(tmp_path / "ids.bin")
     assert len(documents_in(read_all("nanogpt", tmp_path / "ids.bin"))) == 60
-    assert max(read) <= 201
+    assert max(reads) <= 201
+
+
+def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, reads: list[int]) -> None:
+    np.array([5, 6, _EOT] * 700_000, np.uint16).tofile(tmp_path / "ids.bin")
+    reader = _reader("nanogpt")
+    (part,) = reader.locate(str(tmp_path / "ids.bin"), [300_000])
+    assert documents_in(list(reader.read(str(tmp_path / "ids.bin"), part))) == [(300_000, [5, 6])]
+    assert sum(reads) < 10_000
 
 
 # The formats

@@ -23,7 +23,7 @@ from tests.builders.commands import run_json
 from tests.builders.datasets import build, build_record, jsonl_spec, local_store, make_spec
 from tests.builders.exported import Documents
 from tests.builders.mutations import damaged
-from tests.builders.token_files import TYPES, documents_in, ids_in, write_megatron
+from tests.builders.token_files import TYPES, ids_in, write_megatron
 from tests.counts import count
 from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
@@ -262,24 +262,6 @@ def test_a_document_above_the_limit_is_skipped_without_being_read(
     assert documents_of(spec) == [[5] * 10 + [_EOT]]
     with pytest.raises(BadRow, match=r"document 1: 30 tokens, too many for documents\.max_bytes, which counts 4 bytes"):
         build(tokens_spec(tmp_path, path, 100, documents={"max_bytes": 60}))
-
-
-def test_a_document_is_read_again_without_much_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    real = base.read_values
-
-    def noting(file: Any, url: str, position: int, num_values: int, dtype: Any) -> Any:
-        read.append(num_values)
-        return real(file, url, position, num_values, dtype)
-
-    monkeypatch.setattr(base, "read_values", noting)
-    np.array([5, 6, _EOT] * 700_000, "<u2").tofile(tmp_path / "a.bin")
-    options = {"kind": "tokens", "format": "nanogpt", "max_bytes": 10**6, "vocab_size": 100, "eot_id": _EOT}
-    reader = make_reader({**options, "bos_id": None, "has": []})
-    (part,) = reader.locate(str(tmp_path / "a.bin"), [300_000])
-    (rows,) = reader.read(str(tmp_path / "a.bin"), part)
-    assert documents_in([rows]) == [(300_000, [5, 6])]
-    assert sum(read) < 10_000
 
 
 # The spec
