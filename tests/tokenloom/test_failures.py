@@ -232,7 +232,7 @@ def test_plan_writes_only_remembered_fingerprints_to_the_store(
             "jsonl",
             '{"text": "hello"}\n'.encode("utf-16"),
             "documents: {on_error: skip}",
-            "no document, and 1 bad row (",
+            "no document, and 2 bad rows (",
         ),
         ("jsonl", b'{"text": "hello"}\n', "id: nokey", "no row has the key 'nokey'"),
     ],

@@ -20,6 +20,7 @@ from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.values import RULES
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import SECRET_URL
+from tokenloom.storage.stores.urls import is_object
 from tokenloom.wording import did_you_mean, shortened
 
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
@@ -235,8 +236,6 @@ def _read(name: str) -> tuple[bytes, str]:
 
 def _read_url(url: str) -> tuple[bytes, str]:
     """Return the bytes at a URL, and the URL of its folder."""
-    from tokenloom.storage.stores.remote import RemoteStore
-
     if SECRET_URL.search(url):
         place = SECRET_URL.sub("***", url)
         raise SpecError(f"{place}: a URL must not contain a password; give credentials in the environment")
@@ -244,7 +243,18 @@ def _read_url(url: str) -> tuple[bytes, str]:
     host, _, path = rest.partition("/")
     if protocol in ("http", "https"):
         rest = rest.partition("?")[0]
-    return RemoteStore(f"{protocol}://{host}").read(path), f"{protocol}://{rest.rpartition('/')[0]}"
+    folder = f"{protocol}://{rest.rpartition('/')[0]}"
+    if is_object(url):
+        from tokenloom.storage.stores.remote import RemoteStore
+
+        return RemoteStore(f"{protocol}://{host}").read(path), folder
+    import fsspec
+
+    try:
+        with fsspec.open(url) as file:
+            return file.read(), folder
+    except (ImportError, ValueError) as error:
+        raise SpecError(f"{url}: this kind of URL can't be read here: {message_of(error)}; copy the file") from error
 
 
 class _Loader(yaml.SafeLoader):
