@@ -146,5 +146,6 @@ def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_nee
                 assert held_and_removed(tmp_path) <= 1.2 * 2 * largest  # whole pages, of two lanes
     assert data.files.cache is not None
     assert data.files.cache.stats()["evictions"] >= _NUM_SHARDS - 4
-    # Shards in use are removed last. A lane may begin inside a shard, whose other part it reads at the end.
-    assert data.files.cache.stats()["downloads"] <= _NUM_SHARDS + 2
+    # Shards in use are removed last. A lane may begin inside a shard, whose other part it reads at the end; one that
+    # was downloaded ahead may be removed before its use.
+    assert data.files.cache.stats()["downloads"] <= _NUM_SHARDS + 4

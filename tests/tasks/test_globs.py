@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import subprocess
 import sys
@@ -175,16 +174,11 @@ def test_no_folder_of_a_bucket_is_left_out(s3_url: str, s3_proxy: FaultyProxy, f
 
 
 @pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "a/*.jsonl", "a/x*"])
-def test_a_page_that_fails_is_retried_or_reported(
-    s3_url: str, s3_proxy: FaultyProxy, caplog: pytest.LogCaptureFixture, pattern: str
-) -> None:
+def test_a_page_that_fails_is_retried_or_reported(s3_url: str, s3_proxy: FaultyProxy, pattern: str) -> None:
     root, s3_proxy.page = put_all(s3_url, *(f"a/x{i}.jsonl" for i in range(5))), 2
     s3_proxy.plan_listings("continuation-token", "ok", "503")
-    with caplog.at_level(logging.WARNING):
-        assert len(names_of(f"{root}/{pattern}")) == 5
-    assert f"{root}/{pattern}: " in caplog.text
-    assert "try 1 of 5 failed" in caplog.text
-    for fault, message in [("503", "did not answer correctly in 5 tries"), ("403", "no permission to read it")]:
+    assert len(names_of(f"{root}/{pattern}")) == 5
+    for fault, message in [("503", "did not answer correctly, although"), ("403", "no permission to read it")]:
         s3_proxy.plan_listings("continuation-token", always=fault)
         with pytest.raises(InputError, match=message) as raised:
             find_files(f"{root}/{pattern}")
