@@ -107,13 +107,7 @@ def test_a_write_that_fails_names_path_and_reason_and_leaves_nothing(
     with pytest.raises(StoreError) as caught:
         write(store, PATH, bytes(1000))
     assert len(calls) == 1
-    error = caught.value
-    assert str(store.local(PATH)) in str(error)
-    assert os.strerror(number) in str(error)
-    assert "same command again" in str(error)
-    assert isinstance(error.__cause__, OSError)
-    assert error.__cause__.errno == number
-    assert number != errno.ENOSPC or "free space" in str(error)
+    assert_reported(caught.value, store, number)
     assert files(store) == {}
 
 
