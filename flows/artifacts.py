@@ -17,11 +17,11 @@ from tokenloom.storage.formats.names import CATALOGUE
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, report_path
-from tokenloom.tasks.publishing.outcome import notes, outcome_line, reading_lines
-from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.building.outcome import notes, outcome_line, reading_lines
+from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.retention import Collected
 from tokenloom.tasks.running.progress import STEPS, step_label
-from tokenloom.tasks.verification.verify import VerificationResult
+from tokenloom.tasks.verify import VerificationResult
 from tokenloom.wording import counted, shown_bytes
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown

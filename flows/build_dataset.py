@@ -28,8 +28,8 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.tags import check_tag, move_by_hand
-from tokenloom.tasks.publishing.outcome import outcome
-from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.building.outcome import outcome
+from tokenloom.tasks.building.publish import BuildResult
 
 TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call
 

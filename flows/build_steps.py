@@ -19,10 +19,11 @@ from tokenloom.errors import BadRow, EncoderMismatch, InputError, TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
-from tokenloom.tasks.encoding.encoders import rejected
-from tokenloom.tasks.encoding.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.planning.input_messages import disk_messages, input_messages, left_out_messages
-from tokenloom.tasks.planning.plan import (
+from tokenloom.tasks.building.assign import assign_shards
+from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
+from tokenloom.tasks.building.encoders import rejected
+from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
+from tokenloom.tasks.building.plan import (
     BuildPlan,
     cut_file,
     partitions_by_source,
@@ -30,13 +31,12 @@ from tokenloom.tasks.planning.plan import (
     with_partitions,
     with_tryout_partitions,
 )
-from tokenloom.tasks.publishing.publish import BuildResult, finish_build, publish_version
-from tokenloom.tasks.publishing.validate import check_jobs, refuse_differences, validate_build
+from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_version
+from tokenloom.tasks.building.shuffle import shuffle_shard
+from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
+from tokenloom.tasks.building.validate import check_jobs, refuse_differences, validate_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
-from tokenloom.tasks.shuffling.assign import assign_shards
-from tokenloom.tasks.shuffling.shuffle import shuffle_shard
-from tokenloom.tasks.verification.sample import RUN_DOCUMENTS, compare_documents
 
 if TYPE_CHECKING:
     from tokenloom.tasks.estimate import Estimate

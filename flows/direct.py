@@ -24,11 +24,11 @@ from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 # Builds import pydantic in their functions: verifying a small version takes less time than that import.
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
+    from tokenloom.tasks.building.plan import BuildPlan
+    from tokenloom.tasks.building.publish import BuildResult
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.exporting.base import ExportOptions
     from tokenloom.tasks.exporting.export import ExportResult
-    from tokenloom.tasks.planning.plan import BuildPlan
-    from tokenloom.tasks.publishing.publish import BuildResult
 
 
 def build_from_spec(spec: BuildSpec) -> BuildResult:
@@ -88,7 +88,7 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
 
 def prove_directly(definition: Mapping[str, Any], fingerprint: str) -> None:
     """Prove the fast encoder of a tokenizer in children of this process; see prove_encoder."""
-    from tokenloom.tasks.encoding.encoders import prove_encoder
+    from tokenloom.tasks.building.encoders import prove_encoder
 
     with _open_workers(chosen_num_workers(None)) as runner:
         prove_encoder(definition, fingerprint, runner)

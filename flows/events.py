@@ -15,7 +15,7 @@ from prefect.runtime import flow_run as this_run
 from tokenloom.errors import one_line
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.stores.remote_errors import redacted
-from tokenloom.tasks.publishing.outcome import outcome_line, reading_lines
+from tokenloom.tasks.building.outcome import outcome_line, reading_lines
 
 _DATASET = "tokenloom.dataset"  # a label of flow runs
 # Fields of a build's result that the event `tokenloom.dataset.published` contains.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from tokenloom.storage.verification import Damage
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Runner
-from tokenloom.tasks.verification.sources import checked_spec
-from tokenloom.tasks.verification.verify import (
+from tokenloom.tasks.verify import (
     DamagedFile,
     OpenedVersion,
     Report,
@@ -18,7 +17,7 @@ from tokenloom.tasks.verification.verify import (
     open_version,
     verify_files,
 )
-from tokenloom.tasks.verification.verify_sources import deep_jobs, verify_encoding
+from tokenloom.tasks.verify_sources import checked_spec, deep_jobs, verify_encoding
 
 if TYPE_CHECKING:  # only a deep verification imports it: the import takes as long as reading a gigabyte
     from tokenloom.spec.build_spec import BuildSpec

@@ -22,7 +22,7 @@ from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import ExportResult
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention import Collected, Policy, collect
-from tokenloom.tasks.verification.verify import VerificationResult
+from tokenloom.tasks.verify import VerificationResult
 from tokenloom.wording import seconds_of
 
 _MAX_NAMED = 5

@@ -15,13 +15,13 @@ from tokenloom.storage.formats.document_table import SCHEMA
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
-from tokenloom.tasks.encoding.documents import document_encoder
-from tokenloom.tasks.encoding.encoders import load_for_measuring
-from tokenloom.tasks.encoding.tokenization import read_documents
-from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.building.assign import check_documents_found, cut_split
+from tokenloom.tasks.building.documents import document_encoder
+from tokenloom.tasks.building.encoders import load_for_measuring
+from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.building.tokenization import read_documents
 from tokenloom.tasks.rows.quarantine import PartitionTally
 from tokenloom.tasks.rows.rules import IDS
-from tokenloom.tasks.shuffling.assign import check_documents_found, cut_split
 from tokenloom.tasks.sources.files import following_position
 from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tokenizers.base import text_bytes

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.statistics import ChatCounts
-from tokenloom.tasks.encoding.documents import document_encoder
-from tokenloom.tasks.encoding.encoders import load_for_measuring
-from tokenloom.tasks.planning.plan import Build, BuildPlan, Partition, partitions_by_source
+from tokenloom.tasks.building.documents import document_encoder
+from tokenloom.tasks.building.encoders import load_for_measuring
+from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.rows.rules import keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader

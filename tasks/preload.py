@@ -8,9 +8,7 @@ from typing import Any
 
 def import_steps() -> None:
     """Import the steps that run in worker processes."""
-    from tokenloom.tasks.encoding import tokenization  # noqa: F401
-    from tokenloom.tasks.shuffling import shuffle  # noqa: F401
-    from tokenloom.tasks.verification import sample  # noqa: F401
+    from tokenloom.tasks.building import check, shuffle, tokenization  # noqa: F401
 
 
 def preload_build(definition: Mapping[str, Any]) -> None:
@@ -20,6 +18,6 @@ def preload_build(definition: Mapping[str, Any]) -> None:
         definition: of the tokenizer, as in a spec.
     """
     import_steps()
-    from tokenloom.tasks.encoding.encoders import preload_encoder
+    from tokenloom.tasks.building.encoders import preload_encoder
 
     preload_encoder(definition)

@@ -34,8 +34,8 @@ from tokenloom.storage.formats.manifest import version_name
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
 from tokenloom.storage.versions.tags import newest
-from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.planning.plan import plan_build, spill_name
+from tokenloom.tasks.building.inputs import InputFile
+from tokenloom.tasks.building.plan import plan_build, spill_name
 from tokenloom.tasks.sources import PartitionRange
 
 TEXTS = [f"document {i}: " + "word " * (i % 37) for i in range(400)]

@@ -16,10 +16,10 @@ _LINT = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
 # In each folder an import that points back up, and how it is reported.
 _PLANTED = {
     "flows/blocks.py": ("tokenloom.cli.output", "tokenloom.flows.blocks -> tokenloom.cli.output"),
-    "tasks/planning/plan.py": ("tokenloom.flows.direct", "tokenloom.tasks.planning.plan -> tokenloom.flows.direct"),
+    "tasks/building/plan.py": ("tokenloom.flows.direct", "tokenloom.tasks.building.plan -> tokenloom.flows.direct"),
     "storage/formats/shard.py": (
-        "tokenloom.tasks.planning.plan",
-        "tokenloom.storage.formats.shard -> tokenloom.tasks.planning.plan",
+        "tokenloom.tasks.building.plan",
+        "tokenloom.storage.formats.shard -> tokenloom.tasks.building.plan",
     ),
     "tokenloom/reader/dataset.py": ("prefect", "tokenloom.reader.dataset -> prefect"),
 }

@@ -14,14 +14,14 @@ from tokenloom.storage.formats.manifest import QUARANTINE
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import version_path
+from tokenloom.tasks.building.check import located, read_rows
+from tokenloom.tasks.building.inputs import InputFile, find_input
 from tokenloom.tasks.lookup.contents import Lookup, SpecOfVersion, absent, content_of, scan, why_filtered
-from tokenloom.tasks.planning.inputs import InputFile, find_input
 from tokenloom.tasks.rows.quarantine import quarantine_reason
 from tokenloom.tasks.rows.rules import TEXT, DocumentForm, form_of
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import REASONS
-from tokenloom.tasks.verification.sources import located, read_rows
 from tokenloom.wording import did_you_mean, first_of, near_miss
 
 _MAX_COMPARED = 2000  # paths among which one that is close is looked for

@@ -13,8 +13,8 @@ from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
-from tokenloom.tasks.planning.plan import Build
-from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
+from tokenloom.tasks.building.plan import Build
+from tokenloom.tasks.building.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.report.samples import SampledDocument, TokenSample, frequent_tokens, sampled_documents
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, version_decoder
 

@@ -9,8 +9,8 @@ from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
-from tokenloom.tasks.publishing.outcome import reading_lines
-from tokenloom.tasks.publishing.version_facts import VersionFacts
+from tokenloom.tasks.building.outcome import reading_lines
+from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.report.charts import QUANTILES, histograms, length_quantiles, quantile_name, tokens_by_length
 from tokenloom.tasks.report.figures import VersionFigures, collect_figures, counts_of_splits, unlike_shares
 from tokenloom.tasks.report.templates import parts, percent_of, render, token_name

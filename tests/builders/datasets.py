@@ -20,7 +20,7 @@ from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.building.publish import BuildResult
 
 
 def make_spec(store: Path | str, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:

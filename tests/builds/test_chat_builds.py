@@ -26,7 +26,7 @@ from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import load_manifest, read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.planning.plan import plan_build
+from tokenloom.tasks.building.plan import plan_build
 from tokenloom.tokenizers import load_tokenizer
 
 GOOD = [conversation("the dog", "a fox"), conversation("who jumps", "the fox", "over what", "the lazy dog")]
@@ -459,7 +459,7 @@ def test_a_version_of_other_rules_is_read_but_neither_reused_nor_compared(
 ) -> None:
     spec = chat_spec(tmp_path, GOOD)
     with monkeypatch.context() as patched:
-        patched.setattr("tokenloom.tasks.planning.chat.ChatDefinition", partial(ChatDefinition, rules=1))
+        patched.setattr("tokenloom.tasks.building.chat.ChatDefinition", partial(ChatDefinition, rules=1))
         old = build(spec)
     new = build(spec)
     assert (new.num_encoded, new.version == old.version) == (1, False)
@@ -478,7 +478,7 @@ def test_a_template_that_writes_far_more_than_it_is_given_changes_nothing_but_th
 ) -> None:
     rows = [*GOOD, NO_TARGET, conversation("the fox", "roles"), {"messages": []}, *GOOD]
     whole = build(spec := chat_spec(tmp_path, rows, documents={"on_error": "skip"}))
-    monkeypatch.setattr("tokenloom.tasks.encoding.documents._PART_CHARS", 1)
+    monkeypatch.setattr("tokenloom.tasks.building.documents._PART_CHARS", 1)
     alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
     parts = build(alone)
     assert whole.rows == parts.rows

@@ -20,8 +20,8 @@ from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepi
 from tokenloom.errors import EncoderMismatch, WorkerLost
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.publishing.outcome import encoding_line
-from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.building.outcome import encoding_line
+from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import make_encoder
@@ -97,7 +97,7 @@ class Builds:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of each test's own; small builds use a fast encoder too."""
-    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_FAST_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan._MIN_FAST_BYTES", 0)
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -172,7 +172,7 @@ def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     def is_wrong(text: str, ids: list[int]) -> list[int]:
         return ids[::-1] if text.startswith("text 1") else ids
 
-    monkeypatch.setattr("tokenloom.tasks.planning.plan.BuildPlan.sample_share", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.BuildPlan.sample_share", 0)
     break_encoder(monkeypatch, builds, is_wrong)
     assert "3 partitions that" in builds.assert_rejected("fast", 'give different ids for "text 1')
     builds.build_unchecked("fast", monkeypatch, is_wrong)
@@ -277,6 +277,6 @@ def test_a_build_of_little_text_makes_no_fast_encoder(builds: Builds, monkeypatc
 
 
 def test_a_worker_with_another_release_uses_the_reference(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.encoding.encoders.installed_library", lambda: "gigatoken 0.9")
+    monkeypatch.setattr("tokenloom.tasks.building.encoders.installed_library", lambda: "gigatoken 0.9")
     builds.build(builds.spec("slow"))
     assert builds.used("slow") == {}

@@ -17,8 +17,8 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import published_versions
-from tokenloom.tasks.publishing.gates import evaluate_gates
-from tokenloom.tasks.publishing.version_facts import facts_of
+from tokenloom.tasks.building.gates import evaluate_gates
+from tokenloom.tasks.building.version_facts import facts_of
 
 # Before: 100 documents of 9 bytes. After: 64 of them, 16 documents of 360 bytes, 24 copies, 16 empty rows, 5 bad rows.
 BEFORE = [f"doc {i:05}" for i in range(100)]
@@ -104,8 +104,8 @@ def test_the_same_build_fails_again_without_encoding_or_shuffling(
     def refuse(*args: object) -> None:
         raise AssertionError("this was made before")
 
-    monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._encode_partition", refuse)
-    monkeypatch.setattr("tokenloom.tasks.shuffling.shuffle._write_shard", refuse)
+    monkeypatch.setattr("tokenloom.tasks.building.tokenization._encode_partition", refuse)
+    monkeypatch.setattr("tokenloom.tasks.building.shuffle._write_shard", refuse)
     again = fail(spec_of(folder, "after", **STRICT))
     assert (again.version, again.gates) == (first.version, first.gates)
 

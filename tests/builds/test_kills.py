@@ -28,7 +28,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.processes import children, is_running
 from tests.servers.s3_server import BUCKET
 from tokenloom.errors import WorkError
-from tokenloom.tasks.shuffling.merge import recorded_spill
+from tokenloom.tasks.building.merge import recorded_spill
 
 STEPS = ("plan", "cut", "tokenize", "assign", "shuffle", "check", "validate", "publish")
 _ROOT = Path(__file__).parents[2]

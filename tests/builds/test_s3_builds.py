@@ -23,7 +23,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.building.publish import BuildResult
 
 
 def write_inputs(folder: Path, num_documents: int = 300) -> list[str]:

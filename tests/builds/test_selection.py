@@ -41,8 +41,8 @@ from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.document_table import SCHEMA, table_schema
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.shuffling import shuffle
+from tokenloom.tasks.building import shuffle
+from tokenloom.tasks.building.publish import BuildResult
 
 LANGUAGES = ("en", "de", "zh")
 

@@ -43,7 +43,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.publishing.publish import BuildResult
+from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.sources import FileRange, lines, make_reader
 from tokenloom.tasks.sources import files as opening
 from tokenloom.tasks.sources.base import REASONS

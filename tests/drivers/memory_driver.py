@@ -22,9 +22,9 @@ from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.fingerprints import stamp
-from tokenloom.tasks.encoding.tokenization import tokenize_partition
-from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.planning.plan import Build, Partition
+from tokenloom.tasks.building.inputs import InputFile
+from tokenloom.tasks.building.plan import Build, Partition
+from tokenloom.tasks.building.tokenization import tokenize_partition
 from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.listing import PINNED

@@ -14,9 +14,9 @@ from tests.drivers.memory_driver import peak_bytes
 from tokenloom.errors import InputError, WorkerLost
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.encoding.tokenization import read_documents
-from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.planning.plan import Build, Partition, cut_file
+from tokenloom.tasks.building.inputs import InputFile
+from tokenloom.tasks.building.plan import Build, Partition, cut_file
+from tokenloom.tasks.building.tokenization import read_documents
 from tokenloom.tasks.rows.rules import RowRules
 from tokenloom.tasks.running.workers import STOPPED, WorkerPool
 from tokenloom.tasks.sources import Rows

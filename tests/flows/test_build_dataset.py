@@ -29,8 +29,8 @@ from tokenloom import TokenDataset
 from tokenloom.errors import GateFailed, InputError, SpecError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.encoding.tokenization import tokenize_partition
-from tokenloom.tasks.planning.plan import Build, Partition
+from tokenloom.tasks.building.plan import Build, Partition
+from tokenloom.tasks.building.tokenization import tokenize_partition
 
 _ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

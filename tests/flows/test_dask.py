@@ -23,8 +23,8 @@ from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.work.records import PartitionRecord
-from tokenloom.tasks.encoding.tokenization import tokenize_partition
-from tokenloom.tasks.planning.plan import Build, Partition
+from tokenloom.tasks.building.plan import Build, Partition
+from tokenloom.tasks.building.tokenization import tokenize_partition
 from tokenloom.tasks.running import progress
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -129,7 +129,7 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address
 def test_workers_with_an_empty_home_use_the_fast_encoder(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.planning.plan._MIN_FAST_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan._MIN_FAST_BYTES", 0)
     tokenizer = {"kind": "tiktoken", "name": "gpt2"}
     result = build_dataset(_spec(tmp_path, runner={"kind": "dask", "address": address}, tokenizer=tokenizer))
     ((library, use),) = result["encoders"].items()

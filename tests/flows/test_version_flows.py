@@ -18,7 +18,7 @@ from tokenloom.flows import artifacts
 from tokenloom.flows.direct import verify_directly
 from tokenloom.flows.version_flows import collect_garbage, export_dataset, verify_dataset
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.verification.verify import DamagedFile
+from tokenloom.tasks.verify import DamagedFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("prefect_server")]
 

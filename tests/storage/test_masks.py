@@ -24,10 +24,10 @@ from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import Assignment, ShardRange, ShardRecord, SpillEntry, write_assignment
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
-from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.building import merge
+from tokenloom.tasks.building.plan import Build
+from tokenloom.tasks.building.shuffle import shuffle_shard
 from tokenloom.tasks.rows.rules import RowRules
-from tokenloom.tasks.shuffling import merge
-from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 
 PROPERTY = settings(max_examples=count(40, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 VERSION = "0" * 16

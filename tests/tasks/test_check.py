@@ -18,11 +18,10 @@ from tokenloom.errors import CheckError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.work.spill import Spill
-from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.building import check as sample
+from tokenloom.tasks.building.check import NUM_SAMPLED, SAMPLED_TOKENS, Sample, compare_documents, read_rows
+from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.sources import parquet
-from tokenloom.tasks.verification import sample
-from tokenloom.tasks.verification.sample import NUM_SAMPLED, SAMPLED_TOKENS, Sample, compare_documents
-from tokenloom.tasks.verification.sources import read_rows
 
 
 def num_checked(spec: BuildSpec, version: str) -> int:

@@ -12,7 +12,7 @@ from tokenloom.storage.formats.classes import (
     TEXT_CLASS,
     TOOL_OUTPUT,
 )
-from tokenloom.tasks.publishing.version_facts import ClassFigures, class_figures
+from tokenloom.tasks.building.version_facts import ClassFigures, class_figures
 
 
 def test_roles_turns_and_learned_tokens_are_counted_over_all_bits() -> None:

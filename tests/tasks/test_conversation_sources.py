@@ -17,7 +17,7 @@ from tests.builders.row_files import Row, write_rows
 from tokenloom.chat.conversation import parse
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.planning.plan import plan_build
+from tokenloom.tasks.building.plan import plan_build
 from tokenloom.tasks.sources import Rows, make_reader, reader
 from tokenloom.tasks.sources.conversations import WANTED
 

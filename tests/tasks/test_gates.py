@@ -15,8 +15,8 @@ from tokenloom.storage.formats.manifest import RowCounts, SplitEntry, decode_man
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.tasks.publishing.gates import gate_results, length_distance
-from tokenloom.tasks.publishing.version_facts import VersionFacts
+from tokenloom.tasks.building.gates import gate_results, length_distance
+from tokenloom.tasks.building.version_facts import VersionFacts
 
 BUILD = BuildRecord(
     spec={},

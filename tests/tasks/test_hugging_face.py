@@ -14,7 +14,7 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, stored_documents, write_jsonl, write_parquet
 from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.planning.inputs import check_unchanged, find_inputs
+from tokenloom.tasks.building.inputs import check_unchanged, find_inputs
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, hugging_face, make_reader, parquet
 from tokenloom.tasks.sources.files import input_bytes
 from tokenloom.tasks.sources.listing import PINNED

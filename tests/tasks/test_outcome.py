@@ -16,12 +16,12 @@ from tokenloom.cli.main import main
 from tokenloom.flows import build_steps
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.statistics import EncodedCounts
-from tokenloom.tasks.publishing.outcome import (
+from tokenloom.tasks.building.outcome import (
     outcome,
     outcome_line,
     reading_lines,
 )
-from tokenloom.tasks.publishing.publish import publish_version
+from tokenloom.tasks.building.publish import publish_version
 from tokenloom.tasks.running import progress
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tokenloom.errors import CheckError
+from tokenloom.tasks.building.shuffle import shuffle_shard
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Advanced, Event, Meter, Reused, StepStarted, step_label
-from tokenloom.tasks.shuffling.shuffle import shuffle_shard
 
 
 class _Clock:

@@ -22,7 +22,7 @@ from tests.builders.datasets import (
 from tests.builders.observing import messages_of_builds
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, InputError
-from tokenloom.tasks.encoding import tokenization
+from tokenloom.tasks.building import tokenization
 from tokenloom.tasks.sources import FileRange, make_reader
 
 
@@ -35,7 +35,7 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     monkeypatch.setattr("tokenloom.tasks.sources.reader.BATCH_BYTES", 1000)
     built = []
     for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
-        monkeypatch.setattr("tokenloom.tasks.encoding.tokenization._SPILL_TEXT_BYTES", spill_bytes)
+        monkeypatch.setattr("tokenloom.tasks.building.tokenization._SPILL_TEXT_BYTES", spill_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version
         built.append((version, listed_files(spec, version)))

@@ -39,8 +39,8 @@ from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
-from tokenloom.tasks.publishing.publish import BuildResult
-from tokenloom.tasks.publishing.version_facts import VersionFacts
+from tokenloom.tasks.building.publish import BuildResult
+from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.report.charts import QUANTILES, by_doubling, length_quantiles, tokens_by_length
 from tokenloom.tasks.report.figures import VersionFigures, collect_figures, unlike_shares
 from tokenloom.tasks.report.page import make_report, render_page

@@ -19,7 +19,7 @@ from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.servers.web_server import web_server
 from tests.tasks.source_conformance import Row, SourceConformance, make_rows
 from tokenloom.errors import BadRow, InputError
-from tokenloom.tasks.planning.proposal import propose
+from tokenloom.tasks.proposal import propose
 from tokenloom.tasks.sources import SourceReader, make_reader
 from tokenloom.tasks.sources import listing as finding
 

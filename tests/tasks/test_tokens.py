@@ -35,8 +35,8 @@ from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks import estimate
-from tokenloom.tasks.planning.inputs import check_unchanged
-from tokenloom.tasks.planning.plan import plan_build
+from tokenloom.tasks.building.inputs import check_unchanged
+from tokenloom.tasks.building.plan import plan_build
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.tokens import base
 from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained

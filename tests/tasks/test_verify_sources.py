@@ -21,10 +21,9 @@ from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, encode_blocks
 from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.planning.inputs import InputFile
-from tokenloom.tasks.verification import sample
-from tokenloom.tasks.verification.sample import NUM_SAMPLED
-from tokenloom.tasks.verification.sources import read_rows
+from tokenloom.tasks.building import check as sample
+from tokenloom.tasks.building.check import NUM_SAMPLED, read_rows
+from tokenloom.tasks.building.inputs import InputFile
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ import pytest
 
 from tests.servers.processes import is_running
 from tokenloom.errors import GateFailed, InputError, WorkerLost, WorkError
-from tokenloom.tasks.encoding.tokenization import tokenize_partition
-from tokenloom.tasks.planning.plan import cut_file
+from tokenloom.tasks.building.check import compare_documents
+from tokenloom.tasks.building.plan import cut_file
+from tokenloom.tasks.building.shuffle import shuffle_shard
+from tokenloom.tasks.building.tokenization import tokenize_partition
 from tokenloom.tasks.rows.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
-from tokenloom.tasks.shuffling.shuffle import shuffle_shard
-from tokenloom.tasks.verification.sample import compare_documents
 
 _ROOT = Path(__file__).parent.parent.parent
 

@@ -18,7 +18,7 @@ from datasets import Dataset
 
 from tokenloom.cli.main import main
 from tokenloom.spec.loading import load_spec
-from tokenloom.tasks.planning.plan import cut_file, plan_build
+from tokenloom.tasks.building.plan import cut_file, plan_build
 
 _TEXTS = ["the first text", "another, a little longer", "the third: with a colon"]
 _CHATS: dict[str, list[dict[str, Any]]] = {

@@ -65,7 +65,7 @@ def build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> 
 
 def print_build(out: Output, result: Json) -> None:
     """Print the result of a build, the fields of BuildResult.to_json."""
-    from tokenloom.tasks.publishing.outcome import encoding_line, notes, outcome_lines, reading_lines, was_overtaken
+    from tokenloom.tasks.building.outcome import encoding_line, notes, outcome_lines, reading_lines, was_overtaken
 
     for line in filter(None, (*outcome_lines(result), *notes(result), encoding_line(result))):
         out.line(line)

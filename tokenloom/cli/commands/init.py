@@ -53,7 +53,7 @@ def run(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> R
 
 def _spec_of(inputs: list[str], path: str, out: Output) -> tuple[str, list[dict[str, Any]]]:
     """Write a spec that reads some files; return it and its sources."""
-    from tokenloom.tasks.planning.proposal import propose
+    from tokenloom.tasks.proposal import propose
 
     proposals, notes = propose(inputs)
     sources = [one.source | {"path": _relative(one.source["path"], Path(path).absolute().parent)} for one in proposals]

@@ -8,7 +8,7 @@ from tokenloom.cli.arguments import Ref
 from tokenloom.cli.output import Output, Result
 from tokenloom.storage.versions.published import find_build_record, read_inputs
 from tokenloom.storage.versions.references import parse_reference, resolve
-from tokenloom.tasks.publishing.version_facts import VersionFacts
+from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.wording import counted, counted_rows, described_tokenizer, percent
 
 

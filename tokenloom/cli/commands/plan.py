@@ -16,9 +16,9 @@ from tokenloom.wording import about, counted, described_end, described_tokenizer
 if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
+    from tokenloom.tasks.building.plan import BuildPlan
     from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.first_conversations import FirstRows
-    from tokenloom.tasks.planning.plan import BuildPlan
 
 _CONVERSATION_CHARS = 60  # shown of each part of the first conversation
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
@@ -65,8 +65,8 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
     what of the version is empty, or may be. `not_writable` says why this user can't write the store, as a build does;
     None if that is possible or, on a remote store, unknown.
     """
+    from tokenloom.tasks.building.version_facts import tokenizer_label
     from tokenloom.tasks.first_conversations import first_rows
-    from tokenloom.tasks.publishing.version_facts import tokenizer_label
 
     chats = list(first_rows(planned))
     sources = [_source(planned, name) for name in planned.spec.source_names()]
@@ -130,8 +130,8 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None
 
 def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
     """Look up a published version: results of checks, empty parts, and the check of its files."""
-    from tokenloom.tasks.publishing.gates import evaluate_gates
-    from tokenloom.tasks.publishing.version_facts import facts_of
+    from tokenloom.tasks.building.gates import evaluate_gates
+    from tokenloom.tasks.building.version_facts import facts_of
 
     facts = facts_of(planned.store, planned.version)
     return evaluate_gates(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
@@ -140,8 +140,8 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
 def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
     """Warn of sources that are copies, of faults in conversations, and of splits that may be empty."""
     from tokenloom.chat.rendering import stop_as_text
-    from tokenloom.tasks.planning.plan import partitions_by_source
-    from tokenloom.tasks.publishing.version_facts import chat_warnings, empty_splits
+    from tokenloom.tasks.building.plan import partitions_by_source
+    from tokenloom.tasks.building.version_facts import chat_warnings, empty_splits
 
     warnings, seen = [], set[str]()
     for parts in partitions_by_source(planned):
@@ -168,7 +168,7 @@ def _why_not_writable(store: Store) -> str | None:
 
 
 def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, value: Json) -> None:
-    from tokenloom.tasks.planning.input_messages import input_messages, left_out_messages
+    from tokenloom.tasks.building.input_messages import input_messages, left_out_messages
 
     for message in (*left_out_messages(planned.left_out), *input_messages(planned.inputs)):
         out.line(message)
@@ -206,7 +206,7 @@ def _print_chat(out: Output, chat: Json) -> None:
 
 def _print_gates(out: Output, gates: list[Json]) -> None:
     from tokenloom.storage.formats.version_files import GateResult
-    from tokenloom.tasks.publishing.gates import gate_line
+    from tokenloom.tasks.building.gates import gate_line
 
     for gate in gates:
         then = "" if gate["passed"] else "; a build ends with exit code 3 and moves no tag"

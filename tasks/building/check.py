@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -23,16 +25,18 @@ from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.encoding.documents import DocumentEncoder, document_encoder
-from tokenloom.tasks.encoding.encoders import encoding_tokenizer
-from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
-from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.building.documents import DocumentEncoder, document_encoder
+from tokenloom.tasks.building.encoders import encoding_tokenizer
+from tokenloom.tasks.building.inputs import InputFile, check_unchanged
+from tokenloom.tasks.building.plan import Build
+from tokenloom.tasks.rows.rules import form_of, transformed
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.sources import Rows
+from tokenloom.tasks.running.memory import each_bounded
+from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.base import PlaceOf
+from tokenloom.tasks.sources.conversations import WANTED
 from tokenloom.tasks.sources.files import sharing_files
 from tokenloom.tasks.sources.reader import naming_source
-from tokenloom.tasks.verification.sources import read_rows
 
 NUM_SAMPLED, SAMPLED_TOKENS = 1000, 1_000_000  # a smaller version is compared whole
 _NUM_RUNS = 10
@@ -209,3 +213,31 @@ def _read_run(run: Sequence[SampledDocument]) -> dict[int, tuple[AnyArray, NDArr
     return {
         one.row: (ids[one.start - first : one.end - first], classes[one.start - first : one.end - first]) for one in run
     }
+
+
+def read_rows(file: InputFile, wanted: Sequence[int], transform: str | None) -> Iterator[tuple[Rows, PlaceOf]]:
+    """Yield (rows, how a message names one) until all wanted rows are found or the file ends.
+
+    Args:
+        file: the input.
+        wanted: rows, sorted.
+        transform: applied to each text, as the build did.
+    """
+    reader = make_reader({**file.options, WANTED: frozenset(wanted)})
+    place_of = partial(reader.place, file.url)
+    numbers, num_found = np.array(wanted, np.uint64), 0
+    for batch in each_bounded(located(reader, file.url, wanted), file.options["max_bytes"], file.url):
+        here = np.flatnonzero(np.isin(batch.rows, numbers))
+        if len(here):
+            found = batch.take(here)
+            texts = transformed(found.texts, found.rows, transform, place_of, form_of(file.options))
+            yield replace(found, texts=texts), place_of
+        num_found += len(here)
+        if num_found == len(wanted):
+            return  # a file that is one partition need not be read to its end
+
+
+def located(reader: SourceReader, url: str, rows: Sequence[int]) -> Iterator[Rows]:
+    """Yield the rows of the parts of a file that hold these rows, which are sorted."""
+    for part in reader.locate(url, rows):
+        yield from reader.read(url, part)

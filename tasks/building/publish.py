@@ -40,10 +40,10 @@ from tokenloom.storage.versions.published import (
 )
 from tokenloom.storage.work.records import Assignment, ShardRecord, find_partition_records, partition_record_path
 from tokenloom.storage.work.work_files import damaged
-from tokenloom.tasks.planning.plan import BuildPlan
-from tokenloom.tasks.publishing.gates import evaluate_gates, failed, gate_failure, published_failure
-from tokenloom.tasks.publishing.validate import row_counts
-from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of
+from tokenloom.tasks.building.gates import evaluate_gates, failed, gate_failure, published_failure
+from tokenloom.tasks.building.plan import BuildPlan
+from tokenloom.tasks.building.validate import row_counts
+from tokenloom.tasks.building.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.rows.quarantine import write_quarantine
 
 _LIBRARIES = (

@@ -18,10 +18,10 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.work.records import PartitionRecord, find_partition_record, partition_record_path
 from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
 from tokenloom.storage.work.work_files import write_work_record
-from tokenloom.tasks.encoding.documents import DocumentEncoder, EncodedDocuments, document_encoder
-from tokenloom.tasks.encoding.encoders import encoding_tokenizer
-from tokenloom.tasks.planning.inputs import InputFile, check_unchanged
-from tokenloom.tasks.planning.plan import Build, Partition, may_reuse
+from tokenloom.tasks.building.documents import DocumentEncoder, EncodedDocuments, document_encoder
+from tokenloom.tasks.building.encoders import encoding_tokenizer
+from tokenloom.tasks.building.inputs import InputFile, check_unchanged
+from tokenloom.tasks.building.plan import Build, Partition, may_reuse
 from tokenloom.tasks.rows.quarantine import PartitionTally, QuarantineWriter
 from tokenloom.tasks.rows.rules import RowRules, keep_documents
 from tokenloom.tasks.running import progress

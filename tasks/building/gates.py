@@ -24,7 +24,7 @@ from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.tags import version_before
-from tokenloom.tasks.publishing.version_facts import VersionFacts, facts_of, sum_by_class
+from tokenloom.tasks.building.version_facts import VersionFacts, facts_of, sum_by_class
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes

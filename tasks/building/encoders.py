@@ -13,7 +13,7 @@ from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, published_versions
 from tokenloom.storage.work.records import remove_spills_of
-from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job, Runner
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields

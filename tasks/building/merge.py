@@ -22,7 +22,7 @@ from tokenloom.storage.stores import open_store
 from tokenloom.storage.work.records import SpillEntry
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
-from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.exclusion import is_excluded
 
 _WRITE_TOKENS = 2**20

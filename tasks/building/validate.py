@@ -15,12 +15,12 @@ from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import EncodedCounts, added
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.records import Assignment, ShardRecord
-from tokenloom.tasks.planning.inputs import check_all_unchanged
-from tokenloom.tasks.planning.plan import SAMPLE_BYTES, Build, BuildPlan
-from tokenloom.tasks.publishing.version_facts import INFERRED
+from tokenloom.tasks.building.check import Difference, Sample, choose_documents, divide_by_input
+from tokenloom.tasks.building.inputs import check_all_unchanged
+from tokenloom.tasks.building.plan import SAMPLE_BYTES, Build, BuildPlan
+from tokenloom.tasks.building.version_facts import INFERRED
 from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.base import INDEX
-from tokenloom.tasks.verification.sample import Difference, Sample, choose_documents, divide_by_input
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK
 
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"

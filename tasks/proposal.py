@@ -25,8 +25,8 @@ from tokenloom.spec.documents import DocumentRules
 from tokenloom.spec.sources import Source
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.spec.wildcards import escaped
-from tokenloom.tasks.planning.input_messages import HELD_OUT
-from tokenloom.tasks.planning.inputs import first_rows, recognized_layout
+from tokenloom.tasks.building.input_messages import HELD_OUT
+from tokenloom.tasks.building.inputs import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BadValue, Rows
 from tokenloom.tasks.sources.column_names import shown_names

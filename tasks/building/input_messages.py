@@ -11,7 +11,7 @@ from tokenloom.errors import InputError, StoreError
 from tokenloom.spec.wildcards import escaped
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.stores.urls import is_object
-from tokenloom.tasks.planning.inputs import HIDDEN, InputFile, LeftOut
+from tokenloom.tasks.building.inputs import HIDDEN, InputFile, LeftOut
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import is_local
 from tokenloom.tasks.sources.listing import match
@@ -19,7 +19,7 @@ from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.wording import counted, first_of, shown_bytes
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.planning.plan import BuildPlan
+    from tokenloom.tasks.building.plan import BuildPlan
 
 HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])", re.IGNORECASE)  # in a path
 _TOKEN_CHARS = 4  # bytes of text in a token, usually

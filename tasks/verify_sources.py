@@ -6,30 +6,31 @@ changed or is gone since then is reported as a warning: it says nothing about th
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.definition import CHAT_RULES, version_chat
 from tokenloom.errors import FormatError, InputError, SpecError, TokenizerError
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.formats.manifest import BUILD, Manifest, given_options
+from tokenloom.storage.formats.version_files import InputEntry, decode_build
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification import Damage
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.planning.inputs import find_inputs
-from tokenloom.tasks.planning.plan import Build, row_rules
-from tokenloom.tasks.running.steps import Job
-from tokenloom.tasks.sources.reader import with_line
-from tokenloom.tasks.verification.sample import (
+from tokenloom.tasks.building.check import (
     Sample,
     choose_documents,
     compare_documents,
     divide_by_input,
 )
-from tokenloom.tasks.verification.sources import recorded_spec
-from tokenloom.tasks.verification.verify import OpenedVersion, Report
+from tokenloom.tasks.building.inputs import find_inputs
+from tokenloom.tasks.building.plan import Build, row_rules
+from tokenloom.tasks.running.steps import Job
+from tokenloom.tasks.sources.reader import with_line
+from tokenloom.tasks.verify import OpenedVersion, Report
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
@@ -134,3 +135,48 @@ def verify_encoding(build: Build, sample: Sample) -> Report:
 
 def _more(what: list[str]) -> list[str]:
     return [f"and {len(what) - _MAX_NAMED} more"] if len(what) > _MAX_NAMED else []
+
+
+# fields of a version's `chat` that a spec does not have
+_OF_BUILD = ("template", "special_tokens", "rules")
+
+
+def checked_spec(spec: BuildSpec, manifest: Manifest, name: str) -> BuildSpec:
+    """Return a spec with the layouts that its version has recognized.
+
+    Raises SpecError if the version was built from another spec; excluded contents and templates are not compared.
+    """
+    spec = _with_layouts(spec, manifest)
+    mine, built = _comparable(spec.identity()), _comparable(manifest.spec)
+    if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
+        raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
+    return spec
+
+
+def _with_layouts(spec: BuildSpec, manifest: Manifest) -> BuildSpec:
+    sources: Any = manifest.spec["sources"]
+    layouts = {source["name"]: source.get("layout") for source in sources}
+    return spec.with_layouts({name: layouts.get(name) for name in spec.without_layout()})
+
+
+def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec's identity without the hashes of files that it names, and with lists in place of tuples."""
+    documents = {key: value for key, value in identity["documents"].items() if key != "exclude"}
+    chat = {key: value for key, value in identity.get("chat", {}).items() if key not in _OF_BUILD}
+    compared = given_options({**identity, "documents": documents, "chat": chat})
+    return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
+
+
+def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
+    """Return the spec in build.json, whose secrets are redacted. Errors of reading and checking it are not translated.
+
+    Anyone who can write to the store can write that file. It may therefore name sources, but no code to run here.
+    """
+    from tokenloom.spec.build_spec import BuildSpec
+
+    path = version_path(manifest.version, BUILD)
+    build = decode_build(store.read(path), store.place(path))
+    spec = checked_spec(BuildSpec.model_validate(build.spec), manifest, BUILD)
+    if spec.documents.transform:
+        raise SpecError("documents.transform is code, which runs only if --spec names it")
+    return spec

@@ -32,10 +32,10 @@ from tokenloom.storage.work.records import (
     shard_record_path,
 )
 from tokenloom.storage.work.work_files import find_work_record, write_work_record
-from tokenloom.tasks.planning.plan import Build
+from tokenloom.tasks.building.merge import Piece, gather_tokens, merge_documents
+from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.exclusion import load_exclusions
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.shuffling.merge import Piece, gather_tokens, merge_documents
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20

@@ -20,7 +20,7 @@ from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
-from tokenloom.tasks.planning.inputs import InputFile, LeftOut, list_inputs, with_layouts
+from tokenloom.tasks.building.inputs import InputFile, LeftOut, list_inputs, with_layouts
 from tokenloom.tasks.rows.exclusion import read_exclusions
 from tokenloom.tasks.rows.rules import ROW_RULES, RowRules, load_transform
 from tokenloom.tasks.running import progress
@@ -164,7 +164,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     definition = spec.tokenizer.model_dump()
     chat = None
     if spec.has_conversations:
-        from tokenloom.tasks.planning.chat import chat_definition  # late: a plan of texts needs no Jinja
+        from tokenloom.tasks.building.chat import chat_definition  # late: a plan of texts needs no Jinja
 
         chat = chat_definition(spec, definition)
     tokenizer = load_once(definition)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenloom.tasks.publishing.version_facts import lengths_checked
+from tokenloom.tasks.building.version_facts import lengths_checked
 from tokenloom.wording import counted, described_tokenizer, duration
 
 

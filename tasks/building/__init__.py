@@ -1,0 +1,1 @@
+"""The steps of a build: plan, tokenize, assign, shuffle, check, validate, publish."""

@@ -1,1 +1,0 @@
-"""Encode partitions into spills."""

@@ -1,1 +1,0 @@
-"""Find the inputs of a build, name its version, and cut the inputs into partitions."""

@@ -1,1 +1,0 @@
-"""Check a finished build, and make it visible as a version."""

@@ -1,1 +1,0 @@
-"""Divide the key range of each split, and merge spills into shards."""
