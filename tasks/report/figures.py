@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest, read_manifest
@@ -22,7 +23,7 @@ _MAX_HISTORY = 20  # versions whose tokens are compared
 _MIN_DOCUMENTS = 10  # smaller splits are not compared
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VersionFigures:
     """All that the report of a version shows.
 
@@ -43,17 +44,17 @@ class VersionFigures:
     history: dict[str, int]
     notes: list[str]
 
-    @property
+    @cached_property
     def total(self) -> DocumentCounts:
         """Documents and tokens of the version."""
         return added(self.splits.values(), DocumentCounts(0, 0))
 
-    @property
+    @cached_property
     def splits(self) -> dict[str, DocumentCounts]:
         """Documents and tokens of each split, the one with the most tokens first."""
         return _largest_first(counts_of_splits(self.facts.manifest))
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, DocumentCounts]:
         """Documents and tokens of each source, the one with the most tokens first, also of one without any."""
         empty = {entry.source: DocumentCounts(0, 0) for entry in self.inputs}
@@ -65,7 +66,7 @@ class VersionFigures:
         """What was encoded of each source; empty if unknown."""
         return (self.facts.build and self.facts.build.encoded) or {}
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         """How many documents have a length in each bin of statistics.py."""
         return added((one.lengths for one in self.statistics.values()), [])
@@ -75,7 +76,7 @@ class VersionFigures:
         counts = self.statistics[split].sources.get(source) if split in self.statistics else None
         return counts.tokens if counts else 0
 
-    @property
+    @cached_property
     def fates(self) -> dict[str, tuple[int, ...]]:
         """Rows read, filtered, quarantined, dropped and kept, of each source if build.json says it, and of all."""
         rows = self.facts.manifest.rows
