@@ -18,8 +18,8 @@ from prefect.blocks.core import Block
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError
+from tokenloom.spec.blocks import BLOCK_URL, Credentials
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.runner import BLOCK_URL, Credentials
 
 _STORE = f"{BLOCK_URL}local-file-system/"
 

@@ -44,7 +44,7 @@ def check_direct(spec: BuildSpec, next_step: str) -> None:
 
 
 def _keys_that_need_prefect(spec: BuildSpec) -> list[str]:
-    from tokenloom.spec.runner import BLOCK_URL
+    from tokenloom.spec.blocks import BLOCK_URL
 
     needs_prefect = {
         "runner": spec.runner.kind != "process",

@@ -26,7 +26,7 @@ from prefect.tasks import Task
 from tokenloom.errors import SpecError, TokenloomError, WorkerLost, message_of
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.build_steps import REPORT_STEP
-from tokenloom.spec.runner import Credentials, DaskRunner, ProcessRunner, RayRunner
+from tokenloom.spec.blocks import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Meter, Step, step_label

@@ -15,8 +15,8 @@ from tokenloom.flows.build_dataset import absolute_path, check_transform, with_a
 from tokenloom.flows.export_steps import run_export
 from tokenloom.flows.runners import open_runner, run_one
 from tokenloom.flows.verify_steps import run_verification
+from tokenloom.spec.blocks import ProcessRunner
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.runner import ProcessRunner
 from tokenloom.storage.versions.references import parse_dataset, parse_reference
 from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import ExportResult

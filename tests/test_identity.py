@@ -26,8 +26,8 @@ from tests.builders.datasets import (
 )
 from tests.counts import count
 from tokenloom.spec.base import SpecModel
+from tokenloom.spec.blocks import DocumentRules
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.documents import DocumentRules
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
 from tokenloom.storage.formats.manifest import version_name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import InputError, SpecError
-from tokenloom.spec.chat import OF_TOKENIZER, TEMPLATES
+from tokenloom.spec.blocks import OF_TOKENIZER, TEMPLATES
 from tokenloom.tasks.sources.files import info_of, open_input
 from tokenloom.tokenizers.hub import CONFIG
 from tokenloom.tokenizers.pretrained import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files

@@ -45,7 +45,7 @@ def evaluate_gates(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -
     Args:
         facts: of the version.
         tag: names the version that drift is measured from.
-        limits: by the name of the gate, see tokenloom.spec.checks.Checks.
+        limits: by the name of the gate, see tokenloom.spec.blocks.Checks.
 
     Raises FormatError if the tag's log or the manifest of the version it names is damaged.
     """

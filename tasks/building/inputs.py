@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.layouts import recognized
 from tokenloom.errors import BadConversation, InputError
-from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.storage.formats.records import sha256_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.fingerprints import (
@@ -28,7 +27,7 @@ from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.base import MASK
 from tokenloom.tasks.sources.files import info_of, sharing_files
-from tokenloom.tasks.sources.listing import PINNED, FoundFile
+from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut
 from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tasks.sources.values import path_columns
 

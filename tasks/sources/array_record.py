@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.lines import OTHER_BYTES
-from tokenloom.tasks.sources.listing import FoundFile, find_files
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.reader import RawRow, RecordReader
 from tokenloom.tasks.sources.values import parse_json
 

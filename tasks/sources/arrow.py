@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.wildcards import LeaveOut, first_wildcard
+from tokenloom.spec.values import first_wildcard
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
@@ -35,7 +35,7 @@ from tokenloom.tasks.sources.base import (
 from tokenloom.tasks.sources.column_names import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.listing import FoundFile, found_file, match
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, found_file, match
 from tokenloom.tasks.sources.reader import SourceReader
 
 _FILE_MAGIC = b"ARROW1"

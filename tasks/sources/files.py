@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -92,23 +93,20 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
 
 
 def info_of(url: str) -> Info:
-    """Return what the file system says about a file now; raises InputError if the file does not exist."""
-    filesystem, name = filesystem_of(url)
-    return info_in(filesystem, name, url)
+    """Return the "type" and "size" of a file or folder, and what else its file system says about it now.
 
-
-def info_in(filesystem: Any, name: str, url: str) -> Info:
-    """Return what a file system says about the file `name`; raises InputError, naming `url`, if it does not exist."""
-    with translate_input_errors(url):
-        try:
-            if is_object(url):
-                return dict(call(url, "info", name))
-            filesystem.invalidate_cache()
-            return dict(filesystem.info(name))
-        except FileNotFoundError as error:
-            if kind_of(error) == "missing":
-                raise InputError(f"{url}: no such file; check the path") from error
-            raise
+    Raises InputError if it does not exist or can't be read.
+    """
+    with translate_input_errors(url, "no such file; check the path"):
+        if is_local(url):
+            found = os.stat(local_path(url))
+            is_file, is_folder = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
+            return {"type": "directory" if is_folder else "file" if is_file else "other", "size": found.st_size}
+        filesystem, name = filesystem_of(url)
+        if is_object(url):
+            return dict(call(url, "info", name))
+        filesystem.invalidate_cache()
+        return dict(filesystem.info(name))
 
 
 def input_bytes(url: str) -> int:
@@ -179,6 +177,8 @@ def translate_input_errors(url: str, missing: str | None = None) -> Iterator[Non
             raise InputError(f"{url}: {missing}") from error
         reason = redacted(getattr(error, "strerror", None) or message_of(error))
         next_step = "run the build again" if is_transient(error) else "check the file"
+        if isinstance(error, PermissionError):
+            next_step = "give this user permission to read it, or leave it out"
         if url.startswith("hf://") and is_permanent(error):
             next_step = HUB_STEP
         raise InputError(f"{url}: can't be read: {reason}; {next_step}") from without_secrets(error)

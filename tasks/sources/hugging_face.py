@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
-from tokenloom.spec.wildcards import LeaveOut, escaped, root_of
+from tokenloom.spec.values import escaped, root_of
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import (
     BATCH_BYTES,
@@ -41,7 +41,7 @@ from tokenloom.tasks.sources.files import (
     is_local,
     translate_input_errors,
 )
-from tokenloom.tasks.sources.listing import PINNED, FoundFile, check_names, found_file
+from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_names, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")

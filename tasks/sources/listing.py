@@ -4,23 +4,29 @@ A listing that fails is retried or reported, never a folder without files: the g
 silently skip folders that can't be read, and below `**` pathlib and fsspec skip linked folders
 (docs/project/decisions.md). Here, `*`, `?` and `[...]` match within one part of the path; `**`, as a whole part,
 matches any number of folders. Links are followed, except below `**` a link that leads back to a folder above it.
+Wildcards pass over names that begin with _ or ., as those of pyarrow, Hugging Face and Spark do: "_SUCCESS", ".crc".
+
+Patterns of files to leave out are compared with the names of files and with paths below the source's root:
+
+"*.tmp"      files with such a name in any folder
+"drafts/*"   everything below the folder drafts of the root, as `*` also matches "/"
+"*/old/*"    everything below folders `old` of other folders
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from functools import partial
 from typing import Any
 
 from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
-from tokenloom.spec.wildcards import LeaveOut, PartMatcher, first_wildcard, literal, matches_parts, passes_over, root_of
+from tokenloom.spec.values import first_wildcard, literal, root_of
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.s3 import list_s3
@@ -30,7 +36,7 @@ from tokenloom.tasks.sources.files import (
     Info,
     copied,
     filesystem_of,
-    info_in,
+    info_of,
     input_bytes,
     is_local,
     local_path,
@@ -40,6 +46,8 @@ from tokenloom.tasks.sources.files import (
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes
 _SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8
+_Listing = Callable[[str], list[Info]]  # returns the "name" and "type" of each entry of a folder, [] if there is none
+_Match = tuple[str, Info, bool]  # name, info, and whether wildcards pass over it
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,28 @@ class FoundFile:
     fingerprint: str | None
     options: dict[str, Any] = field(default_factory=dict)
     sides: tuple[str, ...] = ()
+
+
+class LeaveOut:
+    """Decides which files are left out, and counts them by pattern.
+
+    Args:
+        patterns: as those of the module fnmatch.
+    """
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        self.num_files = Counter(dict.fromkeys(patterns, 0))  # a file counts for each pattern that matches it
+        self.num_excluded = 0
+        self.num_hidden = 0  # files that wildcards pass over
+
+    def excludes(self, path: str, *, is_folder: bool = False) -> bool:
+        """Return whether a path below the source's root is left out."""
+        name = path.rpartition("/")[2]
+        matching = [each for each in self.num_files if fnmatchcase(path, each) or fnmatchcase(name, each)]
+        if matching and not is_folder:
+            self.num_files.update(matching)
+            self.num_excluded += 1
+        return bool(matching)
 
 
 def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -101,47 +131,53 @@ def _is_file(name: str, info: Info, pattern: str) -> bool:
         raise InputError(f"{name}: not a regular file; leave it out of {pattern}, or name it in leave_out")
     if pattern.rsplit("/", 1)[-1] in ("*", "**"):
         return False
-    place = name if is_local(pattern) else f"{pattern.partition('://')[0]}://{name}"
+    url = name if is_local(pattern) else f"{pattern.partition('://')[0]}://{name}"
     raise InputError(
-        f"{place}: a folder, where {pattern} should match files; write {place}/* to mean its files, or name it in "
-        "leave_out"
+        f"{url}: a folder, where {pattern} should match files; write {url}/* to mean its files, or name it in leave_out"
     )
 
 
 def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tuple[str, Info]]]:
     """Return the root of a pattern, and the name and info of each file and folder that matches, sorted by name.
 
-    Leaves out the files that `leave_out` matches.
+    Leaves out the files that `leave_out` matches. The `type` of an info is file, directory, or other: a pipe, a broken
+    link. Raises InputError for an invalid pattern, or if a folder on the way can't be read.
     """
-    filesystem: Any = None
-    if is_local(pattern):  # without fsspec, see filesystem_of
-        stripped = local_path(pattern)
-    else:
-        filesystem, stripped = filesystem_of(pattern)
-    root = root_of(stripped)
-    is_query = stripped.startswith(("http://", "https://")) and not set("*[") & set(stripped)  # "?name=", no wildcard
-    if is_query or first_wildcard(stripped) is None:
-        stripped = stripped if is_query else literal(stripped)
-        info = local_info(stripped) if filesystem is None else info_in(filesystem, stripped, literal(pattern))
-        found = [(stripped, info)]
-        return root, leave_out.kept(found, root) if leave_out else found
-    with translate_input_errors(pattern):
-        if is_object(pattern):
-            found = object_glob(pattern, stripped)
-        elif is_local(pattern):
-            found = local_glob(stripped)
+    root, found = _found(pattern)
+    kept, leave_out = [], leave_out or LeaveOut()
+    for name, info, is_hidden in found:
+        is_folder = info["type"] == "directory"
+        if leave_out.excludes(name.removeprefix(root), is_folder=is_folder):
+            continue
+        if is_hidden:
+            leave_out.num_hidden += not is_folder
         else:
-            filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
-            found = folder_glob(partial(_listed, filesystem), pattern, stripped)
-    if leave_out is not None:
-        found = leave_out.kept(found, root)
-    pattern_below = stripped[stripped.rfind("/", 0, first_wildcard(stripped)) + 1 :]
-    hidden = {name for name, _ in found if passes_over(pattern_below, name.removeprefix(root))}
-    if leave_out is not None:
-        leave_out.num_hidden += sum(name in hidden and info["type"] != "directory" for name, info in found)
-    found = [(name, info) for name, info in found if name not in hidden]
-    check_names(name for name, _ in found)
-    return root, found
+            kept.append((name, info))
+    check_names(name for name, _ in kept)
+    return root, kept
+
+
+def _found(pattern: str) -> tuple[str, list[_Match]]:
+    """Return the root of a pattern and its matches, sorted by name."""
+    filesystem, path = (None, local_path(pattern)) if is_local(pattern) else filesystem_of(pattern)
+    root = root_of(path)
+    if path.startswith(("http://", "https://")) and not set("*[") & set(path):  # "?name=" is no wildcard
+        return root, [(path, info_of(pattern), False)]
+    if first_wildcard(path) is None:
+        return root, [(literal(path), info_of(literal(pattern)), False)]
+    parts = path[path.rfind("/", 0, first_wildcard(path)) + 1 :].split("/")
+    parts = [part for part, before in zip(parts, ["", *parts], strict=False) if not part == before == "**"]
+    if any("**" in part and part != "**" for part in parts):
+        raise InputError(
+            f"{pattern}: ** must be a whole part of the path, and matches any number of folders: write a*/**/*.txt"
+        )
+    with translate_input_errors(pattern):
+        if filesystem is None:
+            return root, [(name, _local_info(name), hidden) for name, _, hidden in _glob(_list_local, root, parts)]
+        if is_object(pattern):
+            return root, _glob(_object_listing(pattern, path), root.removesuffix("/"), parts)
+        filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
+        return root, _glob(partial(_list_folder, filesystem), root, parts)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -151,17 +187,6 @@ def check_names(names: Iterable[str]) -> None:
             f"{odd!a}: its name is not UTF-8, so the inputs of a version can't name it; rename it, or set leave_out"
             f"{locale_advice()}"
         )
-
-
-def _listed(filesystem: Any, folder: str) -> list[Info]:
-    """Return what a folder holds, [] if it does not exist; other errors become InputErrors that name it."""
-    with translate_input_errors(str(filesystem.unstrip_protocol(folder))):
-        try:
-            return list(filesystem.ls(folder, detail=True))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if kind_of(error) == "transient":
-                raise
-            return []
 
 
 def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> FoundFile:
@@ -181,44 +206,56 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
         url = f"{protocol}{mark}{path_of.partition('/')[0]}/{name.partition('/')[2]}"
     else:
         url = str(filesystem.unstrip_protocol(name))
-    with translate_input_errors(url):
-        info = info if info and info["size"] is not None else info_in(filesystem, name, url)
+    if info is None or info["size"] is None:
+        info = info_of(url)
     if needs_copy(filesystem, url, info):
         copy = copied(filesystem, name, url)
         return FoundFile(path, copy, input_bytes(copy), None)
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 
 
-def local_glob(pattern: str) -> list[tuple[str, Info]]:
-    """Return the path, "type" and "size" of each file and folder that an absolute pattern matches, sorted by path.
+def _glob(listing: _Listing, root: str, parts: Sequence[str]) -> list[_Match]:
+    """Return the matches in a tree of folders, sorted by name.
 
-    "type" is file, directory or other (a pipe, a broken link).
-
-    Raises InputError for an invalid pattern, or if a folder on the way can't be read.
+    Args:
+        listing: called only for folders that may lead to a match.
+        root: the folder in which `parts` begin.
+        parts: those of a pattern.
     """
-    found = []
-    for path, _ in folder_glob(_local_listing, pattern, pattern, os.path.realpath):
-        with _reporting_unreadable(path):
-            try:
-                found.append((path, _described(os.stat(path))))
-            except (FileNotFoundError, NotADirectoryError):  # a broken link
-                found.append((path, {"type": "other", "size": 0}))
-    return found
+    found: dict[tuple[str, str], _Match] = {}
+    seen = set[tuple[str, int, bool]]()
+    pending: list[tuple[str, int, bool, tuple[str, ...]]] = [(root, 0, False, ())]  # last, the folders ** led through
+    while pending:
+        folder, at, is_hidden, above = pending.pop()
+        if (folder, at, is_hidden) in seen:
+            continue
+        seen.add((folder, at, is_hidden))
+        part, is_last = parts[at], at == len(parts) - 1
+        if part == "**":
+            real = os.path.realpath(folder) if listing is _list_local else folder
+            if real in above:
+                continue
+            above = (*above, real)
+            if not is_last:
+                pending.append((folder, at + 1, is_hidden, above))
+        passes_over = not part.startswith(("_", ".")) and first_wildcard(part) is not None
+        matches = re.compile(translate(part)).match
+        for info in listing(folder):
+            name = info["name"]
+            last_name = name.rpartition("/")[2]
+            if not (part == "**" or (last_name and matches(last_name))):
+                continue
+            hidden = is_hidden or (passes_over and last_name.startswith(("_", ".")))
+            key = name, info["type"]  # an object may have the name of a folder
+            if is_last and (key not in found or not hidden):
+                found[key] = name, info, hidden
+            if info["type"] == "directory" and (part == "**" or not is_last):
+                pending.append((name, at, hidden, above) if part == "**" else (name, at + 1, hidden, ()))
+    return sorted(found.values(), key=lambda item: item[0])
 
 
-def local_info(path: str) -> Info:
-    """Return the "type" and "size" of a file or folder; raises InputError if it does not exist or can't be read."""
-    with translate_input_errors(path, "no such file; check the path"):
-        return _described(os.stat(path))
-
-
-def _described(found: os.stat_result) -> Info:
-    kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
-    return {"type": kind, "size": found.st_size}
-
-
-def _local_listing(folder: str) -> list[Info]:
-    with _reporting_unreadable(folder.rstrip("/") or "/"):
+def _list_local(folder: str) -> list[Info]:
+    with translate_input_errors(folder.rstrip("/") or "/"):
         try:
             with os.scandir(folder) as entries:
                 return [{"name": one.path, "type": "directory" if one.is_dir() else "other"} for one in entries]
@@ -226,40 +263,44 @@ def _local_listing(folder: str) -> list[Info]:
             return []
 
 
-@contextmanager
-def _reporting_unreadable(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{path}: can't be read: {error.strerror}; give this user permission to read it, or leave it out of the "
-            "pattern"
-        ) from error
+def _local_info(path: str) -> Info:
+    is_broken = os.path.islink(path) and not os.path.exists(path)
+    return {"type": "other", "size": 0} if is_broken else info_of(path)
 
 
-def object_glob(pattern: str, path: str) -> list[tuple[str, Info]]:
-    """Return the name and info of each object and folder that a pattern of an object store matches, sorted by name.
+def _list_folder(filesystem: Any, folder: str) -> list[Info]:
+    with translate_input_errors(str(filesystem.unstrip_protocol(folder))):
+        try:
+            entries = [{**info, "name": info["name"].rstrip("/")} for info in filesystem.ls(folder, detail=True)]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if kind_of(error) == "transient":
+                raise
+            return []
+    return [info for info in entries if info["name"] != folder.rstrip("/")]
 
-    Lists all objects below the fixed start of the pattern, a thousand in each request. Folder by folder, 100,000
-    folders with one object each would take 100,000 requests.
+
+def _object_listing(pattern: str, path: str) -> _Listing:
+    """Return a listing of the folders of a bucket, from one of all objects below the fixed start of a pattern.
+
+    It takes a request for a thousand objects; folder by folder, 100,000 folders of one object each take 100,000.
 
     Args:
         pattern: the URL, for messages.
         path: the pattern in the form that the file system uses.
-
-    Raises InputError for an invalid pattern, StoreError if the store can't be listed.
     """
-    matches = _matcher(path, pattern)  # before a long listing
     listed = _objects(pattern, path)
-    objects = {info["name"]: info for info in listed if info["type"] != "directory"}
-    names = {info["name"] for info in listed if info["type"] == "directory"} | _parents(objects)
-    folders: list[tuple[str, Info]] = [(name, {"name": name, "type": "directory", "size": 0}) for name in names]
-    files = [
-        (name, info)
-        for name, info in objects.items()
-        if info["size"] or not (name.endswith("/") or name in names)  # empty ones make consoles show a folder
-    ]
-    return _matching(folders + files, matches, path)
+    folders = {info["name"] for info in listed if info["type"] == "directory"}
+    objects = [info for info in listed if info["type"] != "directory"]
+    for info in objects:
+        name = info["name"]
+        while (name := name.rpartition("/")[0]) and name not in folders:
+            folders.add(name)
+    entries: dict[str, list[Info]] = {}
+    for info in [*objects, *({"name": name, "type": "directory", "size": 0} for name in folders)]:
+        name = info["name"]
+        if info["size"] or info["type"] == "directory" or not (name.endswith("/") or name in folders):
+            entries.setdefault(name.rpartition("/")[0], []).append(info)  # empty objects make consoles show a folder
+    return lambda folder: entries.get(folder, [])
 
 
 def _objects(pattern: str, path: str) -> list[Info]:
@@ -281,91 +322,3 @@ def _objects(pattern: str, path: str) -> list[Info]:
         if is_s3:
             raise InputError(f"{pattern}: bucket {bucket} does not exist; check its name") from error
         return []
-
-
-def _parents(names: Iterable[str]) -> set[str]:
-    """Return all folders that hold objects: {"a/b/c"} -> {"a/b", "a"}."""
-    found: set[str] = set()
-    for name in names:
-        while (name := name.rpartition("/")[0]) and name not in found:
-            found.add(name)
-    return found
-
-
-def folder_glob(
-    listing: Callable[[str], list[Info]], pattern: str, path: str, real: Callable[[str], str] = str
-) -> list[tuple[str, Info]]:
-    """Return the name and info of each file and folder that a pattern matches in a tree of folders, sorted by name.
-
-    Args:
-        listing: returns what a folder holds, or raises. Called only for folders that may lead to a match.
-        pattern: the URL, for messages.
-        path: the pattern in the form that the file system uses.
-        real: returns the name of a folder without links.
-
-    Raises InputError for an invalid pattern.
-    """
-    matches = _matcher(path, pattern)
-    root = root_of(path)
-    levels = _levels(path[path.rfind("/", 0, first_wildcard(path)) + 1 :], pattern)
-    found = dict(_below(listing, root, levels, real))
-    if found and (folder := root.rstrip("/")):
-        found.setdefault(folder, {"name": folder, "type": "directory", "size": 0})
-    return _matching(found.items(), matches, path)
-
-
-def _below(
-    listing: Callable[[str], list[Info]],
-    folder: str,
-    levels: list[PartMatcher | None],
-    real: Callable[[str], str],
-    above: tuple[str, ...] = (),
-) -> Iterator[tuple[str, Info]]:
-    """Yield what `folder` holds, and the folders below it that `levels` lead through.
-
-    Args:
-        listing: see folder_glob.
-        folder: where to begin.
-        levels: what matches the name of a folder on each level; None for any number of folders.
-        real: see folder_glob.
-        above: the real names of the folders that `**` led through.
-    """
-    level, rest = levels[0], levels[1:]
-    if level is None:
-        if real(folder) in above:
-            return
-        above = (*above, real(folder))
-    for info in listing(folder):
-        is_folder = info["type"] == "directory"
-        name = info["name"].rstrip("/") if is_folder else info["name"]
-        yield name, info
-        if not is_folder or name == folder.rstrip("/"):
-            continue
-        if level is None:
-            yield from _below(listing, name, levels, real, above)
-        elif rest and level(name.rpartition("/")[2]):
-            yield from _below(listing, name, rest, real)
-
-
-def _matching(found: Iterable[tuple[str, Info]], matches: Callable[[str], object], path: str) -> list[tuple[str, Info]]:
-    end = "/" if path.endswith("**") else ""  # the folder before ** matches too
-    chosen = ((name, info) for name, info in found if matches(name + end * (info["type"] == "directory")))
-    return sorted(chosen, key=lambda item: item[0])
-
-
-def _matcher(path: str, pattern: str) -> Callable[[str], bool]:
-    levels = _levels(path, pattern)
-    if levels[-1] is None:
-        levels.append(lambda _name: True)  # ** at the end does not match the folder before it, see _matching
-    return lambda name: matches_parts(levels, name.split("/"))
-
-
-def _levels(path: str, pattern: str) -> list[PartMatcher | None]:
-    """Return what matches each part of a path: None for **, which also leads through folders without a name."""
-    parts = path.split("/")
-    if any("**" in part and part != "**" for part in parts):
-        raise InputError(
-            f"{pattern}: ** must be a whole part of the path, and matches any number of folders: write a*/**/*.txt"
-        )
-    special: dict[str, PartMatcher | None] = {"**": None, "*": bool}  # any name but an empty one
-    return [special[part] if part in special else re.compile(translate(part)).match for part in parts]

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import Comparison, Members, comparisons_of
 from tokenloom.spec.values import WHOLE_ROW
-from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
 from tokenloom.tasks.sources.column_names import json_type
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
 from tokenloom.tasks.sources.filters import comparable, comparable_columns, kept_rows
-from tokenloom.tasks.sources.listing import FoundFile, find_files
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.values import array_values, instead_of_text, is_conversation, look_up, pick
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text

@@ -17,7 +17,7 @@ from tokenloom.chat.definition import ChatDefinition
 from tokenloom.chat.rendering import ChatRenderer, stop_as_text
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
-from tokenloom.spec.chat import TEMPLATES
+from tokenloom.spec.blocks import TEMPLATES
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import AddedToken

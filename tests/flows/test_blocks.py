@@ -23,8 +23,8 @@ from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.flows.direct import build_from_spec
 from tokenloom.flows.version_flows import collect_garbage
+from tokenloom.spec.blocks import Credentials
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.runner import Credentials
 
 pytestmark = [
     pytest.mark.slow,

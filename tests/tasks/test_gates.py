@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.builders.manifests import empty_manifest
-from tokenloom.spec.checks import Checks
+from tokenloom.spec.blocks import Checks
 from tokenloom.storage.formats.manifest import RowCounts, SplitEntry, decode_manifest
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult

@@ -15,10 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path, without_dots
-from tokenloom.spec.chat import ChatRules
-from tokenloom.spec.checks import Checks
-from tokenloom.spec.documents import DocumentRules
-from tokenloom.spec.runner import Credentials, ProcessRunner, Runner
+from tokenloom.spec.blocks import ChatRules, Checks, Credentials, DocumentRules, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import IdsTokenizer, Tokenizer
 from tokenloom.storage.formats.manifest import given_options

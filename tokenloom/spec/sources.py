@@ -7,12 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.spec.base import Location, Name, SpecModel, as_list, kind_field
-from tokenloom.spec.chat import LAYOUT, MESSAGES, TOOLS, Layout
-from tokenloom.spec.form import as_any_of
+from tokenloom.spec.base import Location, Name, SpecModel, as_any_of, as_list, kind_field
 from tokenloom.spec.row_filter import FILTER_RULES, columns_of, parse_filter
-from tokenloom.spec.values import WHOLE_ROW
-from tokenloom.spec.wildcards import check_pattern
+from tokenloom.spec.values import LAYOUTS, WHOLE_ROW, check_pattern
 
 
 def _check_filter(value: str) -> str:
@@ -26,6 +23,21 @@ def _position_as_name(value: Any) -> Any:
         raise ValueError("positions start at 0, for the first field, and can't be negative")
     return str(value) if type(value) is int else value
 
+
+def _known_layout(name: str) -> str:
+    if name not in LAYOUTS:
+        raise ValueError(f"must be one of {', '.join(LAYOUTS)}")
+    return name
+
+
+Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
+
+
+#: how sources of each kind name conversations; CSV allows positions
+MESSAGES = "In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one"
+TOOLS = "Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have it"
+_NAMES = ", ".join(f"`{name}`" for name in LAYOUTS)
+LAYOUT = f"How a row holds a conversation: {_NAMES}; by default, recognized from the first rows"
 
 _ColumnName = Annotated[str, Field(min_length=1)]
 _Field = Annotated[str, BeforeValidator(_position_as_name)]

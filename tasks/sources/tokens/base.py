@@ -19,7 +19,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
-from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, runs_of
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
@@ -36,8 +35,8 @@ from tokenloom.tasks.sources.base import (
     cut_evenly,
     locate_runs,
 )
-from tokenloom.tasks.sources.files import announce, info_of, input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.listing import FoundFile, find_files, local_info
+from tokenloom.tasks.sources.files import announce, info_of, input_bytes, is_local, open_input
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.tokens.ids import BATCH_TOKENS, ID_BYTES, IdColumns, id_batch
 from tokenloom.wording import counted
@@ -357,7 +356,7 @@ def _with_own(file: FoundFile, sides: Sequence[Side], known: Mapping[str, FoundF
 def _fingerprint(side: Side, url: str) -> str | None:
     """Return the fingerprint of a remote side, None for a local one; "" if it does not exist and need not."""
     try:
-        info = local_info(local_path(side.url)) if is_local(side.url) else info_of(side.url)
+        info = info_of(side.url)
     except InputError as error:
         if not isinstance(error.__cause__, Exception) or kind_of(error.__cause__) != "missing":
             raise

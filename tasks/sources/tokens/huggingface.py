@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.tasks.sources import arrow, parquet
 from tokenloom.tasks.sources.arrow import find_arrow_files
 from tokenloom.tasks.sources.base import INDEX, MASK, FileRange, Options, PartitionRange, RowBatch
 from tokenloom.tasks.sources.column_names import shown_names
-from tokenloom.tasks.sources.listing import FoundFile, find_files
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.tokens.base import TokenFormat
 from tokenloom.tasks.sources.tokens.ids import ATTENTION, BESIDE, IDS, IdColumns
 

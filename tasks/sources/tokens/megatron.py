@@ -14,11 +14,10 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from tokenloom.errors import InputError
-from tokenloom.spec.wildcards import LeaveOut
 from tokenloom.storage.formats.arrays import AnyDtype, Int64s
 from tokenloom.tasks.sources.base import INDEX, REPAIR
 from tokenloom.tasks.sources.files import input_bytes, open_input
-from tokenloom.tasks.sources.listing import FoundFile
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut
 from tokenloom.tasks.sources.tokens.base import Layout, Side, TokenFormat, read_values
 
 MAGIC, VERSION = b"MMIDIDX\0\0", 1

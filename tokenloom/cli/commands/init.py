@@ -13,7 +13,7 @@ from tokenloom.cli.arguments import Argument
 from tokenloom.cli.output import Output, Result
 from tokenloom.console import printable_line
 from tokenloom.errors import SpecError, TokenloomError
-from tokenloom.spec.wildcards import escaped
+from tokenloom.spec.values import escaped
 
 _SPEC_ENDS = (".yaml", ".yml")
 _COMMENT_COLUMN = 36

@@ -1,0 +1,275 @@
+"""The blocks of a spec beside its sources: `documents`, `chat`, `checks`, `runner` and `credentials`.
+
+Checks, runner and credentials are not part of the identity of a version.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from tokenloom.spec.base import Location, SpecModel, as_any_of, as_list, kind_field
+from tokenloom.storage.formats.records import canonical_json
+
+OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
+TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "zephyr")  # files of tokenloom/chat/templates
+BLOCK_URL = "block://"  # prefix of a store that is defined by a Prefect block
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Change = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_THAN_LATEST = "from the version that `latest` names; 0.2 is 20 %"
+
+
+class Transform(SpecModel):
+    """Your own function, applied to each text before the rules: (str) -> str, or None to leave the text out.
+
+    Of a conversation, it gets and returns the normalized object.
+    """
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
+        description="`package.module:function`, importable where workers run; gets a text and returns a text, or None "
+        "to leave it out",
+    )
+    version: Annotated[str, Field(min_length=1)] = Field(
+        description="Part of the identity of a version: change it whenever you change the function"
+    )
+
+
+class DocumentRules(SpecModel):
+    """Which rows become documents."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
+    min_chars: int = Field(
+        1, ge=0, title="Minimum characters", description="Texts with fewer characters are counted, but not kept"
+    )
+    max_chars: int | None = Field(
+        None, ge=1, title="Maximum characters", description="Texts with more characters are counted, but not kept"
+    )
+    deduplicate: bool = Field(
+        True, title="Drop duplicates", description="Whether to keep only the first of identical texts"
+    )
+    exclude: Location | None = Field(
+        None,
+        description="File with content hashes or texts, one per line: documents with these are not kept",
+    )
+    on_error: Literal["fail", "skip"] = Field(
+        "fail",
+        title="On a bad row",
+        description="`fail`: a bad row ends the build; `skip`: it is left out, counted, and listed in "
+        "`quarantine.jsonl`",
+    )
+    encoding_errors: Literal["fail", "replace"] = Field(
+        "fail",
+        title="On invalid UTF-8",
+        description="`fail`: a text with invalid bytes is a bad row; `replace`: U+FFFD takes their place",
+    )
+    max_bytes: int = Field(
+        268_435_456,
+        ge=1,
+        le=2**31 - 1,
+        title="Largest document",
+        description="Most bytes of UTF-8 that a document may have; a larger one is a bad row",
+    )
+    transform: Transform | None = Field(
+        None, description="Your own function, applied to each text before the other rules"
+    )
+    without_target: Literal["drop", "keep", "fail"] = Field(
+        "drop",
+        title="Without a target",
+        description="A conversation of which nothing is learned: `drop` counts it as filtered, `keep` keeps it, "
+        "`fail` ends the build",
+    )
+
+    @model_validator(mode="after")
+    def _lengths(self) -> DocumentRules:
+        if self.max_chars is not None and self.max_chars < self.min_chars:
+            raise ValueError(f"max_chars ({self.max_chars}) is less than min_chars ({self.min_chars})")
+        return self
+
+    def check_without_texts(self) -> None:
+        """Raise ValueError if a rule needs texts, for sources of tokens."""
+        defaults = DocumentRules()
+        needs = {
+            "transform": "works on texts",
+            "max_chars": "counts characters",
+            "encoding_errors": "is for text files",
+        }
+        if key := next((key for key in needs if getattr(self, key) != getattr(defaults, key)), None):
+            raise ValueError(f"documents.{key} {needs[key]}, and sources of tokens have none; remove it")
+        if self.min_chars > 1:
+            raise ValueError(
+                "documents.min_chars counts characters, and sources of tokens have none; remove it, or write 0 to keep "
+                "documents without an id"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """See SpecModel.identity; the default of `without_target` is absent, as in specs without conversations."""
+        options = super().identity()
+        return {key: value for key, value in options.items() if (key, value) != ("without_target", "drop")}
+
+
+def _json_values(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        canonical_json(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "must be JSON values: text, numbers, true, false, null, lists, mappings; quote dates"
+        ) from error
+    return value
+
+
+def _date_as_text(value: Any) -> Any:
+    return value.isoformat() if type(value) is datetime.date else value  # YAML reads 2026-11-25 as a date
+
+
+def _day(value: str) -> str:
+    try:
+        return datetime.date.fromisoformat(value).isoformat()
+    except ValueError as error:
+        raise ValueError("must be a day as YYYY-MM-DD, such as 2026-11-25") from error
+
+
+class ChatRules(SpecModel):
+    """How conversations become text: a chat template, and what it is given."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("template",)
+    template: Location = Field(
+        OF_TOKENIZER,
+        description="File of a Jinja chat template, such as `mine.jinja`; `tokenizer`: the one that comes with the "
+        f"tokenizer; or one of ours: {', '.join(f'`{name}`' for name in TEMPLATES)}",
+    )
+    arguments: Annotated[dict[str, Any], AfterValidator(_json_values)] = Field(
+        {}, description="Variables of the template, such as `{enable_thinking: false}`"
+    )
+    date: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_day)] | None = Field(
+        None,
+        description="The day that a template gets that asks for the present one, as YYYY-MM-DD; such a template "
+        "requires it",
+    )
+    stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(
+        [],
+        description="Tokens that end a turn of the assistant, such as `<|im_end|>`; empty: the last special "
+        "token before the next message",
+    )
+    special_tokens_in_content: Literal["text", "fail", "token"] = Field(
+        "text",
+        title="Special tokens in messages",
+        description="What the spelling of a special token in a message becomes: `text`, a bad row (`fail`), or the "
+        "`token`",
+    )
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, path) of the template, unless it is that of the tokenizer or one of ours."""
+        yield from (item for item in super().paths() if item[1] not in (OF_TOKENIZER, *TEMPLATES))
+
+
+def _gate(title: str, description: str, **limits: Any) -> Any:
+    return Field(None, title=title, description=description, **limits)
+
+
+class Checks(SpecModel):
+    """What a finished version must hold; a version that fails a check is kept, but not published."""
+
+    min_documents: int | None = _gate("Minimum documents", "Fewest documents in all splits together", ge=1)
+    min_tokens: int | None = _gate("Minimum tokens", "Fewest tokens in all splits together", ge=1)
+    max_duplicate_share: _Share | None = _gate(
+        "Maximum share of duplicates", "Largest share of duplicates in the rows read; 0.1 is 10 %"
+    )
+    max_quarantined_share: _Share | None = _gate(
+        "Maximum share of quarantined rows", "Largest share of skipped bad rows in the rows read; 0.1 is 10 %"
+    )
+    max_filtered_share: _Share | None = _gate(
+        "Maximum share of filtered rows", "Largest share of rows in the rows read that a rule or filter leaves out"
+    )
+    max_token_drift: _Change | None = _gate(
+        "Maximum drift of tokens", f"Largest relative change of the number of tokens {_THAN_LATEST}"
+    )
+    max_document_drift: _Change | None = _gate(
+        "Maximum drift of documents", f"Largest relative change of the number of documents {_THAN_LATEST}"
+    )
+    max_bytes_per_token_drift: _Change | None = _gate(
+        "Maximum drift of bytes per token", f"Largest relative change of the bytes per token {_THAN_LATEST}"
+    )
+    max_length_drift: _Share | None = _gate(
+        "Maximum drift of document lengths",
+        "Largest distance (total variation) of the histogram of lengths to that of the version that `latest` names",
+    )
+    max_documents_without_target: int | None = _gate(
+        "Maximum conversations without a target",
+        "Most conversations of which nothing is learned, with those that are dropped",
+        ge=0,
+    )
+    min_learned_share: _Share | None = _gate(
+        "Minimum learned share", "Smallest share of learned tokens in those of conversations; 0.1 is 10 %"
+    )
+    stop_token_learned: bool | None = _gate(
+        "Stop token is learned", "Whether a stop token must end every turn of the assistant"
+    )
+    no_doubled_bos: bool | None = _gate(
+        "No doubled beginning", "Whether no conversation may begin with two beginning-of-text tokens"
+    )
+
+    def limits(self) -> dict[str, float]:
+        """Return the checks that are set, and their limits: 1 for those that only hold or not."""
+        found = self.model_dump(exclude_none=True)
+        return {name: 1 if value is True else value for name, value in found.items() if value is not False}
+
+
+class ProcessRunner(SpecModel):
+    """Processes on the machine that runs the flow."""
+
+    model_config = ConfigDict(title="Processes")
+    kind: Literal["process"] = kind_field("process")
+    workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
+        None,
+        description="Worker processes; default: one per core; 0: the flow's own process does the work",
+    )
+
+
+class _ClusterRunner(SpecModel):
+    workers: Annotated[int, Field(ge=1, le=512)] | None = Field(
+        None,
+        description="Tasks at a time; default: all workers of the cluster, or one per core on this machine",
+    )
+
+
+class DaskRunner(_ClusterRunner):
+    """Workers of a Dask cluster; each has the same tokenloom[dask] and reaches the store and Prefect's server."""
+
+    model_config = ConfigDict(title="Dask")
+    kind: Literal["dask"] = kind_field("dask")
+    address: str | None = Field(
+        None,
+        title="Scheduler",
+        description="Address of the scheduler, `tcp://host:8786`; default: a cluster on this machine for this run",
+    )
+
+
+class RayRunner(_ClusterRunner):
+    """Workers of a Ray cluster; each has the same tokenloom[ray] and reaches the store and Prefect's server."""
+
+    model_config = ConfigDict(title="Ray")
+    kind: Literal["ray"] = kind_field("ray")
+    address: str | None = Field(
+        None,
+        title="Cluster",
+        description="Address of the cluster, `ray://host:10001`; default: a cluster on this machine for this run",
+    )
+
+
+Runner = Annotated[ProcessRunner | DaskRunner | RayRunner, Field(discriminator="kind", json_schema_extra=as_any_of)]
+
+
+class Credentials(SpecModel):
+    """A Secret block of Prefect with the credentials of an object store: a JSON object of fsspec options."""
+
+    model_config = ConfigDict(title="Credentials")
+    protocol: Annotated[str, Field(pattern="^[a-z][a-z0-9+.-]*$")] = Field(
+        description="Protocol of the URLs that need them: `s3`, `gs`, `az`, `abfs`"
+    )
+    block: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
+        title="Secret block",
+        description='Name of the Secret block; its value is like `{"key": "...", "secret": "..."}`',
+    )
