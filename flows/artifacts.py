@@ -9,7 +9,6 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from tokenloom.console import printable_line
 from tokenloom.errors import GateFailed
 from tokenloom.flows.store_links import page_url
 from tokenloom.storage.formats.manifest import Manifest
@@ -22,7 +21,7 @@ from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.retention import Collected
 from tokenloom.tasks.running.progress import STEPS, step_label
 from tokenloom.tasks.verify import VerificationResult
-from tokenloom.wording import counted, shown_bytes
+from tokenloom.wording import counted, printable_line, shown_bytes
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown
 _BAR_CHARS = 20

@@ -1,7 +1,7 @@
 """The URLs of a store's pages: those of a store that a web server has, or of the server of `tokenloom up` here.
 
 `tokenloom up` sets STORES to a folder. A run notes its local store there, and the server shows the pages of stores that
-are noted, and nothing else of them (tokenloom/server/store_pages.py).
+are noted, and nothing else of them (tokenloom/server/app.py).
 """
 
 from __future__ import annotations

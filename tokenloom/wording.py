@@ -1,8 +1,9 @@
-"""Format counts, sizes, times, tokenizers and near misses for messages."""
+"""Text for people: counts, sizes, times, names of tokenizers, near misses; and what may be printed on a terminal."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -141,3 +142,28 @@ def shown_time(at: str) -> str:
 def shortened(text: str, width: int) -> str:
     """Return a text of at most `width` characters, which ends with "..." if more are left out."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def print_status(text: str) -> None:
+    """Print a line on stderr, at once."""
+    sys.stderr.write(printable_line(text) + "\n")
+    sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """Return the text with its control characters escaped, so that a terminal does not act on them.
+
+    Line ends and tabs are kept.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def locale_advice() -> str:
+    """Return how to make Python read names of files as UTF-8, to end a message; "" if it does."""
+    encoding = sys.getfilesystemencoding()
+    return "" if encoding == "utf-8" else f"; names of files are {encoding} in this locale: set PYTHONUTF8=1"
+
+
+def printable_line(text: str) -> str:
+    """Return the text with its control characters and line ends escaped, so that it stays one line of a terminal."""
+    return text if text.isprintable() else printable(text).replace("\n", "\\n")

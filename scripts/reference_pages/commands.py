@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from scripts.reference_pages.markdown import contents, escaped, guide_link, link, sentence
-from tokenloom.cli.command_table import COMMANDS, GROUPS, Command
+from tokenloom.cli.commands import COMMANDS, GROUPS, Command
 from tokenloom.cli.output import EXIT_CODES
 from tokenloom.cli.parser import command_parsers, make_parser
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tokenloom.console import locale_advice
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
@@ -27,6 +26,7 @@ from tokenloom.storage.stores.local_files import (
     open_regular,
 )
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
+from tokenloom.wording import locale_advice
 
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from tokenloom.chat import conversation
 from tokenloom.chat.layouts import normalized
 from tokenloom.errors import BadRow, InputError, SpecError, named_message_of
+from tokenloom.process import let_pandas_in
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.tasks.sources.base import PlaceOf, Rows
 from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes
-from tokenloom.without_pandas import let_pandas_in
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
 Transform = Callable[[Any], Any]  # of a text to a text or None, of a conversation's object to another or None

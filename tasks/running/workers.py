@@ -30,8 +30,8 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tokenloom.cores import num_cores
 from tokenloom.errors import WorkerLost, named_message_of
+from tokenloom.process import num_cores
 from tokenloom.tasks.running import progress
 
 Job = TypeVar("Job")
@@ -250,9 +250,9 @@ def _meaning(code: int | None) -> str:
 
 def _serve_forks(descriptor: int) -> NoReturn:
     """Run in the server: load modules and start workers as the parent asks, until it is gone."""
+    from tokenloom.process import keep_pandas_out
     from tokenloom.storage.stores import remote_errors  # noqa: F401  (loaded once, for all workers)
     from tokenloom.tokenizers import base  # noqa: F401
-    from tokenloom.without_pandas import keep_pandas_out
 
     gc.disable()  # loading makes no garbage, and a collection would write to the pages that forks share
     keep_pandas_out()
@@ -300,9 +300,9 @@ def _start_worker(control: Connection) -> int:
 
 def _serve_calls(descriptor: int) -> NoReturn:
     """Run in a worker: answer calls from the connection with this file descriptor, until the parent is gone."""
+    from tokenloom.process import keep_pandas_out
     from tokenloom.tasks.running import memory
     from tokenloom.tokenizers.base import WORKER_MARK
-    from tokenloom.without_pandas import keep_pandas_out
 
     keep_pandas_out()
     memory.bound_this_process()

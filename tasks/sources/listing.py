@@ -24,7 +24,6 @@ from fnmatch import fnmatchcase, translate
 from functools import partial
 from typing import Any
 
-from tokenloom.console import locale_advice
 from tokenloom.errors import InputError
 from tokenloom.spec.values import first_wildcard, literal, root_of
 from tokenloom.storage.stores.remote_calls import call
@@ -43,6 +42,7 @@ from tokenloom.tasks.sources.files import (
     needs_copy,
     translate_input_errors,
 )
+from tokenloom.wording import locale_advice
 
 PINNED = "commit:"  # starts the fingerprint of a file that never changes
 _SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8

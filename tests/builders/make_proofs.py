@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenloom.cores import num_cores
+from tokenloom.process import num_cores
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.encoder import NAME
 from tokenloom.tokenizers.fast.parts import parts_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.datasets import build, small_spec
-from tokenloom.cli.command_table import COMMANDS
+from tokenloom.cli.commands import COMMANDS
 from tokenloom.cli.main import main
 from tokenloom.cli.parser import make_parser
 

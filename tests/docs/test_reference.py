@@ -20,7 +20,7 @@ from scripts.reference_pages.public_names import shown
 from scripts.reference_pages.spec_examples import BASE, EXAMPLES
 from tests.docs.reference import generated_pages
 from tokenloom import errors
-from tokenloom.cli.command_table import COMMANDS
+from tokenloom.cli.commands import COMMANDS
 from tokenloom.cli.output import EXIT_CODES
 from tokenloom.cli.parser import command_parsers, make_parser
 from tokenloom.spec.build_spec import BuildSpec, models_in

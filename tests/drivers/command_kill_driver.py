@@ -26,9 +26,8 @@ from pathlib import Path
 import pytest
 import s3fs  # noqa: F401  (a fork would import it each time)
 
-import tokenloom.cli.commands.export
-import tokenloom.cli.commands.space
-import tokenloom.cli.commands.tags
+import tokenloom.cli.commands.build
+import tokenloom.cli.commands.versions
 import tokenloom.flows.export_steps
 import tokenloom.tasks.exporting.streams
 import tokenloom.tasks.sources.lines

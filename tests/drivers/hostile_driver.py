@@ -31,7 +31,7 @@ import xxhash
 
 from tests.builders.memory_objects import SCHEME
 from tokenloom import TokenDataset, TokenLoader
-from tokenloom.cli.commands import inspect_version, ls, peek
+from tokenloom.cli.commands import look, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.records import canonical_json, sign
@@ -109,10 +109,10 @@ def read_all(reference: str, store: str) -> Counter[str]:
     steps: list[Callable[[], object]] = [
         opened,
         lambda: opened(packing="best_fit"),
-        lambda: inspect_version.run(reference, out=Output()),
-        lambda: peek.run(reference, count=2, chars=40, out=Output()),
-        lambda: ls.run(store, out=Output()),
-        lambda: ls.run(f"{store}/data", out=Output()),
+        lambda: look.inspect(reference, out=Output()),
+        lambda: peek.peek(reference, count=2, chars=40, out=Output()),
+        lambda: look.ls(store, out=Output()),
+        lambda: look.ls(f"{store}/data", out=Output()),
     ]
     for step in steps:
         try:

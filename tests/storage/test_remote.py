@@ -25,7 +25,7 @@ from tests.builders.datasets import build, make_spec, write_parquet
 from tests.builders.memory_objects import SCHEME
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
-from tokenloom.cli.commands import inspect_version, ls, peek
+from tokenloom.cli.commands import look, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
@@ -99,17 +99,17 @@ def store(s3_url: str, s3_proxy: FaultyProxy) -> RemoteStore:
 def test_commands_print_the_same_for_remote_and_local_stores(published: Published, s3_proxy: FaultyProxy) -> None:
     local = str(published.folder)
     out = Output(quiet=True)
-    assert inspect_version.run(published.reference, out=out).value["splits"] == published.manifest.json()["splits"]
+    assert look.inspect(published.reference, out=out).value["splits"] == published.manifest.json()["splits"]
     for path in ("", "/data"):
-        remote, here = (ls.run(store + path, out=out).value for store in (published.url, local))
+        remote, here = (look.ls(store + path, out=out).value for store in (published.url, local))
         assert remote | {"store": ""} == here | {"store": ""}
     found, expected = (
-        peek.run(f"{store}/data", chars=10, out=out).value["documents"] for store in (published.url, local)
+        peek.peek(f"{store}/data", chars=10, out=out).value["documents"] for store in (published.url, local)
     )
     assert found == expected
     assert len(found) == 3
     with pytest.raises(StoreError, match="no such store"):
-        ls.run(f"{published.url}/none", out=out)
+        look.ls(f"{published.url}/none", out=out)
 
 
 def test_a_new_entry_of_a_tag_is_seen_at_once(

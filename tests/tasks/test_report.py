@@ -41,10 +41,15 @@ from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.building.version_facts import VersionFacts
-from tokenloom.tasks.report.charts import QUANTILES, by_doubling, length_quantiles, tokens_by_length
-from tokenloom.tasks.report.figures import VersionFigures, collect_figures, unlike_shares
-from tokenloom.tasks.report.page import make_report, render_page
-from tokenloom.tasks.report.samples import SampledDocument, TokenSample
+from tokenloom.tasks.report.figures import SampledDocument, TokenSample, VersionFigures, collect_figures, unlike_shares
+from tokenloom.tasks.report.page import (
+    QUANTILES,
+    by_doubling,
+    length_quantiles,
+    make_report,
+    render_page,
+    tokens_by_length,
+)
 from tokenloom.tasks.report.templates import inert, percent_of, short
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

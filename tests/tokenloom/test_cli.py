@@ -23,7 +23,7 @@ from tests.builders.datasets import write_jsonl
 from tests.counts import count, full_only
 from tests.servers.prefect_servers import use_migrated
 from tokenloom import __version__
-from tokenloom.cli.command_table import GROUPS
+from tokenloom.cli.commands import GROUPS
 from tokenloom.cli.main import main
 
 _ROOT = Path(__file__).parent.parent.parent

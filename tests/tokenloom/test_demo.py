@@ -32,7 +32,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    return demo.run(folder=str(folder), updates=10, workers=0, direct=True, out=Output()).value
+    return demo.demo(folder=str(folder), updates=10, workers=0, direct=True, out=Output()).value
 
 
 @pytest.mark.usefixtures("library")

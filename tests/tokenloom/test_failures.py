@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.builders.datasets import write_jsonl, write_parquet
-from tokenloom.cli.commands import ls
+from tokenloom.cli.commands import look
 from tokenloom.cli.failures import Terminated
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError
@@ -112,7 +112,7 @@ def test_every_message_is_one_line(
     def fail(store: str) -> None:
         raise raised
 
-    monkeypatch.setattr(ls, "open_store", fail)
+    monkeypatch.setattr(look, "open_store", fail)
     assert _refused(capsys, "ls", "store", code=code) == message
     main(["ls", "store"])
     assert capsys.readouterr().err.count("\n") == 1
@@ -282,7 +282,7 @@ def test_a_warning_is_one_line(
         warnings.warn("no\nsamples", stacklevel=1)
         return open_store(store)
 
-    monkeypatch.setattr(ls, "open_store", warn)
+    monkeypatch.setattr(look, "open_store", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["ls", str(tmp_path)]) == 0

@@ -14,7 +14,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tokenloom.flows.store_links import STORES, noted_stores, page_url
-from tokenloom.server.store_pages import page_at, with_store_pages
+from tokenloom.server.app import page_at, with_store_pages
 from tokenloom.storage.stores.local import LocalStore
 
 _VERSION = "0123456789abcdef"

@@ -19,7 +19,7 @@ from prefect.deployments import run_deployment
 from tests.builders.datasets import write_parquet
 from tests.servers.browser import FOREIGN_NAME, Page
 from tests.servers.running import Up, parameters
-from tokenloom.server.own_pages import for_own_pages
+from tokenloom.server.app import for_own_pages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

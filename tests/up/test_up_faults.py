@@ -171,7 +171,7 @@ def test_up_ends_with_all_that_it_started_and_the_next_one_continues(
 
 @pytest.mark.parametrize(
     ("words", "log"),
-    [pytest.param("own_pages:prefect_app", "server.log", marks=full_only), ("worker start", "worker.log")],
+    [pytest.param("app:prefect_app", "server.log", marks=full_only), ("worker start", "worker.log")],
 )
 def test_up_ends_and_names_the_log_if_a_process_of_it_dies(words: str, log: str, up: Up) -> None:
     (pid,) = [pid for pid in processes_with(up.mark) if words in command_line(pid)]

@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tokenloom.console import print_status, printable_line
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Event, Meter, Step, step_label
-from tokenloom.wording import clock, percent
+from tokenloom.wording import clock, percent, print_status, printable_line
 
 _LINE_SECONDS = 10.0
 _LABEL_WIDTH = 20

@@ -19,8 +19,8 @@ from typing import NamedTuple, NoReturn, TypeGuard
 
 from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED, json_text
 from tokenloom.cli.parser import UsageError
-from tokenloom.console import printable
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
+from tokenloom.wording import printable
 
 _EXPECTED = (TokenloomError, UsageError, KeyboardInterrupt)  # their messages need neither a class nor a traceback
 # A path or URL, which may hold spaces; or a word such as spec.yaml:5 or documents.min_chars; and where in it.

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tokenloom.cli.arguments import Argument, count, positive
-from tokenloom.console import print_status
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import names_version, parse_reference, resolve
+from tokenloom.wording import print_status
 
 if TYPE_CHECKING:
     from tokenloom.reader.arguments import OrderOptions

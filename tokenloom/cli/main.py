@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokenloom.cli.arguments import call
-from tokenloom.cli.command_table import function_of
+from tokenloom.cli.commands import function_of
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
 from tokenloom.cli.output import READER_ENDED, Output, drop_output, json_text, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
@@ -83,7 +83,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads take time to start
         start_early(import_steps)
-    from tokenloom.without_pandas import keep_pandas_out
+    from tokenloom.process import keep_pandas_out
 
     keep_pandas_out()
 

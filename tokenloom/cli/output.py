@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from tokenloom.console import print_status, printable_line
 from tokenloom.errors import TokenloomError, one_line
+from tokenloom.wording import print_status, printable_line
 
 Json = dict[str, Any]
 

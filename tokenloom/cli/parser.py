@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import tokenloom
 from tokenloom.cli.arguments import add_arguments
-from tokenloom.cli.command_table import COMMANDS, GROUPS, Command, function_of
+from tokenloom.cli.commands import COMMANDS, GROUPS, Command, function_of
 from tokenloom.cli.output import NO, write_output
 from tokenloom.wording import near_miss
 

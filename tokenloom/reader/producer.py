@@ -76,7 +76,7 @@ class Producer:
         self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
         self._planners: ThreadPoolExecutor | None = None
         if stream.opens_slowly:
-            from tokenloom.cores import num_cores  # more threads than cores plan no faster, and each takes 0.1 GB
+            from tokenloom.process import num_cores  # more threads than cores plan no faster, and each takes 0.1 GB
 
             self._planners = ThreadPoolExecutor(max(1, min(io_threads, num_cores())), "tokenloom-plan")
         self._reads = ReadAhead(block_bytes(stream), io_threads, times)

@@ -16,10 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError, message_of
 from tokenloom.flows.store_links import STORES, STORES_FOLDER
 from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.wording import print_status
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tokenloom.console import print_status
 from tokenloom.errors import TokenloomError, one_line
 from tokenloom.flows.store_links import STORES, STORES_FOLDER
 from tokenloom.server.known_server import HEARTBEAT_SECONDS, POOL, PRIVATE, URL_FILE, answers, prepare_environment
 from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.wording import print_status
 
 _SETTINGS = {
     "PREFECT_WORKER_QUERY_SECONDS": "2",
@@ -137,7 +137,7 @@ def running_server(log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[
             port = listener.getsockname()[1]
     except OSError as error:
         raise TokenloomError(f"port {port} of 127.0.0.1 can't be used ({error.strerror}); choose another") from error
-    app = ["--factory", "tokenloom.server.own_pages:prefect_app", "--host", "127.0.0.1", "--port", str(port)]
+    app = ["--factory", "tokenloom.server.app:prefect_app", "--host", "127.0.0.1", "--port", str(port)]
     url = f"http://127.0.0.1:{port}/api"
     start = log.stat().st_size if log.exists() else 0
     origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": url.removesuffix("/api")}  # by default every page reads answers

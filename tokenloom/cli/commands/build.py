@@ -1,20 +1,35 @@
-"""`tokenloom build`: build and publish a version."""
+"""`tokenloom build`, `verify` and `export`: build and publish a version, read it again, write it in another format."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tokenloom.cli.arguments import Direct, Limit, Overrides, Prefect, Spec, Workers
-from tokenloom.cli.output import Json, Output, Result
-from tokenloom.console import print_status
-from tokenloom.wording import counted, counted_rows
+from tokenloom.cli.arguments import (
+    LEARN,
+    Argument,
+    Direct,
+    Limit,
+    Overrides,
+    Prefect,
+    Ref,
+    SourceSpec,
+    Spec,
+    Workers,
+    positive,
+)
+from tokenloom.cli.display import showing_progress
+from tokenloom.cli.output import FAILED, NO, Json, Output, Result
+from tokenloom.errors import SpecError
+from tokenloom.tasks.exporting.base import ExportOptions
+from tokenloom.tasks.exporting.export import FORMATS
+from tokenloom.wording import counted, counted_rows, print_status, shown_bytes
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
 
 
-def run(
+def build(
     spec: Spec,
     *,
     overrides: Overrides = (),
@@ -25,7 +40,7 @@ def run(
     out: Output,
 ) -> Result:
     """Build and publish a version."""
-    result = build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
+    result = run_build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
     print_build(out, result)
     return Result(result)
 
@@ -37,7 +52,7 @@ def load_limited_spec(path: str, overrides: Sequence[str], limit: int | None = N
     return load_spec(path, [*overrides, *([f"limit={limit}"] if limit is not None else [])])
 
 
-def build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> Json:
+def run_build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> Json:
     """Build with progress on stderr; return the fields of BuildResult.to_json.
 
     Args:
@@ -90,3 +105,79 @@ def _print_left_out_rows(out: Output, result: Json) -> None:
         out.line(f"{sum(left.values()):,} of {counted(rows['read'], 'row')} left out: {counted_rows(left)}{listed}")
     for source, reasons in result["quarantined"].items():
         out.line(f"  {source}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items()))
+
+
+def verify(
+    reference: Ref, *, deep: bool = False, spec: SourceSpec = None, workers: Workers = None, out: Output
+) -> Result:
+    """Verify a version; `damages` of the result lists the damaged files.
+
+    Args:
+        deep: encode about 1,000 documents again from their sources
+    """
+    from tokenloom.flows.direct import verify_directly
+    from tokenloom.tasks.running.workers import chosen_num_workers
+
+    if spec and not deep:
+        raise SpecError("--spec: only --deep reads sources; give both")
+    given = None
+    if spec:
+        from tokenloom.spec.loading import load_spec  # importing it takes as long as reading a gigabyte
+
+        given = load_spec(spec)
+    with showing_progress():
+        found = verify_directly(reference, deep, given, chosen_num_workers(workers))
+    _print_verification(out, found, deep)
+    is_unchecked = deep and not found["documents_encoded_again"]
+    return Result(found, NO if found["damages"] else FAILED if is_unchecked else 0)
+
+
+def _print_verification(out: Output, found: Json, deep: bool) -> None:
+    damages = found["damages"]
+    out.line(f"{found['reference']}: {f'{len(damages):,} damaged' if damages else 'nothing is damaged'}")
+    out.line(f"  {counted(found['files'], 'file')}, {counted(found['bytes'], 'byte')} read")
+    if deep:
+        out.line(f"  {counted(found['documents_encoded_again'], 'document')} encoded again")
+    for row in damages:
+        out.line(f"{row['file']}: {row['what']}")
+    for step in dict.fromkeys(row["next_step"] for row in damages):
+        files = [row["file"] for row in damages if row["next_step"] == step]
+        out.line(f"next, for {files[0]}{f' and {len(files) - 1} more' * (len(files) > 1)}: {step}")
+    for warning in found["warnings"]:
+        out.line(f"note: {warning}")
+
+
+def export(
+    reference: Ref,
+    format: Annotated[
+        str, Argument("FORMAT", choices=list(FORMATS), help=f"the format of the files: {', '.join(FORMATS)}")
+    ],
+    destination: Annotated[str, Argument("DESTINATION")],
+    *,
+    split: Sequence[str] = (),
+    learn: Annotated[str | None, LEARN] = None,
+    unit: Literal["document", "sample"] = "document",
+    seq_len: Annotated[int | None, Argument("T", positive)] = None,
+    workers: Workers = None,
+    out: Output,
+) -> Result:
+    """Export a version, or finish an export that was killed.
+
+    Args:
+        destination: a new folder: a local path or a URL
+        split: the split to write; may be repeated (default: all that have documents)
+        unit: of mds, litdata, huggingface and parquet: what a row holds
+        seq_len: with --unit sample: tokens in a sample
+    """
+    from tokenloom.flows.direct import export_directly
+    from tokenloom.tasks.running.workers import chosen_num_workers
+
+    if (unit == "sample") != (seq_len is not None):
+        raise SpecError("--unit sample and --seq-len: give both or neither")
+    options = ExportOptions(list(split), learn, seq_len)
+    with showing_progress():
+        found = export_directly(reference, format, destination, options, chosen_num_workers(workers))
+    out.line(f"{found['reference']}: {counted(found['documents'], 'document')}, {counted(found['tokens'], 'token')}")
+    files = f"{counted(found['files'], 'file')} of {found['format']}, {shown_bytes(found['bytes'])}"
+    out.line(f"  {files}{' were there already' if found['existed'] else ''} in {found['destination']}")
+    return Result(dict(found))

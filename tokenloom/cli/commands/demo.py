@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tokenloom.cli.arguments import Argument, Direct, Prefect, Workers, positive
-from tokenloom.cli.commands.build import build, print_build
+from tokenloom.cli.commands.build import print_build, run_build
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import SpecError, TokenloomError
@@ -31,7 +31,7 @@ splits: {{train: 0.8, validation: 0.1, test: 0.1}}
 """
 
 
-def run(
+def demo(
     *,
     folder: Annotated[str, Argument("DIR", option="--dir")] = "tokenloom-demo",
     updates: Annotated[int, Argument("N", positive)] = 3000,
@@ -68,7 +68,7 @@ def run(
     left_out = f"; {counted(num_left_out, 'file')} left out: not UTF-8" if num_left_out else ""
     out.line(f"1. {num_files:,} Python files of the standard library -> {place}/stdlib.jsonl{left_out}")
     out.line(f"2. tokenloom build {place}/demo.yaml")
-    result = build(load_spec(place / "demo.yaml"), workers, direct, prefect)
+    result = run_build(load_spec(place / "demo.yaml"), workers, direct, prefect)
     print_build(out, result)
     reference = f"{place}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")

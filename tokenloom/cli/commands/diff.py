@@ -28,7 +28,7 @@ from tokenloom.wording import counted, first_of
 _BLOCK_ROWS = 8192
 
 
-def run(
+def diff(
     old: Annotated[str, Argument("REF_A")],
     new: Annotated[str, Argument("REF_B")],
     *,

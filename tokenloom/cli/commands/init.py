@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from tokenloom.cli.arguments import Argument
 from tokenloom.cli.output import Output, Result
-from tokenloom.console import printable_line
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.spec.values import escaped
+from tokenloom.wording import printable_line
 
 _SPEC_ENDS = (".yaml", ".yml")
 _COMMENT_COLUMN = 36
@@ -25,7 +25,7 @@ def starter_spec() -> str:
     return resources.files("tokenloom.cli.commands").joinpath("starter.yaml").read_text(encoding="utf-8")
 
 
-def run(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> Result:
+def init(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> Result:
     """Write a spec that reads some files; without any, a starter spec. An existing spec is not changed.
 
     Args:

@@ -1,22 +1,30 @@
-"""`tokenloom peek`: show the first documents of a split, decoded, with the source row of each."""
+"""`tokenloom peek`: show the first documents of a split, decoded, with the source row of each.
+
+Of a conversation it shows the tokens in runs of one role. `>` before a line says that it is learned. `⏎` is the end of
+a line of the text.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.cli.arguments import LEARN, Argument, Ref, positive
 from tokenloom.cli.output import Json, Output, Result, shown_origin
-from tokenloom.console import printable
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes, parse_policy
+from tokenloom.reader.samples import Decoder, decode
+from tokenloom.storage.formats.arrays import AnyArray
+from tokenloom.storage.formats.classes import ENDS_TURN, PLAIN_TEXT, ROLE_BITS, ROLES, learned_classes, parse_policy
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.wording import counted
+from tokenloom.wording import counted, printable, printable_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from tokenloom.reader.samples import Decoder
 
 
-def run(
+def peek(
     reference: Ref,
     *,
     split: str = "train",
@@ -59,7 +67,7 @@ def _print(out: Output, document: Json, chars: int) -> None:
     if runs is None:
         out.lines(document["text"])
     else:
-        from tokenloom.cli.classes_shown import print_runs
+        from tokenloom.cli.commands.peek import print_runs
 
         print_runs(out, runs, chars)
 
@@ -86,7 +94,7 @@ def _documents(tables: VersionTables, split: str, count: int, chars: int, learne
 
 def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]) -> Json:
     """Divide tokens [start, end) of a shard, a conversation, into runs; nothing for plain text."""
-    from tokenloom.cli.classes_shown import class_runs
+    from tokenloom.cli.commands.peek import class_runs
 
     if int(shard.classes(start, start + 1)[0]) & ROLE_BITS == PLAIN_TEXT:
         return {}
@@ -108,3 +116,61 @@ def _add_conversations(tables: VersionTables, documents: list[Json]) -> None:
             except InputError:
                 text = None
             document["conversation"] = None if text is None else json.loads(text)
+
+
+_MAX_RUNS = 200  # shown of a document
+
+
+class ClassRun(TypedDict):
+    """Tokens [start, end) of a document that have one role and are all learned, or all not; `ends_turn`: its last."""
+
+    start: int
+    end: int
+    role: str
+    learned: bool
+    ends_turn: bool
+    text: str
+
+
+def class_runs(
+    tokenizer: Decoder, ids: AnyArray, classes: NDArray[np.uint8], learned: NDArray[np.bool_]
+) -> list[ClassRun]:
+    """Return the runs of the (n,) ids of a document and their classes, for a policy of (256,) classes."""
+    shown = (classes & ROLE_BITS) + 16 * learned[classes]
+    cuts = [0, *(np.flatnonzero(np.diff(shown)) + 1).tolist(), len(ids)]
+    return [
+        ClassRun(
+            start=start,
+            end=end,
+            role=role_of(int(classes[start])),
+            learned=bool(learned[classes[start]]),
+            ends_turn=bool(classes[end - 1] & ENDS_TURN),
+            text=decode(tokenizer, ids[start:end]),
+        )
+        for start, end in pairwise(cuts)
+        if start < end
+    ]
+
+
+def role_of(token_class: int) -> str:
+    """Name the role of a class; "role 12" for one that this release does not know."""
+    role = token_class & ROLE_BITS
+    return ROLES[role] if role < len(ROLES) else f"role {role}"
+
+
+def print_runs(out: Output, runs: Sequence[ClassRun], chars: int) -> None:
+    """Print runs, at most `chars` characters of each."""
+    for run in runs[:_MAX_RUNS]:
+        for name, line in _lines(run, chars):
+            out.line(f"  {'>' if run['learned'] else ' '} {name:<12} {line}")
+    if len(runs) > _MAX_RUNS:
+        out.line(f"    and {len(runs) - _MAX_RUNS:,} more parts")
+
+
+def _lines(run: ClassRun, chars: int) -> Iterator[tuple[str, str]]:
+    """Yield (role, line) of each line of a run; the role stands only before the first."""
+    text = run["text"]
+    text = text if len(text) <= chars else text[:chars] + "..."
+    lines = text.replace("\n", "⏎\n").split("\n")
+    for number, line in enumerate(lines if lines[-1] else lines[:-1]):
+        yield "" if number else run["role"], printable_line(line)

@@ -24,7 +24,7 @@ _CONVERSATION_CHARS = 60  # shown of each part of the first conversation
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
 
 
-def run(
+def plan(
     spec: Spec,
     *,
     overrides: Overrides = (),
@@ -114,7 +114,7 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None
     """Describe the rendering of conversations; `first` are the runs of tokens of the first one, from `place`."""
     if planned.chat is None:
         return None
-    from tokenloom.cli.classes_shown import class_runs
+    from tokenloom.cli.commands.peek import class_runs
     from tokenloom.storage.formats.classes import learned_classes, parse_policy
 
     found, given = next((rows.shown for rows in chats if rows.shown), None), planned.spec.chat.template
@@ -195,7 +195,7 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, valu
 
 
 def _print_chat(out: Output, chat: Json) -> None:
-    from tokenloom.cli.classes_shown import print_runs
+    from tokenloom.cli.commands.peek import print_runs
 
     layouts = ", ".join(f"{source} has the layout {layout}" for source, layout in chat["layouts"].items())
     out.line(f"conversations: {layouts}; template {chat['template']}, SHA-256 {chat['sha256'][:12]}")

@@ -31,7 +31,7 @@ def _utf8(text: str) -> str:
     return text
 
 
-def run(
+def tokenizer(
     spec: Spec,
     *,
     overrides: Overrides = (),

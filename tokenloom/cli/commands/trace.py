@@ -1,12 +1,15 @@
-"""`tokenloom trace`: show the documents in a batch or a sample, with their source rows."""
+"""`tokenloom trace` and `where`: the documents in a batch or a sample, and the training steps that see a document."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from tokenloom.cli.arguments import Argument, OneOf, count
+from tokenloom.cli.arguments import Argument, OneOf, Ref, SourceSpec, count, integer_in
+from tokenloom.cli.display import showing_progress
 from tokenloom.cli.loader_arguments import (
+    LoaderArguments,
+    NoSamples,
     TracedLoader,
     as_usage_errors,
     make_steps,
@@ -14,13 +17,16 @@ from tokenloom.cli.loader_arguments import (
     open_stream,
     option,
 )
-from tokenloom.cli.output import Output, Result, shown_origin
+from tokenloom.cli.output import NO, Output, Result, shown_origin
 from tokenloom.errors import SpecError, one_line
 from tokenloom.reader.arguments import DEFAULT_CHARS
+from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
-    from tokenloom.reader.trace import TracedDocument, TracedSample
+    from tokenloom.reader.trace import Sighting, TracedDocument, TracedSample
+    from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
+    from tokenloom.tasks.lookup.contents import Lookup
 
 #: the version, None for a mixture; its samples; a title
 _Traced: TypeAlias = "tuple[str | None, list[TracedSample], str]"
@@ -34,7 +40,7 @@ def _step(text: str) -> str:
     return text
 
 
-def run(
+def trace(
     reference: Annotated[str | None, Argument("REF")] = None,
     *,
     step: Annotated[str | None, Argument("N", _step, one_of=_WHAT)] = None,
@@ -59,7 +65,7 @@ def run(
         traced = _trace_step(reference, loader, step, chars)
     shown, samples, title = traced
     out.line(title)
-    _print(out, samples)
+    _print_samples(out, samples)
     return Result({"reference": shown, "samples": samples})
 
 
@@ -103,7 +109,7 @@ def _whose(loader: TracedLoader) -> str:
     return f"all {world_size:,} ranks" if rank is None else f"rank {rank:,} of {world_size:,}"
 
 
-def _print(out: Output, samples: list[TracedSample]) -> None:
+def _print_samples(out: Output, samples: list[TracedSample]) -> None:
     for sample in samples:
         rank = f", rank {sample['rank']}" if "rank" in sample else ""
         member = f", of {sample['member']}" if "member" in sample else ""
@@ -120,3 +126,129 @@ def _described(document: TracedDocument) -> str:
     if "targets" in document:
         part += f", {document['targets']:,} learned"
     return f"  {start:>6,} to {end:>6,}  {shown_origin(document)}, {part}, content {document['content']}"
+
+
+_CONTENT = re.compile("[0-9a-fA-F]{32}")
+_MAX_EPOCHS = 10_000
+_MAX_SHOWN = 20  # at most this many documents, and steps, are printed
+
+
+def where(
+    reference: Ref,
+    *,
+    content: Annotated[str | None, Argument("HASH", one_of=_WHAT)] = None,
+    text: Annotated[str | None, Argument("FILE", one_of=_WHAT)] = None,
+    messages: Annotated[str | None, Argument("FILE", one_of=_WHAT)] = None,
+    path: Annotated[str | None, Argument("P", one_of=_WHAT)] = None,
+    row: Annotated[int | None, Argument("N", count)] = None,
+    source: Annotated[str | None, Argument("NAME")] = None,
+    spec: SourceSpec = None,
+    loader: LoaderArguments,
+    epoch: Annotated[int, Argument("E", count)] = 0,
+    epochs: Annotated[int, Argument("N", integer_in(1, _MAX_EPOCHS))] = 1,
+    out: Output,
+) -> Result:
+    """Find documents, and the steps of a loader that see them; without any, `reason` in the result says why.
+
+    Args:
+        content: the hash of its content, 32 hexadecimal digits, as `tokenloom peek` shows it
+        text: a UTF-8 file with the text of the document
+        messages: a JSON file with the conversation, in any layout
+        path: the input file that has it, as `tokenloom inspect --json` lists it; needs --row
+        row: with --path: its row in the input; in JSON lines, its byte offset
+        source: with --path: the source of the input, if several sources have the path
+        epoch: the first epoch to search for steps (default: 0)
+        epochs: how many epochs to search, at most 10,000
+    """
+    from tokenloom.storage.versions.document_tables import VersionTables
+
+    if content is not None and not _CONTENT.fullmatch(content):
+        raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
+    if (path is None) != (row is None):
+        raise SpecError("--path and --row belong together: give both or neither")
+    if source is not None and path is None:
+        raise SpecError("--source: it belongs to --path; omit it")
+    if loader.given and loader.batch_size is None:
+        raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
+    tables = VersionTables(*resolve(parse_reference(reference)))
+    with showing_progress():
+        given = {"content": content, "text": text, "messages": messages, "path": path}
+        kind, value = next((kind, value) for kind, value in given.items() if value is not None)
+        found = _look_up(tables, kind, value, row, source, spec)
+    _print_documents(out, tables.reference, found)
+    steps: list[Sighting] = []
+    if loader.given and found.documents:
+        steps, note = _sightings(reference, tables, found.documents, loader, range(epoch, epoch + epochs))
+        _print_steps(out, steps, note)
+    return Result({"reference": tables.reference, **vars(found), "steps": steps}, 0 if found.documents else NO)
+
+
+def _look_up(
+    tables: VersionTables, kind: str, value: str, row: int | None, source: str | None, spec: str | None
+) -> Lookup:
+    """Look up a content, the text or conversation in a file, or a row of an input."""
+    from tokenloom.tasks.lookup.contents import SpecOfVersion, look_up_content, look_up_messages, look_up_text
+    from tokenloom.tasks.lookup.rows import look_up_row
+
+    known = SpecOfVersion(tables, spec)
+    if row is not None:
+        return look_up_row(tables, source, value, row, known)
+    look_up = {"content": look_up_content, "text": look_up_text, "messages": look_up_messages}[kind]
+    return look_up(tables, value.lower() if kind == "content" else value, known)
+
+
+def _sightings(
+    reference: str, tables: VersionTables, documents: list[FoundDocument], given: LoaderArguments, epochs: range
+) -> tuple[list[Sighting], str]:
+    """Find the steps that see the documents; the note says why there are none."""
+    from tokenloom.reader.trace import ShardTokens, check_epochs, find_sightings
+
+    split = documents[0]["split"]  # all have this one: a content determines it
+    loader = TracedLoader(**vars(given), split=None if given.state else split)
+    try:
+        stream, taken = open_stream(reference if given.state else tables.reference, loader)
+    except NoSamples as error:
+        return [], str(error)
+    tokens = [ShardTokens(_shard_index(each), each["start"], each["start"] + each["num_tokens"]) for each in documents]
+    with as_usage_errors():
+        check_epochs(stream, epochs)
+    steps = make_steps(loader)
+    seen = find_sightings(stream, tables.manifest.version, split, tokens, steps, epochs)
+    if given.state is not None:
+        seen = [{**each, "seen": each["position"] < taken} for each in seen]
+    read = sorted({f"{data.split} of {data.files.manifest.version}" for data in stream.datasets})
+    return seen, f"no sample of the epochs [{epochs.start}, {epochs.stop}) of {', '.join(read)} has one of its tokens"
+
+
+def _shard_index(document: FoundDocument) -> int:
+    return int(document["shard"].rpartition("/")[2].removesuffix(".tok"))
+
+
+def _print_documents(out: Output, place: str, found: Lookup) -> None:
+    kind = found.status.replace("_", " ")
+    out.line(f"{place}: {kind}{': ' if found.reason else ''}{found.reason}")
+    for document in found.documents[:_MAX_SHOWN]:
+        tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
+        out.line(f"  document  {tokens}, {shown_origin(document)}, content {document['content']}")
+    _print_rest(out, len(found.documents), "document")
+
+
+def _print_steps(out: Output, steps: list[Sighting], note: str) -> None:
+    out.line()
+    if not steps:
+        out.line(note)
+        return
+    columns = ["epoch", "step", "rank", "index", "position", "sample", "member", "seen"]
+    header = [name for name in columns if name in steps[0]]
+    rows = [[_cell(dict(step)[name]) for name in header] for step in steps[:_MAX_SHOWN]]
+    out.table(header, rows)
+    _print_rest(out, len(steps), "sample")
+
+
+def _cell(value: object) -> object:
+    return ("yes" if value else "no") if isinstance(value, bool) else value
+
+
+def _print_rest(out: Output, num_all: int, noun: str) -> None:
+    if num_all > _MAX_SHOWN:
+        out.line(f"  and {counted(num_all - _MAX_SHOWN, noun)} more; --json has all")

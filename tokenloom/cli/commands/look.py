@@ -1,28 +1,54 @@
-"""`tokenloom ls`: list the datasets of a store, or the versions of a dataset."""
+"""`tokenloom ls`, `inspect` and `report`: what a store has, and the figures of a version."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
-from tokenloom.cli.arguments import StoreOrDataset
+from tokenloom.cli.arguments import Argument, Ref, StoreOrDataset
 from tokenloom.cli.output import Json, Output, Result
-from tokenloom.console import printable_line
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.names import NAME_PATTERN
 from tokenloom.storage.formats.version_files import decode_build
-from tokenloom.storage.stores import open_store
-from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import load_manifest, published_versions, version_path
-from tokenloom.storage.versions.references import dataset_store, nearest_names
+from tokenloom.storage.versions.published import (
+    find_build_record,
+    is_dataset,
+    load_manifest,
+    published_versions,
+    read_inputs,
+    version_path,
+)
+from tokenloom.storage.versions.references import (
+    dataset_store,
+    datasets_in,
+    names_version,
+    nearest_names,
+    parse_reference,
+    resolve,
+)
 from tokenloom.storage.versions.tags import TagEntry
-from tokenloom.wording import shortened, shown_bytes, shown_time
+from tokenloom.tasks.building.version_facts import VersionFacts
+from tokenloom.wording import (
+    counted,
+    counted_rows,
+    described_tokenizer,
+    percent,
+    print_status,
+    printable_line,
+    shortened,
+    shown_bytes,
+    shown_time,
+)
 
 _MAX_TEXT = 20  # characters of a name, of tags or of a reason in a table
 
 
-def run(store: StoreOrDataset, *, out: Output) -> Result:
+def ls(store: StoreOrDataset, *, out: Output) -> Result:
     """List the datasets of a store, or the versions of a dataset."""
     folder = open_store(store)
     names = set(folder.names(""))
@@ -140,3 +166,99 @@ def _raise_if_remote(store: Store, error: Exception) -> None:
     """Raise an error of a remote store, which may be transient; on a local store the file itself is damaged."""
     if isinstance(error, StoreError) and not store.is_local:
         raise error
+
+
+def inspect(reference: Ref, *, out: Output) -> Result:
+    """Show a version's manifest and inputs, and what build.json says of its checks and empty parts."""
+    store, manifest = resolve(parse_reference(reference))
+    inputs = read_inputs(store, manifest)
+    build = find_build_record(store, manifest.version)
+    facts = VersionFacts(store, manifest, build)
+    out.line(facts.reference)
+    out.line(f"  tokenizer  {described_tokenizer(facts.tokenizer)}, end of text {manifest.tokenizer.eot_id}")
+    num_bytes = sum(entry.bytes for entry in inputs)
+    out.line(f"  inputs     {counted(len(inputs), 'file')}, {counted(num_bytes, 'byte')}")
+    out.line(f"  rows       {counted_rows(manifest.row_counts)}")
+    if num_pruned := build.measured.get("rows_not_read") if build else None:
+        out.line(
+            f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
+        )
+    if found := facts.conversations:
+        learned = f"{percent(found.learned_share)} of the tokens are learned by default"
+        chats = f"{counted(found.conversations, 'conversation')}, {counted(found.turns, 'ended turn')} of the assistant"
+        out.line(f"  chat       {chats}; {learned}" if found.conversations else f"  masks      {learned}")
+        roles = (f"{role} {count:,}" for role, count in found.tokens.items())
+        out.line(f"  roles      {', '.join(roles)}")
+    splits = [
+        [name, split.tokens, split.documents, split.duplicates, len(split.shards), split.shard_bytes]
+        for name, split in manifest.splits.items()
+    ]
+    out.line()
+    out.table(["split", "tokens", "documents", "duplicates", "shards", "bytes"], splits)
+    for warning in facts.warnings:
+        out.line(f"warning: {warning}")
+    out.line(facts.file_check)
+    gates = [asdict(gate) for gate in facts.recorded_gates]
+    shown = {"inputs": [asdict(entry) for entry in inputs], "gates": gates, "warnings": facts.warnings}
+    if found:
+        shown["conversations"] = asdict(found)
+    return Result(manifest.json() | shown)
+
+
+def report(
+    reference: Annotated[str, Argument("REF|STORE")],
+    *,
+    output: Annotated[Path | None, Argument("FILE")] = None,
+    out: Output,
+) -> Result:
+    """Write the report of a version, or the catalogue of a store: into the store, or into a file.
+
+    Args:
+        reference: a version: STORE/DATASET@TAG_OR_VERSION (default: @latest); or a store, for its catalogue
+        output: where to write the page (default: reports/VERSION.html in the dataset's folder of the store; for a
+            catalogue, index.html in the store)
+    """
+    folder = _store_of(reference)
+    value = _write_report(reference, output) if folder is None else _write_catalogue(reference, folder, output)
+    out.line(f"{value.get('report') or value['catalogue']}  {counted(value['bytes'], 'byte')}")
+    return Result(value)
+
+
+def _write_report(reference: str, output: Path | None) -> Json:
+    from tokenloom.tasks.report.page import make_report, write_report
+
+    store, manifest = resolve(parse_reference(reference))
+    page, path = make_report(store, manifest), str(output)
+    if output is None:
+        path = write_report(store, manifest.version, page)
+        refresh_catalogue(store)
+    else:
+        output.write_bytes(page)
+    version = manifest.version
+    return {"reference": f"{store.root}@{version}", "version": version, "report": path, "bytes": len(page)}
+
+
+def _write_catalogue(root: str, folder: Store, output: Path | None) -> Json:
+    from tokenloom.tasks.report.catalogue import render_catalogue, write_catalogue
+
+    if output is None:
+        path, num_bytes = write_catalogue(root)
+    else:
+        path, num_bytes = str(output), output.write_bytes(render_catalogue(root, folder).encode())
+    return {"store": str(folder.root), "catalogue": path, "bytes": num_bytes}
+
+
+def refresh_catalogue(store: Store) -> None:
+    """Write the catalogue of a dataset's store again; if that fails, say so on stderr and go on."""
+    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+
+    if problem := try_to_write_catalogue(store):
+        print_status(problem)
+
+
+def _store_of(text: str) -> Store | None:
+    """Return the store that `text` names; None if it names a version or a dataset."""
+    if names_version(text):
+        return None
+    folder = open_store(text)
+    return folder if not is_dataset(folder) and datasets_in(folder) else None
