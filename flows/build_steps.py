@@ -39,7 +39,7 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.estimate import Estimate
+    from tokenloom.tasks.preview import Estimate
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
@@ -94,7 +94,7 @@ def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimat
 
     It raises the errors that a build raises before it encodes: sampling reads rows, and finds a missing column.
     """
-    from tokenloom.tasks.estimate import estimate_build, probe_partition, probed_partitions  # only `plan` needs them
+    from tokenloom.tasks.preview import estimate_build, probe_partition, probed_partitions  # only `plan` needs them
 
     with _naming_source_lines(spec):
         plan = cut_inputs(plan_build(spec), runner)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.tasks.building.plan import BuildPlan
     from tokenloom.tasks.building.publish import BuildResult
-    from tokenloom.tasks.estimate import Estimate
     from tokenloom.tasks.exporting.base import ExportOptions
     from tokenloom.tasks.exporting.export import ExportResult
+    from tokenloom.tasks.preview import Estimate
 
 
 def build_from_spec(spec: BuildSpec) -> BuildResult:

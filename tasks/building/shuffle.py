@@ -34,7 +34,7 @@ from tokenloom.storage.work.records import (
 from tokenloom.storage.work.work_files import find_work_record, write_work_record
 from tokenloom.tasks.building.merge import Piece, gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rows.exclusion import load_exclusions
+from tokenloom.tasks.rows.rules import load_exclusions
 from tokenloom.tasks.running import progress
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.

@@ -30,8 +30,7 @@ from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
 from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.tasks.building.documents import document_encoder
-from tokenloom.tasks.rows.exclusion import is_excluded, read_exclusions
-from tokenloom.tasks.rows.rules import CONVERSATION, IDS, TEXT, DocumentForm, transformed
+from tokenloom.tasks.rows.rules import CONVERSATION, IDS, TEXT, DocumentForm, is_excluded, read_exclusions, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import Rows
 from tokenloom.tasks.verify_sources import checked_spec, recorded_spec

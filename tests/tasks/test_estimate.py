@@ -23,7 +23,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.publish import BuildResult
-from tokenloom.tasks.estimate import Estimate, estimate_build
+from tokenloom.tasks.preview import Estimate, estimate_build
 from tokenloom.wording import shown_bytes
 
 _WORDS = [f"word{i}" for i in range(2000)]

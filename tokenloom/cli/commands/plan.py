@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.building.plan import BuildPlan
-    from tokenloom.tasks.estimate import Estimate
-    from tokenloom.tasks.first_conversations import FirstRows
+    from tokenloom.tasks.preview import Estimate, FirstRows
 
 _CONVERSATION_CHARS = 60  # shown of each part of the first conversation
 _FEW_DOCUMENTS = 3  # expected in a split; it is then empty with a probability of 5 % or more
@@ -38,7 +37,7 @@ def plan(
         TokenloomError: the build would fail at once, for example because the disk is too small.
     """
     from tokenloom.flows.direct import check_direct, plan_directly
-    from tokenloom.tasks.estimate import check_disk
+    from tokenloom.tasks.preview import check_disk
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     loaded = load_limited_spec(spec, overrides, limit)
@@ -66,7 +65,7 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
     None if that is possible or, on a remote store, unknown.
     """
     from tokenloom.tasks.building.version_facts import tokenizer_label
-    from tokenloom.tasks.first_conversations import first_rows
+    from tokenloom.tasks.preview import first_rows
 
     chats = list(first_rows(planned))
     sources = [_source(planned, name) for name in planned.spec.source_names()]

@@ -1,18 +1,26 @@
-"""Estimate the tokens, documents, disk space and time of a build, from probes of some of its partitions.
+"""A preview of a build, for `tokenloom plan`: its tokens, documents, disk space and time; its first conversations.
 
-A probe reads the head of a partition and encodes the start of it. What an earlier build encoded is known exactly.
+The estimate comes from probes of some partitions: a probe reads the head of one and encodes the start of it. What an
+earlier build encoded is known exactly. Of conversations, the first are encoded, to show what a template makes of them
+and what is learned.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.document_table import SCHEMA
-from tokenloom.storage.formats.statistics import DocumentCounts
+from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
 from tokenloom.tasks.building.assign import check_documents_found, cut_split
@@ -21,12 +29,16 @@ from tokenloom.tasks.building.encoders import load_for_measuring
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.building.tokenization import read_documents
 from tokenloom.tasks.rows.quarantine import PartitionTally
-from tokenloom.tasks.rows.rules import IDS
+from tokenloom.tasks.rows.rules import IDS, keep_documents
+from tokenloom.tasks.running.memory import each_bounded
+from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import following_position
-from tokenloom.tasks.sources.reader import naming_source
+from tokenloom.tasks.sources.reader import naming_source, with_line
+from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes
 
+_NUM_TRIED = 20  # conversations, of which the first may be dropped or bad
 _NUM_PROBES = 16
 _READ_BYTES = 16_000_000  # a probe reads about so much text; what readers read ahead (1 MB) counts as read
 _ENCODE_BYTES = 1_000_000
@@ -234,3 +246,58 @@ def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
             f"{shown_bytes(estimate.spill_bytes)}, shards {shown_bytes(estimate.shard_bytes)}) but the file system has "
             f"{shown_bytes(free)} free; free some space on it, or choose another store"
         )
+
+
+@dataclass(frozen=True)
+class FirstConversation:
+    """A conversation that is encoded: `place` names its row; tokens and classes are (n,), with its end-of-text."""
+
+    place: str
+    tokens: NDArray[Any]
+    classes: NDArray[np.uint8]
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of a source of conversations: what is counted of them, and the first that becomes a document."""
+
+    source: str
+    counts: ChatCounts
+    shown: FirstConversation | None
+
+
+def first_rows(plan: BuildPlan) -> Iterator[FirstRows]:
+    """Yield what a build makes of the first rows of each source of conversations.
+
+    Args:
+        plan: with its partitions.
+
+    Raises TokenloomError as tokenize_partition, except for bad rows, which are passed over.
+    """
+    for parts in partitions_by_source(plan):
+        if parts[0].file.holds_conversations:
+            with naming_source(parts[0].file.source):
+                yield _first_rows(plan.build, parts[0], load_for_measuring(plan.build))
+
+
+def _first_rows(build: Build, part: Partition, tokenizer: Tokenizer) -> FirstRows:
+    file, rules = part.file, replace(build.rules, on_error="skip")
+    encoder = document_encoder(tokenizer, build.chat_of(file))
+    reader = make_reader({**file.options, "on_error": "skip"})
+    place_of = partial(reader.place, file.url)
+    batches = each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url)
+    counts, shown = ChatCounts(), None
+    for rows in islice(batches, 1):
+        first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
+        for documents in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):
+            counts += ChatCounts(dropped=documents.num_without_target)
+            if len(documents.rows):
+                encoded = encoder.encode(documents)
+                assert encoded.classes is not None
+                assert encoded.counts is not None
+                counts += encoded.counts
+                own = slice(int(encoded.num_tokens[0]))
+                place = with_line(place_of(int(documents.rows[0])))
+                shown = shown or FirstConversation(place, encoded.tokens[own], encoded.classes[own], tokenizer)
+    return FirstRows(file.source, counts, shown)
