@@ -21,7 +21,6 @@ from tokenloom.tokenizers.fast.proofs import Proof, installed_library, keep_proo
 from tokenloom.tokenizers.fast.tokenizer import (
     NO_CHECK,
     Check,
-    FastEncoder,
     FastTokenizer,
     Router,
     ending_if_hung,
@@ -30,6 +29,7 @@ from tokenloom.tokenizers.fast.tokenizer import (
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
+    from tokenloom.tokenizers.fast.encoder import FastEncoder
     from tokenloom.tokenizers.fast.probe import SliceJob
 
 _REPORT_AT = "https://github.com/tokenloom/tokenloom/issues"

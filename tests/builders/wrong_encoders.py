@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast import tokenizer
-from tokenloom.tokenizers.fast.tokenizer import FastEncoder
+from tokenloom.tokenizers.fast.encoder import FastEncoder
 
 
 def crash(text: str) -> str:

@@ -16,7 +16,7 @@ from tests.counts import every
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.encoder import encoder_of
+from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
 from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, Unproven
@@ -190,7 +190,7 @@ def test_each_known_pre_tokenizer_cuts_as_that_of_the_reference(change: Callable
     assert _same_ids(reference, _CUT)
     pairs = with_byte_pairs(reference)
     assert _same_ids(pairs, _CUT)
-    encoder = encoder_of(parts_with_byte_pairs(parts_of(reference)), [], pairs.eot_id)
+    encoder = FastEncoder(parts_with_byte_pairs(parts_of(reference)), [], pairs.eot_id)
     fast = FastTokenizer(pairs, encoder, Router([], []), NO_CHECK)
     assert ids_of(fast, _CUT) == ids_of(pairs, _CUT)
 

@@ -22,6 +22,7 @@ from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast import probe
+from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import (
     NUM_CUT_SLICES,
@@ -33,7 +34,7 @@ from tokenloom.tokenizers.fast.probe import (
     vocabulary_of,
 )
 from tokenloom.tokenizers.fast.proofs import Proof
-from tokenloom.tokenizers.fast.tokenizer import FastEncoder, FastTokenizer, Router, Unproven, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, Unproven, left_to_reference
 
 Change = Callable[[str, list[int]], list[int]]
 
@@ -70,12 +71,12 @@ def slice_texts(vocabulary: Vocabulary, index: int) -> list[str]:
 def wrong(monkeypatch: pytest.MonkeyPatch, change: Change) -> Callable[[Parts, list[int], int], FastEncoder]:
     """Let fast encoders give the ids that `change` makes of a text and its ids; return what makes them."""
 
-    def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
-        return changed(gigatoken.encoder_of(parts, bos_ids, eot_id), change)
+    def make(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
+        return changed(FastEncoder(parts, bos_ids, eot_id), change)
 
-    monkeypatch.setattr(probe, "encoder_of", encoder_of)
+    monkeypatch.setattr(probe, "FastEncoder", make)
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
-    return encoder_of
+    return make
 
 
 def slices_with(vocabulary: Vocabulary, is_meant: Callable[[str], bool]) -> Iterator[int]:
@@ -173,11 +174,11 @@ def test_a_character_that_is_cut_differently_goes_to_the_reference(
 ) -> None:
     change: Change = lambda text, ids: ids[::-1] if "\u0416" in text else ids  # noqa: E731
     needed = slices_with(vocabulary(reference), lambda text: text[:1] == "\u0416")
-    encoder_of = wrong(monkeypatch, change)
+    make = wrong(monkeypatch, change)
     proof = proof_of(reference, None if FULL else some(needed))
     assert isinstance(proof, Proof)
     assert Router(proof.odd, [])._is_odd[0x416]
-    encoder = encoder_of(parts_of(reference), reference.bos_ids, reference.eot_id)
+    encoder = make(parts_of(reference), reference.bos_ids, reference.eot_id)
     fast = FastTokenizer(reference, encoder, Router(proof.odd, encoder.spellings))
     texts = ["one", "\u0416\u0430\u0440", "three", "x \u0416", "\u0436"]
     assert ids_of(fast, texts) == ids_of(reference, texts)
@@ -221,8 +222,8 @@ def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
     ids=["a score", "runs of spaces"],
 )
 def test_the_probe_refuses_another_model(model: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    other = gigatoken.encoder_of(parts_of(loaded_model(model())), [], 0)
-    monkeypatch.setattr(probe, "encoder_of", lambda parts, *_: other)
+    other = parts_of(loaded_model(model()))
+    monkeypatch.setattr(probe, "FastEncoder", lambda parts, bos_ids, eot_id: FastEncoder(other, bos_ids, eot_id))
     monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
     found = proof_of(loaded_model(train_model() + _RUNS), some(range(0, NUM_SLICES, 1 if FULL else 3)))
     assert isinstance(found, str)

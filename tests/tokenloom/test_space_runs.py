@@ -16,7 +16,7 @@ from tests.builders.proofs import fast_of
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_parts import split
 from tokenloom.tokenizers.base import Tokenizer as Reference
-from tokenloom.tokenizers.fast import encoder as gigatoken
+from tokenloom.tokenizers.fast.encoder import mark_runs, restore_runs
 from tokenloom.tokenizers.fast.parts import MARKER, bare_content, with_marker
 from tokenloom.tokenizers.fast.probe import with_byte_pairs
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
@@ -70,9 +70,9 @@ def test_texts_with_runs_of_spaces_have_the_ids_of_the_reference(
 
 @pytest.mark.parametrize("text", ["a  b", "a  b   c"])
 def test_markers_that_were_lost_are_an_error(text: str) -> None:
-    runs = gigatoken.SpaceRuns([0, 0, 7, 8], 9)
+    _, runs = mark_runs([text.encode()], [0, 0, 7, 8])
     with pytest.raises(ValueError, match="runs of spaces became 0 markers"):
-        runs.around(lambda texts: [np.array([5, 6], np.uint32)])([text.encode()])
+        restore_runs([np.array([5, 6], np.uint32)], runs, 9)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import resource
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import pairwise
@@ -22,14 +22,15 @@ from typing import Any
 
 import gigatoken
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s, ranges_of
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
 from tokenloom.tokenizers.fast.parts import MARKER, Parts, parts_of
-from tokenloom.tokenizers.fast.tokenizer import FastEncoder, Unproven, failing_as
+from tokenloom.tokenizers.fast.tokenizer import Unproven, failing_as
 from tokenloom.tokenizers.patterns import SPACE_MARK
 
 NAME = f"gigatoken {version('gigatoken')}"
@@ -37,59 +38,74 @@ _MAX_GROWTH = 256_000_000
 _MAX_NUM_BYTES = 32_000_000  # where the system does not tell how large a process is
 _SPACE = ord(" ")
 _MARKER_BYTES = len(MARKER.encode())
-_EncodeTexts = Callable[[list[bytes]], list[NDArray[np.uint32]]]
 
 
 def make_encoder(tokenizer: Tokenizer) -> FastEncoder:
-    """Return a fast encoder for a tokenizer; raise Unproven as parts_of, or if gigatoken does not take its parts."""
-    return encoder_of(parts_of(tokenizer), tokenizer.bos_ids, tokenizer.eot_id)
+    """Make the fast encoder of a tokenizer; raises Unproven as parts_of and FastEncoder."""
+    return FastEncoder(parts_of(tokenizer), tokenizer.bos_ids, tokenizer.eot_id)
 
 
-def encoder_of(parts: Parts, bos_ids: list[int], eot_id: int) -> FastEncoder:
-    """Return a fast encoder for the parts of a tokenizer; raise Unproven if gigatoken does not take them.
+class FastEncoder:
+    """A tokenizer of gigatoken, which is made again when it has used too much memory.
+
+    Attributes:
+        library: its name and version.
+        spellings: texts that it finds in a text where the reference does not; it must not get a text with one.
 
     Args:
-        parts: see Parts.
+        parts: the parts of a tokenizer.
         bos_ids: the ids before each document.
         eot_id: the id after each document.
+
+    Raises Unproven if gigatoken does not take the parts.
     """
-    content, pattern = parts.content.encode(), parts.pattern
-    encoder = _Encoder(
-        lambda: gigatoken.Tokenizer.from_json(content) if pattern is None else _from_file(content, pattern)
-    )
-    return FastEncoder(NAME, _prepared(parts, encoder.encode_texts), parts.spellings, bos_ids, eot_id)
+
+    library = NAME
+
+    def __init__(self, parts: Parts, bos_ids: list[int], eot_id: int) -> None:
+        self._parts, self._bos_ids, self._eot_id = parts, bos_ids, eot_id
+        self.spellings = parts.spellings
+        ranges = [np.arange(first, last + 1, dtype=np.uint32) for first, last in parts.id_ranges]
+        ids = np.concatenate([np.empty(0, np.uint32), *ranges])
+        self._id_of_rank = None if np.array_equal(ids, np.arange(len(ids))) else ids
+        self._renew()
+
+    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        """See Tokenizer.encode."""
+        ids = self.encode_texts(texts.cast(pa.large_binary()).to_pylist())
+        return with_boundary_ids(ids, self._bos_ids, self._eot_id, dtype)
+
+    def encode_texts(self, texts: list[bytes]) -> list[NDArray[np.uint32]]:
+        """Return the ids of each text, (num_ids,); the texts are UTF-8."""
+        resident = _resident_bytes()
+        if self._num_bytes > _MAX_NUM_BYTES if resident is None else resident > self._max_resident:
+            self._renew()
+        self._num_bytes += sum(map(len, texts))
+        if self._parts.normalizes:
+            texts = list(map(_normal_form, texts))
+        elif self._parts.adds_space is not None:
+            before = b" " if self._parts.adds_space else b""
+            texts = [_spaced(text, before) for text in texts]
+        if self._parts.run_ids:
+            texts, runs = mark_runs(texts, self._parts.run_ids)
+            return restore_runs(list(map(self._tokenizer.encode, texts)), runs, self._parts.marker_id)
+        ids = list(map(self._tokenizer.encode, texts))
+        return ids if self._id_of_rank is None else [self._id_of_rank[ranks] for ranks in ids]
+
+    def _renew(self) -> None:
+        self._tokenizer: Any = None  # frees the memory of the one before
+        with failing_as(Unproven, "gigatoken does not take it"):
+            self._tokenizer = _load(self._parts)
+        self._num_bytes = 0
+        self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH
 
 
-def _prepared(parts: Parts, encode_texts: _EncodeTexts) -> _EncodeTexts:
-    """Return `encode_texts` with the changes of each text before, and of its ids afterwards."""
-    if parts.run_ids:
-        encode_texts = SpaceRuns(parts.run_ids, parts.marker_id).around(encode_texts)
-    if parts.normalizes:
-        return lambda texts: encode_texts(list(map(_normal_form, texts)))
-    if parts.adds_space is not None:
-        before = b" " if parts.adds_space else b""
-        return lambda texts: encode_texts([_spaced(text, before) for text in texts])
-    if not parts.id_ranges or (len(parts.id_ranges) == 1 and parts.id_ranges[0][0] == 0):
-        return encode_texts  # the ids are the ranks
-    ids = np.concatenate([np.arange(first, last + 1, dtype=np.uint32) for first, last in parts.id_ranges])
-    return lambda texts: [ids[ranks] for ranks in encode_texts(texts)]
-
-
-def _normal_form(text: bytes) -> bytes:
-    """Return a text, UTF-8, in normal form C."""
-    if text.isascii() or unicodedata.is_normalized("NFC", decoded := text.decode()):
-        return text
-    return unicodedata.normalize("NFC", decoded).encode()
-
-
-def _spaced(text: bytes, before: bytes) -> bytes:
-    """Replace U+2581 by spaces, and put `before` before a text that is not empty."""
-    return before + text.replace(SPACE_MARK.encode(), b" ") if text else text
-
-
-def _from_file(content: bytes, pattern: str) -> gigatoken.Tokenizer:
+def _load(parts: Parts) -> gigatoken.Tokenizer:
+    content = parts.content.encode()
+    if parts.pattern is None:
+        return gigatoken.Tokenizer.from_json(content)
     with _file_of(content) as path:
-        return gigatoken.Tokenizer.from_tiktoken(path, pattern, {})
+        return gigatoken.Tokenizer.from_tiktoken(path, parts.pattern, {})
 
 
 @contextmanager
@@ -107,29 +123,6 @@ def _file_of(content: bytes) -> Iterator[str]:
         yield temporary.name
 
 
-class _Encoder:
-    """A tokenizer of gigatoken that is made again when it has used too much memory."""
-
-    def __init__(self, make: Callable[[], gigatoken.Tokenizer]) -> None:
-        self._make = make
-        self._renew()
-
-    def encode_texts(self, texts: list[bytes]) -> list[NDArray[np.uint32]]:
-        """See FastEncoder.encode_texts."""
-        resident = _resident_bytes()
-        if self._num_bytes > _MAX_NUM_BYTES if resident is None else resident > self._max_resident:
-            self._renew()
-        self._num_bytes += sum(map(len, texts))
-        return list(map(self._tokenizer.encode, texts))
-
-    def _renew(self) -> None:
-        self._tokenizer: Any = None  # frees the memory of the one before
-        with failing_as(Unproven, "gigatoken does not take it"):
-            self._tokenizer = self._make()
-        self._num_bytes = 0
-        self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH
-
-
 def _resident_bytes() -> int | None:
     """Return the memory of this process; None where the system does not tell."""
     try:
@@ -139,55 +132,51 @@ def _resident_bytes() -> int | None:
     return int(pages) * resource.getpagesize()
 
 
-class SpaceRuns:
-    """Markers in place of the runs of spaces that are added tokens, see parts.py.
+def _normal_form(text: bytes) -> bytes:
+    """Return a text, UTF-8, in normal form C."""
+    if text.isascii() or unicodedata.is_normalized("NFC", decoded := text.decode()):
+        return text
+    return unicodedata.normalize("NFC", decoded).encode()
 
-    Args:
-        ids: the id of each length; those of 0 and 1 are not used.
-        marker_id: the id that gigatoken gives the marker.
+
+def _spaced(text: bytes, before: bytes) -> bytes:
+    """Replace U+2581 by spaces, and put `before` before a text that is not empty."""
+    return before + text.replace(SPACE_MARK.encode(), b" ") if text else text
+
+
+# ---- runs of spaces that are added tokens, see parts.py
+
+
+def mark_runs(texts: list[bytes], run_ids: list[int]) -> tuple[list[bytes], NDArray[np.uint32]]:
+    """Return texts, UTF-8, with markers for their runs of spaces, and the ids of all runs in order.
+
+    A run is taken from the left: as many of the longest token as fit, then one for the rest; a single space stays.
     """
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    follows = _follows_space(data, offsets)
+    edges = np.flatnonzero(follows[1:] != follows[:-1])
+    starts, ends = edges[::2], edges[1::2] + 1
+    starts, lengths = _cut_runs(starts, ends - starts, len(run_ids) - 1)
+    marked = data.copy()
+    marked[starts], marked[starts + 1] = MARKER.encode()
+    cuts = np.column_stack([starts + _MARKER_BYTES, starts + lengths]).ravel()  # the rest of each run
+    segments = as_segments(marked, np.diff(cuts, prepend=0, append=len(data)))
+    joined = take_segments(segments, np.arange(0, len(cuts) + 1, 2), marked.dtype).tobytes()
+    num_removed = np.cumsum(np.append(0, lengths - _MARKER_BYTES))
+    bounds = (offsets - num_removed[np.searchsorted(starts, offsets)]).tolist()
+    return [joined[start:end] for start, end in pairwise(bounds)], np.array(run_ids, np.uint32)[lengths]
 
-    def __init__(self, ids: list[int], marker_id: int) -> None:
-        self._ids, self._marker_id = np.array(ids, np.uint32), marker_id
 
-    def around(self, encode_texts: _EncodeTexts) -> _EncodeTexts:
-        """Return `encode_texts`, which encodes texts, with markers for runs."""
-
-        def encode(texts: list[bytes]) -> list[NDArray[np.uint32]]:
-            marked, ids = self._mark(texts)
-            return self._restore(encode_texts(marked), ids)
-
-        return encode
-
-    def _mark(self, texts: list[bytes]) -> tuple[list[bytes], NDArray[np.uint32]]:
-        """Return the texts, UTF-8, with markers for runs, and the ids of all runs in order.
-
-        A run is taken from the left: as many of the longest token as fit, then one for the rest; a single space stays.
-        """
-        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        data = np.frombuffer(b"".join(texts), np.uint8)
-        follows = _follows_space(data, offsets)
-        edges = np.flatnonzero(follows[1:] != follows[:-1])
-        starts, ends = edges[::2], edges[1::2] + 1
-        starts, lengths = _cut_runs(starts, ends - starts, len(self._ids) - 1)
-        marked = data.copy()
-        marked[starts], marked[starts + 1] = MARKER.encode()
-        cuts = np.column_stack([starts + _MARKER_BYTES, starts + lengths]).ravel()  # the rest of each run
-        segments = as_segments(marked, np.diff(cuts, prepend=0, append=len(data)))
-        joined = take_segments(segments, np.arange(0, len(cuts) + 1, 2), marked.dtype).tobytes()
-        num_removed = np.cumsum(np.append(0, lengths - _MARKER_BYTES))
-        bounds = (offsets - num_removed[np.searchsorted(starts, offsets)]).tolist()
-        return [joined[start:end] for start, end in pairwise(bounds)], self._ids[lengths]
-
-    def _restore(self, ids: list[NDArray[np.uint32]], runs: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
-        """Return the ids of each text with those of the runs in place of markers; raise ValueError if some are lost."""
-        tokens = np.concatenate([np.empty(0, np.uint32), *ids])
-        is_marker = tokens == self._marker_id
-        if (num_markers := np.count_nonzero(is_marker)) != len(runs):
-            raise ValueError(f"{len(runs)} runs of spaces became {num_markers} markers")
-        tokens[is_marker] = runs
-        bounds = np.cumsum([0, *map(len, ids)]).tolist()
-        return [tokens[start:end] for start, end in pairwise(bounds)]
+def restore_runs(ids: list[NDArray[np.uint32]], runs: NDArray[np.uint32], marker_id: int) -> list[NDArray[np.uint32]]:
+    """Return the ids of each text with those of the runs in place of markers; raise ValueError if some are lost."""
+    tokens = np.concatenate([np.empty(0, np.uint32), *ids])
+    is_marker = tokens == marker_id
+    if (num_markers := np.count_nonzero(is_marker)) != len(runs):
+        raise ValueError(f"{len(runs)} runs of spaces became {num_markers} markers")
+    tokens[is_marker] = runs
+    bounds = np.cumsum([0, *map(len, ids)]).tolist()
+    return [tokens[start:end] for start, end in pairwise(bounds)]
 
 
 def _follows_space(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -22,14 +22,13 @@ reaches across the marker.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import chain, groupby
-from operator import itemgetter
 from string import digits
 from typing import Any
 
+import numpy as np
 from tiktoken_ext import openai_public
 
 from tokenloom.errors import message_of
@@ -148,26 +147,20 @@ def _as_json(content: dict[str, Any]) -> str:
 
 def ranges_of(ids: list[int]) -> list[tuple[int, int]]:
     """Return ascending integers as ranges [first, last]."""
-    runs = [[i for _, i in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
-    return [(run[0], run[-1]) for run in runs]
+    runs = np.split(ids, np.flatnonzero(np.diff(ids) > 1) + 1)
+    return [(int(run[0]), int(run[-1])) for run in runs if len(run)]
 
 
-def _check_ids(tokens: Iterable[tuple[str | bytes, int]]) -> None:
-    """Raise Unproven if two tokens have the same id, or an id would make a library's tables far larger than needed.
-
-    Args:
-        tokens: the tokens and their ids; a token may be there twice.
-    """
-    ids: dict[int, str | bytes] = {}
-    for token, i in tokens:
-        if ids.setdefault(i, token) != token:
-            raise Unproven(f"its tokens {ids[i]!r} and {token!r} have the same id {i}")
-    if ids and max(ids) > _MAX_ID_SHARE * len(ids):
-        raise Unproven(f"the id {max(ids):,} of its token {ids[max(ids)]!r} is too high for {len(ids):,} tokens")
+def _check_ids(ids: Mapping[Any, int]) -> None:
+    """Raise Unproven if two tokens have the same id, or an id would make a library's tables far larger than needed."""
+    if len(set(ids.values())) < len(ids):
+        raise Unproven("two of its tokens have the same id")
+    if ids and max(ids.values()) > _MAX_ID_SHARE * len(ids):
+        raise Unproven(f"its id {max(ids.values()):,} is too high for {len(ids):,} tokens")
 
 
 def _parts_of_ranks(ranks: dict[bytes, int], pattern: str) -> Parts:
-    _check_ids(ranks.items())
+    _check_ids(ranks)
     if pattern == GPT_4:  # Llama 3: gigatoken takes no file with tokens that no merges make
         return Parts("tiktoken", _as_json(_json_of_ranks(ranks, pattern)))
     if pattern not in _NAMES:
@@ -233,7 +226,7 @@ def check_tokenizer_json(content: Mapping[str, Any]) -> None:
         _check_pieces(content)
     else:
         _check_words(content)
-    _check_ids(chain(model["vocab"].items(), _white_space_ids(content).items()))
+    _check_ids(model["vocab"] | _white_space_ids(content))
 
 
 def _check_words(content: Mapping[str, Any]) -> None:
@@ -332,8 +325,11 @@ def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
     templates, the normalizer), or in how they write the same.
     """
     model, steps, added = content["model"], _steps(content), _white_space_ids(content)
-    vocab = dict(sorted(model["vocab"].items(), key=itemgetter(1)))
-    merges = list(map(_merge, model["merges"]))
+    ids = model["vocab"]
+    vocab = {token: ids[token] for token in sorted(ids, key=ids.__getitem__)}
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    if any(pair.count(" ") != 1 for pair in merges):
+        raise Unproven("a token of its merges has a space")
     if _has_pieces(content):
         return pieces_json(vocab, merges, found_first(added))
     if steps[0]["type"] == "Digits":
@@ -344,14 +340,6 @@ def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
         "added_tokens": found_first(added),
         "pre_tokenizer": _pre_tokenizer(_patterns(steps)),
     }
-
-
-def _merge(pair: str | Sequence[str]) -> str:
-    """Return the two tokens of a merge with a space between them; raise Unproven if one of them has a space."""
-    joined = pair if isinstance(pair, str) else " ".join(pair)
-    if joined.count(" ") != 1:
-        raise Unproven(f"its merge {joined!r} has a space in a token")
-    return joined
 
 
 def _pre_tokenizer(patterns: tuple[str, ...]) -> dict[str, Any]:
@@ -379,7 +367,7 @@ def with_marker(bare: Mapping[str, Any]) -> tuple[dict[str, Any], list[int], int
     is_of_spaces = not any(token["content"].strip(" ") for token in bare["added_tokens"])
     if not (has_all_lengths and is_of_spaces) or bare["pre_tokenizer"] != _pre_tokenizer((GPT_2,)):
         return None
-    if model["ignore_merges"] or any(_MARKER_LETTERS in token for token in model["vocab"].keys() - {_MARKER_LETTERS}):
+    if model["ignore_merges"] or _MARKER_LETTERS in " ".join(model["vocab"].keys() - {_MARKER_LETTERS}):
         return None
     vocab = {_MARKER_LETTERS: max(model["vocab"].values()) + 1, **model["vocab"]}
     first = " ".join(_MARKER_LETTERS)

@@ -40,7 +40,7 @@ import tiktoken
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.encoder import NAME, encoder_of
+from tokenloom.tokenizers.fast.encoder import NAME, FastEncoder
 from tokenloom.tokenizers.fast.parts import MARKER, Parts, is_white_space, parts_of, ranges_of
 from tokenloom.tokenizers.fast.proofs import Proof
 from tokenloom.tokenizers.fast.tokenizer import Router, Unproven, differing, failing_as, left_to_reference
@@ -121,20 +121,22 @@ class _Subject:
         parts = parts_of(reference)
         self.key, self.vocabulary = parts.key, vocabulary_of(parts)
         self._router = Router(left_to_reference(), [MARKER] if parts.run_ids else [])
-        self._words = without_added_tokens(reference), encoder_of(parts, [], 0)
-        self._cuts = self._words
+        self._words = self._cuts = _pair(without_added_tokens(reference), parts)
         if self.vocabulary.cuts:
-            self._cuts = with_byte_pairs(reference), encoder_of(parts_with_byte_pairs(parts), [], 0)
+            self._cuts = _pair(with_byte_pairs(reference), parts_with_byte_pairs(parts))
 
     def differing(self, texts: list[str], index: int) -> list[str]:
         """Return the texts that the encoder of a slice would be given, and encodes differently."""
         reference, encoder = self._cuts if index < NUM_CUT_SLICES else self._words
-        encoder = replace(encoder, bos_ids=reference.bos_ids, eot_id=reference.eot_id)
         array = pa.array(texts, pa.large_string())
         array = array.filter(pa.array(~self._router.needs_reference(array)))
         with failing_as(Unproven, "its probe failed"):
             found = encoder.encode(array, _UINT32)
         return [array[int(i)].as_py() for i in differing(reference.encode(array, _UINT32), found)]
+
+
+def _pair(reference: Tokenizer, parts: Parts) -> tuple[Tokenizer, FastEncoder]:
+    return reference, FastEncoder(parts, reference.bos_ids, reference.eot_id)
 
 
 _subjects: dict[str, _Subject] = {}  # this process keeps one, by its key

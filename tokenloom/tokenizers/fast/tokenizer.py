@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,10 @@ from tokenloom.errors import EncoderMismatch, StoreError, named_message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes, with_boundary_ids
+from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
+
+if TYPE_CHECKING:
+    from tokenloom.tokenizers.fast.encoder import FastEncoder  # its package may be missing
 
 _NUM_CODE_POINTS = 0x110000
 _MAX_TEXT_BYTES = 16_000_000  # the memory of the reference for a long text is known
@@ -99,30 +102,6 @@ def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[n
         following = data[leads[has_more] + index] & 0x3F
         codes[has_more] = (codes[has_more] << 6) | following
     return codes
-
-
-@dataclass(frozen=True)
-class FastEncoder:
-    """A fast library with the vocabulary of a tokenizer.
-
-    Attributes:
-        library: its name and version.
-        encode_texts: returns the ids of each text, (num_ids,) uint32; the texts are UTF-8.
-        spellings: texts that it may find where the reference does not; it must not get a text with one.
-        bos_ids: the ids before each document.
-        eot_id: the id after each document.
-    """
-
-    library: str
-    encode_texts: Callable[[list[bytes]], Sequence[NDArray[np.uint32]]]
-    spellings: list[str]
-    bos_ids: list[int]
-    eot_id: int
-
-    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
-        """Return the ids of each text, see Tokenizer.encode."""
-        ids = self.encode_texts(texts.cast(pa.large_binary()).to_pylist())
-        return with_boundary_ids(ids, self.bos_ids, self.eot_id, dtype)
 
 
 @contextmanager
