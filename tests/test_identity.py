@@ -25,6 +25,7 @@ from tests.builders.datasets import (
     write_parquet,
 )
 from tests.counts import count
+from tests.tokenloom.test_tokenizers import write_ranks
 from tokenloom.spec.base import SpecModel
 from tokenloom.spec.blocks import DocumentRules
 from tokenloom.spec.build_spec import BuildSpec
@@ -261,16 +262,12 @@ def test_a_version_does_not_depend_on_how_its_path_is_typed(tmp_path: Path) -> N
 
 
 def test_a_version_does_not_depend_on_where_a_tokenizer_file_lies(data_dir: Path, tmp_path: Path) -> None:
-    files = data_dir / "tokenizers" / "gpt2"
-    shutil.copytree(files, tmp_path / "vocabulary")
+    file = data_dir / "tokenizers" / "gpt2" / "tokenizer.json"
+    shutil.copy(file, tmp_path / "vocabulary.json")
     source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS[:20]))
     specs = [
-        make_spec(
-            tmp_path / "store",
-            [source],
-            tokenizer={"kind": "tiktoken", "ranks": str(folder / "vocab.bpe"), "encoder": str(folder / "encoder.json")},
-        )
-        for folder in (files, tmp_path / "vocabulary")
+        make_spec(tmp_path / "store", [source], tokenizer={"kind": "huggingface", "path": str(path)})
+        for path in (file, tmp_path / "vocabulary.json")
     ]
     assert version_of(specs[0]) == version_of(specs[1])
 
@@ -392,9 +389,10 @@ _PINNED: dict[str, tuple[dict[str, Any], str]] = {
     "byte with a name": ({"kind": "byte", "name": "bytes"}, "2c6b576b6d6996ee"),
     "tiktoken": ({"kind": "tiktoken", "name": "gpt2"}, "1cd0de11bf5b5211"),
     "tiktoken with a mark": ({"kind": "tiktoken", "name": "gpt2", "bos": "<|endoftext|>"}, "8d4a6927bbed3de1"),
-    "tiktoken from files": (
-        {"kind": "tiktoken", "ranks": "gpt2/vocab.bpe", "encoder": "gpt2/encoder.json", "name": "mine"},
-        "6d42247c98d455d5",
+    "tiktoken from a file": (
+        {"kind": "tiktoken", "ranks": "/a.tiktoken", "name": "mine", "pattern": "gpt2", "special_tokens": {"<s>": 300}}
+        | {"eot": "<s>"},
+        "96901388d542eecb",
     ),
     "huggingface": (
         {"kind": "huggingface", "path": "gpt-neox-20b/tokenizer.json", "eot": "<|endoftext|>"},
@@ -408,6 +406,7 @@ _PINNED: dict[str, tuple[dict[str, Any], str]] = {
 def test_the_names_of_versions_are_pinned(kind: str, data_dir: Path, tiktoken_cache: Path, tmp_path: Path) -> None:
     written, version = _PINNED[kind]
     files = {key: str(data_dir / "tokenizers" / value) for key, value in written.items() if "/" in value}
+    files |= {"ranks": str(write_ranks(tmp_path / "a.tiktoken"))} if "ranks" in written else {}
     (tmp_path / "a.txt").write_text("hello")
     source = {"kind": "text", "path": str(tmp_path / "a.txt")}
     spec = make_spec(tmp_path / "store", [source], tokenizer=written | files)

@@ -236,7 +236,6 @@ class _Definition:
     special_tokens: dict[_Text, _TokenId] | None = None
     path: _Absent = None
     ranks: _Absent = None
-    encoder: _Absent = None
 
 
 @dataclass(frozen=True, slots=True)

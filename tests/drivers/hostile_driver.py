@@ -193,7 +193,7 @@ class Version:
         for name in [name for name in self.manifest["files"] if name.endswith(".json") and "/" in name]:
             for what, value in changes(json.loads(self.files[f"{self.base}/{name}"])):
                 yield f"{name} {what}", self._listed(name, json.dumps(value).encode())
-        for field in ("path", "ranks", "encoder", "pattern", "eot", "bos", "kind", "name", "special_tokens", "module"):
+        for field in ("path", "ranks", "pattern", "eot", "bos", "kind", "name", "special_tokens", "module"):
             for nasty in [*TEXTS, *NUMBERS, {"a": 2**31}, {"<|endoftext|>": 2**32 - 1}, {"a": -1}, {"": 1}]:
                 for without in (False, True):
                     value = copy.deepcopy(self.manifest)

@@ -57,7 +57,7 @@ def test_files_that_would_leave_the_version_are_refused(name: str) -> None:
     _refused({"files": {name: "0" * 64}}, r"files\[.*\] must be the name of a file in the version")
 
 
-@pytest.mark.parametrize("field", ["path", "ranks", "encoder"])
+@pytest.mark.parametrize("field", ["path", "ranks"])
 def test_a_tokenizer_at_a_path_that_the_manifest_names_is_refused(field: str) -> None:
     spec = {"tokenizer": {"kind": "huggingface", field: "/etc/passwd"}}
     _refused({"spec": spec}, f"spec.tokenizer.{field} must be absent: a version names no path")

@@ -38,7 +38,6 @@ _IN_SPEC: dict[str, Callable[[str], dict[str, Any]]] = {
     },
     "exclude": lambda url: {"documents": {"exclude": url}},
     "ranks": lambda url: {"tokenizer": {"kind": "tiktoken", "ranks": url, "pattern": "gpt2"}},
-    "encoder": lambda url: {"tokenizer": {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": url}},
     "tokenizer.json": lambda url: {"tokenizer": {"kind": "huggingface", "path": url}},
     "tokenizer.model": lambda url: {"tokenizer": {"kind": "sentencepiece", "path": url}},
     "block": lambda url: {"credentials": [{"protocol": "s3", "block": url}]},

@@ -76,15 +76,14 @@ def test_sources_without_a_name_are_named_by_kind_and_position() -> None:
 
 def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_path: Path) -> None:
     sources = [SOURCE, {"kind": "text", "path": "/absolute/a.txt"}, {"kind": "jsonl", "path": "s3://bucket/a.jsonl"}]
-    tokenizer = {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": "encoder.json"}
+    tokenizer = {"kind": "tiktoken", "ranks": "a.tiktoken", "pattern": "gpt2"}
     resolved = spec(sources=sources, tokenizer=tokenizer).resolve(tmp_path)
     assert dict(resolved.paths()) == {
         "store": str(tmp_path / "store"),
         "sources.0.path": str(tmp_path / "data/*.parquet"),
         "sources.1.path": "/absolute/a.txt",
         "sources.2.path": "s3://bucket/a.jsonl",
-        "tokenizer.ranks": str(tmp_path / "vocab.bpe"),
-        "tokenizer.encoder": str(tmp_path / "encoder.json"),
+        "tokenizer.ranks": str(tmp_path / "a.tiktoken"),
     }
     assert resolved.resolve(Path("/elsewhere")) == resolved
 

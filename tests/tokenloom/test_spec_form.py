@@ -107,7 +107,7 @@ def test_the_form_refuses_values_that_its_schema_excludes(field: str, value: Any
     [
         {"kind": "byte"},
         {"kind": "tiktoken", "name": "gpt2"},
-        {"kind": "tiktoken", "ranks": "vocab.bpe", "encoder": "encoder.json"},
+        {"kind": "tiktoken", "ranks": "a.tiktoken", "pattern": "gpt2"},
         {"kind": "huggingface", "path": "tokenizer.json"},
         {"kind": "huggingface", "name": "EleutherAI/gpt-neox-20b", "revision": "main"},
         {"kind": "sentencepiece", "path": "tokenizer.model"},

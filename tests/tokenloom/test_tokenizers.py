@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -157,17 +156,6 @@ def test_ids_of_a_vocabulary_file_follow_its_merges(tmp_path: Path) -> None:
 # Fingerprints
 
 
-def test_gpt2_by_name_and_from_its_two_files_is_the_same_tokenizer(data_dir: Path, tiktoken_cache: Path) -> None:
-    folder = data_dir / "tokenizers" / "gpt2"
-    paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(folder / "encoder.json")}
-    files = load_tokenizer({"kind": "tiktoken", "name": "label", **paths})
-    assert files.fingerprint == by_name("gpt2").fingerprint
-    texts = ["Hello world", "", "naïve café 多言語", EOT]
-    assert encode_each(files, texts) == encode_each(by_name("gpt2"), texts)
-    again = load_tokenizer({"kind": "tiktoken", "name": "label"}, files.files)
-    assert again.fingerprint == files.fingerprint
-
-
 def test_every_part_of_a_definition_changes_the_fingerprint(tmp_path: Path) -> None:
     path = write_ranks(tmp_path / "a.tiktoken")
     other = write_ranks(tmp_path / "b.tiktoken", (b"ab", b"abc", b"xy"))
@@ -232,17 +220,6 @@ def test_an_invalid_file_of_ranks_is_refused(content: bytes, tmp_path: Path) -> 
 def test_an_invalid_pattern_is_refused(tmp_path: Path) -> None:
     with refused(r"not a regular expression of tiktoken: .*; repair tokenizer\.pattern"):
         from_file(write_ranks(tmp_path / "a.tiktoken"), pattern="(")
-
-
-def test_two_files_that_do_not_match_are_refused(data_dir: Path, tmp_path: Path) -> None:
-    folder = data_dir / "tokenizers" / "gpt2"
-    encoder = json.loads((folder / "encoder.json").read_text())
-    encoder["hello"], encoder["world"] = encoder["world"], encoder["hello"]
-    (tmp_path / "encoder.json").write_text(json.dumps(encoder))
-    paths = {"ranks": str(folder / "vocab.bpe"), "encoder": str(tmp_path / "encoder.json")}
-    message = r"vocab\.bpe and .*encoder\.json are not GPT-2's vocab\.bpe .*: their ids differ; download them again"
-    with refused(message):
-        load_tokenizer({"kind": "tiktoken", **paths})
 
 
 def test_unknown_kinds_and_names_are_refused_with_a_list_of_known_ones() -> None:

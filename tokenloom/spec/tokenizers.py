@@ -82,7 +82,7 @@ class TiktokenTokenizer(_WithBackend):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
     model_config = ConfigDict(title="tiktoken")
-    path_fields: ClassVar[tuple[str, ...]] = ("ranks", "encoder")
+    path_fields: ClassVar[tuple[str, ...]] = ("ranks",)
     kind: Literal["tiktoken"] = kind_field("tiktoken")
     name: Name | None = Field(
         None,
@@ -92,10 +92,7 @@ class TiktokenTokenizer(_WithBackend):
     ranks: Location | None = Field(
         None,
         title="Ranks file",
-        description="A file `.tiktoken`, `vocab.bpe`, `tokenizer.model` of llama3, or `tekken.json`",
-    )
-    encoder: Location | None = Field(
-        None, title="Encoder file", description="The `encoder.json` that belongs to a `vocab.bpe`"
+        description="A file `.tiktoken`, `tokenizer.model` of llama3, or `tekken.json`",
     )
     pattern: str | None = Field(
         None,
@@ -113,13 +110,13 @@ class TiktokenTokenizer(_WithBackend):
             raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
         if self.name in _NAMED_FILES:
             raise ValueError(f"{self.name} is read from a file: give ranks: {_NAMED_FILES[self.name]}")
-        if self.encoder or self.pattern or self.special_tokens:
-            raise ValueError("encoder, pattern and special_tokens require ranks: a file of ranks")
+        if self.pattern or self.special_tokens:
+            raise ValueError("pattern and special_tokens require ranks: a file of ranks")
         if self.name not in (known := tiktoken_names()):
             raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, known)}")
 
     def _check_files(self) -> None:
-        if self.encoder is None and self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
+        if self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
             hint = near_miss(self.name or "", _NAMED_FILES) if self.name not in _NAMED_FILES else ""
             raise ValueError(
                 "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "

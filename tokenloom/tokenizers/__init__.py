@@ -66,7 +66,7 @@ def load_once(definition: Mapping[str, Any], files: Mapping[str, bytes] | None =
     if files is None:
         fields = {**definition, **(definition.get("decode") or {})}
         with suppress(OSError):  # load_tokenizer raises it, with the next step
-            paths = (fields[name] for name in ("path", "ranks", "encoder") if fields.get(name))
+            paths = (fields[name] for name in ("path", "ranks") if fields.get(name))
             sums = [sha256_of_bytes(read_regular(path)) for path in paths]
     return _load(canonical_json(dict(definition)), None if files is None else tuple(sorted(files.items())), tuple(sums))
 

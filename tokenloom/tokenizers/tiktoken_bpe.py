@@ -37,14 +37,12 @@ from tokenloom.tokenizers.base import (
     text_bytes,
 )
 from tokenloom.tokenizers.tiktoken_files import (
-    LLAMA_3,
     MAX_ID,
-    BytePairs,
     described,
-    file_names,
+    file_name,
     merged_ranks,
     named_format,
-    parse_files,
+    parse_file,
 )
 from tokenloom.wording import did_you_mean
 
@@ -188,21 +186,20 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     """Return the tokenizer; TiktokenTokenizer of the spec describes the fields of `definition`."""
     name, contents = str(definition.get("name") or "tiktoken"), dict(files or {})
     if not contents and definition.get("ranks"):
-        paths = file_names(definition)
-        contents = {file: read_path(path, described(definition, file)) for file, path in paths.items()}
-    encoding, known_eot = _from_files(definition, contents) if contents else (_by_name(name), END_OF_TEXT)
+        contents = {file_name(definition): read_path(definition["ranks"], described(definition))}
+    encoding, eot = _from_file(definition, contents, name) if contents else (_by_name(name), END_OF_TEXT)
     special = _by_id(encoding)
     if not special:
         raise TokenizerError(
             f"tokenizer {name}: it has no special tokens, but an end-of-text token must follow each document; give "
             f"those of the model and their ids, such as tokenizer.special_tokens: {{{END_OF_TEXT}: {encoding.n_vocab}}}"
         )
-    eot = definition.get("eot")
-    if eot is None and known_eot not in special:
+    if definition.get("eot") is not None:
+        eot = str(definition["eot"])
+    elif eot not in special:
         raise TokenizerError(
             f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot; {special_tokens_hint(special)}"
         )
-    eot = known_eot if eot is None else str(eot)
     return TiktokenTokenizer(encoding, name, eot, definition.get("bos"), contents)
 
 
@@ -230,10 +227,16 @@ def _by_name(name: str) -> tiktoken.Encoding:
     return tiktoken.Encoding("gpt2", pat_str=openai_public.r50k_pat_str, mergeable_ranks=ranks, special_tokens=special)
 
 
-def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[tiktoken.Encoding, str]:
+def _from_file(definition: Mapping[str, Any], files: Mapping[str, bytes], name: str) -> tuple[tiktoken.Encoding, str]:
     """Return the encoding, and the end-of-text token of its format."""
-    name = str(definition.get("name") or "tiktoken")
-    pairs = _parsed(definition, files)
+    try:
+        pairs = parse_file(definition, files.get(file_name(definition), b""))
+    except ValueError as error:
+        other = ", or give pattern and special_tokens of another vocabulary" if named_format(definition) else ""
+        raise TokenizerError(
+            f"tokenizer file {definition.get('ranks') or file_name(definition)} is not {described(definition)}: "
+            f"{message_of(error)}; download it again{other}"
+        ) from error
     special = pairs.special_tokens | (definition.get("special_tokens") or {})
     _check_special(name, special, pairs.ranks)
     pattern = pairs.pattern or _pattern(str(definition.get("pattern") or "gpt2"))
@@ -245,22 +248,6 @@ def _from_files(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> tu
             "tokenizer.pattern, or give the name of an encoding, such as gpt2"
         ) from error
     return encoding, pairs.eot
-
-
-def _parsed(definition: Mapping[str, Any], files: Mapping[str, bytes]) -> BytePairs:
-    """Return what files, by their fixed names, say; raise TokenizerError if they are not of their format."""
-    try:
-        return parse_files(definition, files)
-    except ValueError as error:
-        paths = file_names(definition) if definition.get("ranks") else {file: file for file in files}
-        given, wanted = " and ".join(paths.values()), " and ".join(described(definition, file) for file in paths)
-        files_are, them = (f"file {given} is", "it") if len(paths) == 1 else (f"files {given} are", "them")
-        other = (
-            ", or give pattern and special_tokens of another vocabulary" if named_format(definition) == LLAMA_3 else ""
-        )
-        raise TokenizerError(
-            f"tokenizer {files_are} not {wanted}: {message_of(error)}; download {them} again{other}"
-        ) from error
 
 
 def _check_special(name: str, special: Mapping[str, Any], ranks: Mapping[bytes, int]) -> None:
