@@ -18,10 +18,10 @@ from typing import Any
 
 from tokenloom.process import num_cores
 from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast.encoder import NAME
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe import Pool, prove
-from tokenloom.tokenizers.fast.tokenizer import Unproven
 
 
 def main(definitions: Path, proofs: Path) -> int:

@@ -25,11 +25,12 @@ from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
 from tokenloom.tokenizers.fast.parts import check_tokenizer_json
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer, Router, Unproven
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer, Router
 from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)

@@ -16,10 +16,11 @@ from tests.counts import every
 from tests.tokenloom.test_fast_encoders import ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.tokenizers import load_tokenizer
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, Unproven
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
 from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.sentencepiece_file import read_model
 

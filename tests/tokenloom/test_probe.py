@@ -20,8 +20,8 @@ from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import PROBE
 from tokenloom.tokenizers.base import Tokenizer as Reference
+from tokenloom.tokenizers.fast import Unproven, probe
 from tokenloom.tokenizers.fast import encoder as gigatoken
-from tokenloom.tokenizers.fast import probe
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import (
@@ -34,7 +34,7 @@ from tokenloom.tokenizers.fast.probe import (
     vocabulary_of,
 )
 from tokenloom.tokenizers.fast.proofs import Proof
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, Unproven, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, left_to_reference
 
 Change = Callable[[str, list[int]], list[int]]
 

@@ -19,8 +19,9 @@ from tests.tokenloom.test_fast_encoders import chosen, ids_of
 from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Unproven
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 from tokenloom.tokenizers.patterns import SPACE_MARK
 from tokenloom.tokenizers.sentencepiece_file import FILE
 

@@ -14,7 +14,7 @@ from tests.builders import proofs
 from tests.tokenloom.test_fast_encoders import train
 from tokenloom.cli.main import main
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
-from tokenloom.tokenizers.fast.tokenizer import Unproven
+from tokenloom.tokenizers.fast import Unproven
 
 
 @pytest.fixture

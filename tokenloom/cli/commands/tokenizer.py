@@ -74,8 +74,8 @@ def tokenizer(
 def _choose(reference: ReferenceTokenizer, definition: dict[str, Any], out: Output) -> Choice:
     """Choose the encoder; prove the fast one first if it is not proven for this vocabulary."""
     from tokenloom.flows.direct import prove_directly
+    from tokenloom.tokenizers.fast import Unproven
     from tokenloom.tokenizers.fast.proofs import choose
-    from tokenloom.tokenizers.fast.tokenizer import Unproven
 
     choice = choose(reference, definition)
     if choice.unproven is None:

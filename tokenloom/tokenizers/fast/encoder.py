@@ -29,8 +29,8 @@ from tokenloom.storage.formats.arrays import Int64s, ranges_of
 from tokenloom.storage.stores.local_errors import translate_temporary_errors
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
+from tokenloom.tokenizers.fast import Unproven, failing_as
 from tokenloom.tokenizers.fast.parts import MARKER, Parts, parts_of
-from tokenloom.tokenizers.fast.tokenizer import Unproven, failing_as
 from tokenloom.tokenizers.patterns import SPACE_MARK
 
 NAME = f"gigatoken {version('gigatoken')}"

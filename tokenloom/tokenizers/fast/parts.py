@@ -34,7 +34,7 @@ from tiktoken_ext import openai_public
 from tokenloom.errors import message_of
 from tokenloom.storage.formats.records import sha256_of, sha256_of_bytes
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.tokenizer import Unproven
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.huggingface_json import FILE
 from tokenloom.tokenizers.patterns import (
     CL100K,

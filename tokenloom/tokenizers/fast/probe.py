@@ -40,10 +40,11 @@ import tiktoken
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer
+from tokenloom.tokenizers.fast import Unproven, failing_as
 from tokenloom.tokenizers.fast.encoder import NAME, FastEncoder
 from tokenloom.tokenizers.fast.parts import MARKER, Parts, is_white_space, parts_of, ranges_of
 from tokenloom.tokenizers.fast.proofs import Proof
-from tokenloom.tokenizers.fast.tokenizer import Router, Unproven, differing, failing_as, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import Router, differing, left_to_reference
 from tokenloom.tokenizers.huggingface_json import FILE
 from tokenloom.tokenizers.patterns import SPACE_MARK
 from tokenloom.tokenizers.sentencepiece_file import as_text

@@ -19,7 +19,7 @@ from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.records import decode_record, parse_json, read_record, sha256_of, sign
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast.tokenizer import Unproven
+from tokenloom.tokenizers.fast import Unproven
 
 SHIPPED = Path(__file__).with_name("proofs.json")
 REFERENCE = "reference"

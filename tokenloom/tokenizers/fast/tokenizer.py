@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -25,11 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import EncoderMismatch, StoreError, named_message_of
+from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
+from tokenloom.tokenizers.fast import failing_as
 
 if TYPE_CHECKING:
     from tokenloom.tokenizers.fast.encoder import FastEncoder  # its package may be missing
@@ -41,10 +42,6 @@ _LEAD_MASKS = np.array([0x7F] * 0xC0 + [0x1F] * 0x20 + [0x0F] * 0x10 + [0x07] * 
 _RUN_BYTES = 1_000_000
 _MAX_CHECKED_TEXT = 4_000_000
 _HANG_SECONDS = 120  # time limit per batch; the slowest known text takes 2 s
-
-
-class Unproven(Exception):
-    """No fast encoder is known to give the ids of a tokenizer; the message says why, as a clause."""
 
 
 @cache
@@ -102,22 +99,6 @@ def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[n
         following = data[leads[has_more] + index] & 0x3F
         codes[has_more] = (codes[has_more] << 6) | following
     return codes
-
-
-@contextmanager
-def failing_as(make: Callable[[str], Exception], what: str) -> Iterator[None]:
-    """Translate whatever a fast library raises in the block to what `make` makes of a message that begins with `what`.
-
-    A panic of native code is a BaseException, as are KeyboardInterrupt and SystemExit, which stay as they are.
-    """
-    try:
-        yield
-    except (Unproven, MemoryError, StoreError):  # the last two are of the machine, not of the library
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise make(f"{what} ({named_message_of(error)})") from error
 
 
 @dataclass(frozen=True)
