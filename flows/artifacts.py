@@ -11,8 +11,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from tokenloom.errors import GateFailed
 from tokenloom.flows.store_links import page_url
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.names import CATALOGUE
+from tokenloom.storage.formats.manifest import CATALOGUE, Manifest
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_inputs, report_path

@@ -13,7 +13,7 @@ from prefect.flows import Flow
 from prefect.runtime import flow_run as this_run
 
 from tokenloom.errors import one_line
-from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.formats.manifest import NAME_PATTERN
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.tasks.building.outcome import outcome_line, reading_lines
 

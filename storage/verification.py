@@ -11,9 +11,18 @@ from itertools import chain
 
 from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks
-from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, QUARANTINE, Manifest, version_name
+from tokenloom.storage.formats.manifest import (
+    BLOCKS,
+    BUILD,
+    INPUTS,
+    MANIFEST,
+    MASK,
+    QUARANTINE,
+    Manifest,
+    ShardEntry,
+    version_name,
+)
 from tokenloom.storage.formats.records import sha256_of_bytes
-from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import is_published, version_path

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, check_format, decode_manifest
-from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, VERSION_PATTERN, Manifest, check_format, decode_manifest
 from tokenloom.storage.formats.records import read_signed
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store

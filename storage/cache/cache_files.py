@@ -27,7 +27,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.names import SHA256_PATTERN
+from tokenloom.storage.formats.records import SHA256_PATTERN
 from tokenloom.storage.stores.local_files import descriptor_of_regular, replace_file
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"

@@ -6,33 +6,25 @@ counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, cast
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.names import (
-    FILE_PATTERN,
-    NAME_PATTERN,
-    SPLIT_PATTERN,
-    TOKENIZER_PATTERN,
-    VERSION_PATTERN,
-)
+from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.records import (
     Count,
     Digest,
     JsonObject,
     Rule,
-    column,
     decode_record,
     fields_of,
-    plain_json,
+    no_collection,
     read_signed,
     sha256_of,
     sign,
 )
-from tokenloom.storage.formats.shard_entries import MASK, ListedShard, ShardEntry
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -40,7 +32,22 @@ INPUTS = "inputs.json"
 QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was skipped
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
-_Json = dict[str, Any]  # type: ignore[explicit-any]
+CATALOGUE = "index.html"  # the catalogue, a file beside the datasets of a store
+DOCS, BLOCKS = ".docs", ".blocks"  # suffixes of the files beside every shard
+MASK = ".mask"  # beside every shard of a version with conversations
+
+# The names in a store; no other name becomes part of a path, whoever wrote it.
+#: of datasets and tags
+NAME_PATTERN = re.compile(r"(?!(?:[0-9a-f]{16}|index\.html)\Z)[a-z][a-z0-9._-]{0,63}\Z")
+VERSION_PATTERN = re.compile(r"[0-9a-f]{16}\Z")
+#: of tokenizers: a label, or a model on the Hugging Face Hub
+_TOKENIZER = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}\Z")
+_SPLIT = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+_SHARD = re.compile(r"[a-z][a-z0-9_-]{0,31}/[0-9]{6,18}\.tok\Z")
+_SUFFIX = re.compile(r"\.(?!tok\Z)[a-z]{1,16}\Z")
+#: of the files that a manifest lists beside its shards: inputs.json, tokenizer/vocab.bpe
+_FILE = re.compile(r"(?:[a-z][a-z0-9_-]{0,31}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+
 Name = Annotated[str, Rule(NAME_PATTERN.match, "a name")]
 VersionName = Annotated[str, Rule(VERSION_PATTERN.match, "16 hexadecimal digits")]
 _TokenId = Annotated[int, Rule(lambda value: 0 <= value < 2**32, "in [0, 2**32)")]
@@ -51,10 +58,66 @@ class TokenizerEntry:
     """The tokenizer that a version was built with."""
 
     kind: Name
-    name: Annotated[str, Rule(TOKENIZER_PATTERN.match, "a name")]
+    name: Annotated[str, Rule(_TOKENIZER.match, "a name")]
     fingerprint: Digest
     vocab_size: Annotated[int, Rule(lambda value: 1 <= value <= 2**32, "in [1, 2**32]")]
     eot_id: _TokenId
+
+
+@dataclass(slots=True)  # not frozen: a manifest may list 300,000, and Python takes four times as long for frozen ones
+class FileEntry:
+    """The length and SHA-256 of a file."""
+
+    bytes: Count
+    sha256: Digest
+
+
+@dataclass(slots=True)
+class ShardEntry:
+    """A shard as the manifest lists it.
+
+    `name` is the path of its `.tok` file in the version, `bytes` and `sha256` are of that file. `files` are those
+    beside it by suffix, among them its document table and the checksums of its blocks. `first_key` and `last_key` are
+    those of its documents, 16 hexadecimal digits each, None if it has none.
+    """
+
+    name: Annotated[str, Rule(_SHARD.match, "SPLIT/NNNNNN.tok")]
+    bytes: Count
+    tokens: Count
+    documents: Count
+    sha256: Digest
+    files: dict[Annotated[str, Rule(_SUFFIX.match, "the suffix of a file")], FileEntry]
+    first_key: str | None  # verification compares both with the keys of the documents
+    last_key: str | None
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether its tokens have classes."""
+        return MASK in self.files
+
+    @property
+    def listed(self) -> dict[str, FileEntry]:
+        """Its files by their paths in the version: the `.tok` file, and those beside it."""
+        files = {beside(self.name, suffix): file for suffix, file in self.files.items()}
+        return {self.name: FileEntry(self.bytes, self.sha256)} | files
+
+
+def beside(name: str, suffix: str) -> str:
+    """Return the name of a file beside a shard: ("train/000000.tok", ".docs") -> "train/000000.docs"."""
+    return name.removesuffix(".tok") + suffix
+
+
+class ShardMeasures:
+    """The columns of a shard's entry that are measured on its documents while they are written."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, Any] = {"first_key": None, "last_key": None}  # type: ignore[explicit-any]
+
+    def add(self, rows: AnyArray) -> None:
+        """Measure the next documents: their rows in the spills, (n,), in the order of the shard."""
+        if len(keys := rows["key"]):
+            self.columns["first_key"] = self.columns["first_key"] or f"{keys[0]:016x}"
+            self.columns["last_key"] = f"{keys[-1]:016x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +127,12 @@ class SplitEntry:
     tokens: Count
     documents: Count
     duplicates: Count
-    shards: Sequence[ListedShard]
+    shards: list[_Shard]
 
     @property
     def shard_bytes(self) -> int:
         """The length of its shards, without the files beside them, in bytes."""
-        return sum(column(self.shards, "bytes"))
+        return sum(shard.bytes for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +147,36 @@ class RowCounts:
     kept: Count
 
 
-def _add_up(split: _Json) -> bool:
-    return all(split[name] == sum(map(itemgetter(name), split["shards"])) for name in ("tokens", "documents"))
+def _has_its_files(shard: ShardEntry) -> bool:
+    files = shard.files
+    return DOCS in files and BLOCKS in files and (MASK not in files or files[MASK].bytes == shard.tokens)
 
 
-def _name_their_shards(splits: dict[str, _Json]) -> bool:
-    return all(shard["name"].startswith(f"{name}/") for name, split in splits.items() for shard in split["shards"])
+def _adds_up(split: SplitEntry) -> bool:
+    return (split.tokens, split.documents) == (
+        sum(shard.tokens for shard in split.shards),
+        sum(shard.documents for shard in split.shards),
+    )
 
 
-def _are_masked_alike(splits: dict[str, _Json]) -> bool:
-    return len({MASK in shard["files"] for split in splits.values() for shard in split["shards"]}) < 2
+def _name_their_shards(splits: dict[str, SplitEntry]) -> bool:
+    return all(shard.name.startswith(f"{name}/") for name, split in splits.items() for shard in split.shards)
+
+
+def _are_masked_alike(splits: dict[str, SplitEntry]) -> bool:
+    return len({shard.has_mask for split in splits.values() for shard in split.shards}) < 2
 
 
 _Tokenizer = Annotated[
     TokenizerEntry,
-    Rule(lambda entry: entry["eot_id"] < entry["vocab_size"], "a tokenizer with an eot_id below vocab_size"),
+    Rule(lambda entry: entry.eot_id < entry.vocab_size, "a tokenizer with an eot_id below vocab_size"),
 ]
-_Split = Annotated[SplitEntry, Rule(_add_up, "a split with the tokens and documents of its shards")]
+_Shard = Annotated[
+    ShardEntry, Rule(_has_its_files, "a shard with .docs, .blocks, and as many bytes of .mask as tokens")
+]
+_Split = Annotated[SplitEntry, Rule(_adds_up, "a split with the tokens and documents of its shards")]
 _Splits = Annotated[
-    dict[Annotated[str, Rule(SPLIT_PATTERN.match, "the name of a split")], _Split],
+    dict[Annotated[str, Rule(_SPLIT.match, "the name of a split")], _Split],
     Rule(_name_their_shards, "splits whose shards are named SPLIT/NNNNNN.tok"),
     Rule(_are_masked_alike, "splits of which all shards have masks, or none has"),
 ]
@@ -121,7 +195,7 @@ class Manifest:
     tokenizer: _Tokenizer
     splits: _Splits
     rows: RowCounts
-    files: dict[Annotated[str, Rule(FILE_PATTERN.match, "the name of a file in the version")], Digest]
+    files: dict[Annotated[str, Rule(_FILE.match, "the name of a file in the version")], Digest]
 
     @property
     def shards(self) -> list[ShardEntry]:
@@ -155,7 +229,7 @@ class Manifest:
 
     def json(self) -> JsonObject:
         """Return its JSON, without the checksum."""
-        return {"format_version": FORMAT_VERSION, **plain_json(fields_of(self))}
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
 
 
 def given_options(options: Mapping[str, object]) -> JsonObject:
@@ -197,9 +271,10 @@ def read_manifest(data: bytes, place: str) -> Manifest:
         data: the bytes of manifest.json.
         place: its path, for the message.
     """
-    value = read_signed(data, place)
-    check_format(value, place)
-    return decode_manifest(value, place)
+    with no_collection():
+        value = read_signed(data, place)
+        check_format(value, place)
+        return decode_manifest(value, place)
 
 
 def check_format(value: JsonObject, place: str) -> None:
@@ -220,7 +295,7 @@ def decode_manifest(value: JsonObject, place: str) -> Manifest:
 
 # Halves of a pair of surrogates come from JSON's escapes.
 _Text = Annotated[str, Rule(lambda text: text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text), "text")]
-_Absent = Annotated[object, Rule(lambda _: False, "absent: a version names no path")]
+_Absent = Annotated[object, Rule(lambda value: value is None, "absent: a version names no path")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ import numpy as np
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.records import column, read_record, sign
-from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.manifest import Manifest, ShardEntry
+from tokenloom.storage.formats.records import read_record, sign
 from tokenloom.storage.packing.packings import check_packing, num_samples, sample_key
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.storage.stores.store import Store
@@ -97,7 +96,7 @@ def sample_counts(
         StoreError: a shard is missing or can't be read.
     """
     if not check_packing(packing, seq_len).follows_documents:
-        tokens = column(manifest.splits[split].shards, "tokens")
+        tokens = [shard.tokens for shard in manifest.splits[split].shards]
         return np.array([num_samples(packing, seq_len, num_tokens) for num_tokens in tokens], np.int64)
     file = CountsFile(cache_folder, manifest, split, packing, seq_len)
     kept = file.read()

@@ -15,9 +15,7 @@ import numpy as np
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable, Origin
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.records import column
-from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.manifest import Manifest, ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
@@ -79,7 +77,7 @@ class VersionTables:
         if split is None:
             return []
         digits = f"{key:016x}"
-        first_keys = [(first, i) for i, first in enumerate(column(split.shards, "first_key")) if first]
+        first_keys = [(first, i) for i, first in enumerate(shard.first_key for shard in split.shards) if first]
         place = bisect_right(first_keys, digits, key=itemgetter(0)) - 1
         if place < 0:
             return []

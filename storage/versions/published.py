@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
-from tokenloom.storage.formats.manifest import BUILD, INPUTS, MANIFEST, Manifest, read_manifest
-from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.manifest import (
+    BUILD,
+    INPUTS,
+    MANIFEST,
+    VERSION_PATTERN,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+)
 from tokenloom.storage.formats.records import sha256_of_bytes
-from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:

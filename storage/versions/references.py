@@ -7,8 +7,7 @@ import re
 from typing import NamedTuple
 
 from tokenloom.errors import SpecError, StoreError
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.names import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.manifest import CATALOGUE, NAME_PATTERN, VERSION_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
 from tokenloom.wording import closest, counted, first_of

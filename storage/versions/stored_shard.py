@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import AnyArray, UInt64s
 from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.manifest import DOCS, MASK, ShardEntry, beside
 from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_header
-from tokenloom.storage.formats.shard_entries import MASK, ShardEntry, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
 from tokenloom.storage.versions.published import check_header, refuse_deleted, version_path
@@ -44,7 +44,7 @@ class StoredShard:
     @property
     def table_place(self) -> str:
         """The local path or URL of its document table, for messages."""
-        return self.store.place(version_path(self.version, self.entry.docs_name))
+        return self.store.place(version_path(self.version, beside(self.entry.name, DOCS)))
 
     @cached_property
     def header(self) -> ShardHeader:
@@ -82,8 +82,8 @@ class StoredShard:
         """
         from tokenloom.storage.formats.document_table import DocumentTable  # pyarrow, which training does without
 
-        path = version_path(self.version, self.entry.docs_name)
-        with self._naming_missing(self.entry.docs_name):
+        path = version_path(self.version, beside(self.entry.name, DOCS))
+        with self._naming_missing(beside(self.entry.name, DOCS)):
             return DocumentTable(self.store, path, self.entry.documents, num_inputs, block_bytes)
 
     def documents(self, table: DocumentTable, start: int, end: int) -> DocumentColumns:

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, SpecError, StoreError
-from tokenloom.storage.formats.manifest import Manifest, VersionName
-from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest, VersionName
 from tokenloom.storage.formats.records import read_record, sign
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_lengths, refuse_deleted

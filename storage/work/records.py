@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tokenloom.storage.formats.manifest import ShardEntry
 from tokenloom.storage.formats.records import read_record
-from tokenloom.storage.formats.shard_entries import ShardEntry
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store

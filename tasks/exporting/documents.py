@@ -19,8 +19,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.cache.partial_shard import ShardRequest, read_blocks
 from tokenloom.storage.formats.arrays import AnyArray, runs_of
 from tokenloom.storage.formats.blocks import ShardBlocks
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, ShardEntry, beside
+from tokenloom.storage.formats.manifest import BLOCKS, MASK, Manifest, ShardEntry, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.versions.stored_shard import StoredShard

@@ -23,8 +23,7 @@ from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits, words_of
-from tokenloom.storage.formats.manifest import BUILD
-from tokenloom.storage.formats.shard_entries import ShardEntry
+from tokenloom.storage.formats.manifest import BUILD, ShardEntry
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
-from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest, read_manifest
-from tokenloom.storage.formats.names import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.manifest import (
+    BUILD,
+    CATALOGUE,
+    MANIFEST,
+    NAME_PATTERN,
+    VERSION_PATTERN,
+    Manifest,
+    read_manifest,
+)
 from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store

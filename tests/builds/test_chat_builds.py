@@ -20,8 +20,7 @@ from tokenloom.errors import BadRow, GateFailed, InputError, SpecError, Tokenize
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.formats.classes import learned_classes
-from tokenloom.storage.formats.manifest import QUARANTINE
-from tokenloom.storage.formats.shard_entries import MASK
+from tokenloom.storage.formats.manifest import MASK, QUARANTINE
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import load_manifest, read_tokenizer_files, version_path

@@ -16,7 +16,7 @@ from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, DocumentTable, DocumentTableWriter, open_table
 from tokenloom.storage.formats.keys import order_keys
-from tokenloom.storage.formats.shard_entries import FileEntry
+from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.stores.local import LocalStore
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"

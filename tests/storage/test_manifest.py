@@ -8,9 +8,8 @@ import pytest
 
 from tests.builders.manifests import NO_FILES, empty_manifest
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.manifest import encode_manifest, read_manifest, version_name
+from tokenloom.storage.formats.manifest import FileEntry, encode_manifest, read_manifest, version_name
 from tokenloom.storage.formats.records import canonical_json, sign
-from tokenloom.storage.formats.shard_entries import FileEntry
 
 IDENTITY = {"sources": [{"kind": "text", "name": "text-0"}], "tokenizer": {"kind": "byte"}}
 INPUTS = [("text-0", "a.txt", "xxh3_128:01"), ("text-0", "b.txt", "xxh3_128:02")]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tokenloom.errors import WorkError
+from tokenloom.storage.formats.manifest import FileEntry, ShardEntry
 from tokenloom.storage.formats.records import canonical_json, sign
-from tokenloom.storage.formats.shard_entries import FileEntry, ShardEntry
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import (

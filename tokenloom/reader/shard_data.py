@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.formats.shard import Shard, checked_header, checked_offsets, map_file, open_shard
-from tokenloom.storage.formats.shard_entries import FileEntry
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.packing.packings import packing_named, plan_shard
 from tokenloom.storage.stores.local_files import descriptor_of_regular, file_sha256, open_regular

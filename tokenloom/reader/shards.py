@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar, cast
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.shard_data import OpenData, OpenMask, OpenShard, TokenBytes
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.shard_entries import BLOCKS, MASK, beside
+from tokenloom.storage.formats.manifest import BLOCKS, MASK, Manifest, beside
 from tokenloom.storage.packing.packings import packing_named
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_header, refuse_deleted, version_path

@@ -23,7 +23,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.websockets import WebSocketClose
 
 from tokenloom.flows.store_links import PREFIX, STORES, noted_stores
-from tokenloom.storage.formats.names import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.manifest import CATALOGUE, NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.versions.published import report_path
 

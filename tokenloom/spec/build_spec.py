@@ -18,8 +18,7 @@ from tokenloom.spec.base import Location, Name, SpecModel, join_path, without_do
 from tokenloom.spec.blocks import ChatRules, Checks, Credentials, DocumentRules, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import IdsTokenizer, Tokenizer
-from tokenloom.storage.formats.manifest import given_options
-from tokenloom.storage.formats.names import VERSION_PATTERN
+from tokenloom.storage.formats.manifest import VERSION_PATTERN, given_options
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
 

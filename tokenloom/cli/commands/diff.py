@@ -18,7 +18,6 @@ from tokenloom.storage.comparison.changes import Change, changes
 from tokenloom.storage.comparison.compare import FATES, REMASKED, Tally, compare
 from tokenloom.storage.comparison.documents import Rows, VersionDocuments
 from tokenloom.storage.formats.arrays import Int64s
-from tokenloom.storage.formats.records import column
 from tokenloom.storage.stores.local_files import writing_atomically
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -111,7 +110,7 @@ class _DocumentLines:
             f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.tables.inputs
         ]
         splits = side.tables.manifest.splits.values()
-        self._shards = [list(map(json.dumps, column(split.shards, "name"))) for split in splits]
+        self._shards = [[json.dumps(shard.name) for shard in split.shards] for split in splits]
 
     def of(self, rows: Rows, before: Rows) -> Iterator[str]:
         """Yield the lines of documents; `before` are the same ones in A if they moved, else anything."""

@@ -10,8 +10,7 @@ from typing import Annotated
 from tokenloom.cli.arguments import Argument, Ref, StoreOrDataset
 from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import BUILD
-from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.formats.manifest import BUILD, NAME_PATTERN
 from tokenloom.storage.formats.version_files import decode_build
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags

@@ -9,8 +9,7 @@ from tokenloom.cli.arguments import AllowTryout, Argument, Dataset, Reason, Ref,
 from tokenloom.cli.commands.look import refresh_catalogue
 from tokenloom.cli.output import Output, Result
 from tokenloom.errors import SpecError, StoreError
-from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.formats.names import NAME_PATTERN
+from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_dataset, is_published, load_manifest
