@@ -6,10 +6,9 @@ and nothing reads it. What it lists is limited, so that a store of thousands of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
 from tokenloom.storage.formats.manifest import (
@@ -28,26 +27,63 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
 
-T = TypeVar("T")
-
 _MAX_DATASETS, _MAX_VERSIONS, _MIN_VERSIONS = 200, 200, 3  # listed of a store, together, and of each dataset
 
 
-class _Version(NamedTuple):
-    """A version of the catalogue; `manifest` and `build` are None if they are damaged."""
+@dataclass
+class ListedVersion:
+    """A published version in a list: `manifest` and `build` are None if they are damaged, and `damage` says how."""
 
-    manifest: Manifest | None
-    build: BuildRecord | None
     tags: list[str]
+    manifest: Manifest | None = None
+    build: BuildRecord | None = None
+    damage: str | None = None
+
+    @property
+    def at(self) -> str:
+        """When it was published, "-" if unknown."""
+        return self.build.at if self.build else "-"
 
 
 @dataclass(frozen=True)
 class _Dataset:
     """A dataset of the catalogue: its versions to list, newest first, and the relative URLs of their reports."""
 
-    versions: dict[str, _Version]
+    versions: dict[str, ListedVersion]
     reports: dict[str, str | None]
     num_versions: int
+
+
+def read_tags(store: Store) -> tuple[dict[str, list[str]], list[str]]:
+    """Read the tags of each version that is tagged, and the names of the tags that are damaged."""
+    tags_of: dict[str, list[str]] = {}
+    damaged = []
+    for tag in filter(NAME_PATTERN.match, store.names("tags")):
+        try:
+            newest = tags.newest(store, tag)
+        except FormatError:
+            damaged.append(tag)
+        else:
+            if newest:
+                tags_of.setdefault(newest.version, []).append(tag)
+    return tags_of, damaged
+
+
+def list_versions(store: Store, names: Sequence[str], tags_of: Mapping[str, list[str]]) -> dict[str, ListedVersion]:
+    """Read some versions of a dataset, the newest first; one without a manifest does not exist."""
+    manifests = store.read_all([version_path(version, MANIFEST) for version in names])
+    builds = store.read_all([version_path(version, BUILD) for version in names])
+    found: dict[str, ListedVersion] = {}
+    for version, data, build in zip(names, manifests, builds, strict=True):
+        if data is not None:
+            found[version] = listed = ListedVersion(tags_of.get(version, []))
+            try:
+                listed.manifest = read_manifest(data, store.place(version_path(version, MANIFEST)))
+            except FormatError as error:
+                listed.damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
+            with suppress(FormatError):  # no checksum covers it, and nothing depends on it
+                listed.build = decode_build(build or b"", BUILD)
+    return dict(sorted(found.items(), key=lambda item: (item[1].at, item[0]), reverse=True))
 
 
 def try_to_write_catalogue(store: Store) -> str | None:
@@ -93,52 +129,24 @@ def render_catalogue(root: str, folder: Store) -> str:
 
 
 def _dataset(store: Store, name: str, limit: int) -> _Dataset:
-    """Read a dataset with at most `limit` versions: the tagged ones, those of the last moves, then any."""
+    """Read a dataset with at most `limit` versions."""
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
-    tags_of, recent = _tags(store, limit if len(names) > limit else 1)
-    there = dict.fromkeys(names)
-    listed = [each for each in dict.fromkeys([*tags_of, *recent, *names]) if each in there][:limit]
-    manifests = store.read_all([version_path(version, MANIFEST) for version in listed])
-    builds = store.read_all([version_path(version, BUILD) for version in listed])
-    found = {
-        version: _Version(_decoded(read_manifest, data), _decoded(decode_build, build or b""), tags_of.get(version, []))
-        for version, data, build in zip(listed, manifests, builds, strict=True)
-        if data is not None
-    }
-    newest_first = sorted(found, key=lambda version: (_at(found[version]), version), reverse=True)
+    tags_of, _ = read_tags(store)
+    chosen = names if len(names) <= limit else _choose(store, names, tags_of, limit)
+    versions = list_versions(store, chosen, tags_of)
     written = set(store.names(REPORTS))
-    paths = {version: report_path(version) for version in newest_first}
+    paths = {version: report_path(version) for version in versions}
     reports = {
         version: f"{name}/{path}" if path.rpartition("/")[2] in written else None for version, path in paths.items()
     }
-    versions = {version: found[version] for version in newest_first}
-    return _Dataset(versions, reports, len(names) - (len(listed) - len(found)))
+    return _Dataset(versions, reports, len(names) - (len(chosen) - len(versions)))
 
 
-def _at(version: _Version) -> str:
-    return version.build.at if version.build else "-"
-
-
-def _decoded(decode: Callable[[bytes, str], T], data: bytes) -> T | None:
-    with suppress(FormatError):
-        return decode(data, "")
-    return None
-
-
-def _tags(store: Store, limit: int) -> tuple[dict[str, list[str]], list[str]]:
-    """Read the tags of each version that is tagged, and the versions of the last moves, the newest first.
-
-    Args:
-        store: the dataset's store.
-        limit: moves of each tag to read; a damaged one is left out.
-    """
-    tags_of: dict[str, list[str]] = {}
-    moves: list[tags.TagEntry] = []
-    for tag in filter(NAME_PATTERN.match, store.names("tags")):
+def _choose(store: Store, names: Sequence[str], tagged: Iterable[str], limit: int) -> list[str]:
+    """Choose the versions to list: the tagged ones, those that `latest` named last, then any."""
+    recent = []
+    for number in reversed(tags.entry_numbers(store, tags.LATEST)[-limit:]):
         with suppress(FormatError):
-            if newest := tags.newest(store, tag):
-                tags_of.setdefault(newest.version, []).append(tag)
-        for number in tags.entry_numbers(store, tag)[-limit:]:
-            with suppress(FormatError):
-                moves.append(tags.read_entry(store, tag, number))
-    return tags_of, [move.version for move in sorted(moves, key=lambda move: (move.at, move.number), reverse=True)]
+            recent.append(tags.read_entry(store, tags.LATEST, number).version)
+    existing = set(names)
+    return [each for each in dict.fromkeys([*tagged, *recent, *names]) if each in existing][:limit]

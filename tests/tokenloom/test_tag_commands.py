@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -204,30 +203,18 @@ def test_the_log_shows_every_move_newest_first(project: Project) -> None:
     assert f"{second} (gone)" in lines[2]
 
 
-def test_ls_says_when_by_whom_and_why_each_version_was_published(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = iter([f"2026-11-{day:02}T10:11:12+00:00" for day in range(1, 29) for _ in range(2)])
-    monkeypatch.setattr(tags, "now", lambda: next(times))
+def test_ls_says_when_and_by_whom_each_version_was_published(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tags, "user", lambda: "ada")
     first, second = project.build(), project.build()
-    project.json("tag", f"{project.dataset}@{first}", "prod", "--reason", "why " * 40)
-    untagged = project.build(0, seed=1)
-    project.store.remove("tags/latest/00000003.json")
+    project.json("tag", f"{project.dataset}@{first}", "prod", "--reason", "run 12")
     unknown = project.build(0, seed=2)
     project.store.remove("tags/latest/00000003.json")
     project.store.remove(f"versions/{unknown}/build.json")
     rows = project.json("ls", project.dataset)["versions"]
-    assert [row["version"] for row in rows] == [untagged, second, first, unknown]  # newest first
-    assert [row["reason"] for row in rows] == ["build", "build", "build", None]
-    assert [row["by"] for row in rows] == ["ada", "ada", "ada", None]
-    assert [row["tags"] for row in rows] == [[], ["latest"], ["prod"], []]
-    assert [(row["at"] or "")[:7] for row in rows] == ["2026-11", "2026-11", "2026-11", ""]
+    assert [row["version"] for row in rows] == [second, first, unknown]  # newest first
+    assert [row["by"] for row in rows] == ["ada", "ada", None]
+    assert [row["tags"] for row in rows] == [["latest"], ["prod"], []]
     lines = project.shown("ls", project.dataset).splitlines()
-    assert lines[0].split() == ["version", "published", "(UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
-    assert rows[2]["at"][:10] in lines[3]
-    assert lines[4].split()[1] == "-"
-    project.json("tag", f"{project.dataset}@{unknown}", "mine", "--reason", "published by hand " * 9)
-    (row,) = (row for row in project.json("ls", project.dataset)["versions"] if row["version"] == unknown)
-    assert row["reason"] == "published by hand " * 9
-    assert re.search(r" mine +published by hand\.\.\.\n", project.shown("ls", project.dataset))
+    assert lines[0].split() == ["version", "published", "(UTC)", "documents", "tokens", "size", "by", "tags"]
+    assert rows[1]["at"][:10] in lines[2]
+    assert lines[3].split()[1] == "-"

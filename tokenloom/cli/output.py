@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from tokenloom.errors import TokenloomError, one_line
 from tokenloom.wording import print_status, printable_line
@@ -119,16 +119,5 @@ def drop_output() -> None:
 def showing_plain_warnings() -> Iterator[None]:
     """Print a warning raised in the block as one line on stderr, without its file and source line."""
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_: print_status(f"tokenloom: warning: {one_line(str(message))}")
         yield
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    print_status(f"tokenloom: warning: {one_line(str(message))}")

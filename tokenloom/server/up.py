@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -34,7 +33,6 @@ _SETTINGS = {
 }
 _START_SECONDS = 120
 _STOP_SECONDS = 20
-_UNKNOWN_REVISION = "Can't locate revision"  # logged by a Prefect that is older than its database
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,11 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
         on_ready: called once everything runs.
 
     Raises:
-        TokenloomError: the folder can't be created or is in use, the port is taken, or a process ended.
+        OSError: the folder can't be created.
+        TokenloomError: it is in use, the port is taken, or a process ended.
         KeyboardInterrupt: Ctrl-C or SIGTERM before everything ran.
     """
-    _make_folder(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the key of Prefect's secrets
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     services = None
@@ -95,17 +94,6 @@ def _lock(home: Path) -> AbstractContextManager[object]:
         raise TokenloomError(
             f"{home}: another `tokenloom up` uses this folder; stop it, or choose another --folder"
         ) from error
-
-
-def _make_folder(home: Path) -> None:
-    if home.parts[0] == "~":
-        raise TokenloomError("the home folder of this user is unknown; choose a --folder")
-    if "?" in str(home):
-        raise TokenloomError(f"{home}: SQLite can't open a file in a folder with '?'; choose another --folder")
-    try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the key of Prefect's secrets
-    except OSError as error:
-        raise TokenloomError(f"{home}: can't be created ({error.strerror}); choose another --folder") from error
 
 
 @contextmanager
@@ -148,20 +136,11 @@ def running_server(log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[
             if process.poll() is not None or time.monotonic() > deadline:
                 raise _not_started(log, start)
             time.sleep(0.1)
-        log.with_suffix(".prefect").write_text(version("prefect"))  # an older release names it in its message
         yield process, url
 
 
 def _not_started(log: Path, start: int) -> TokenloomError:
     text = read_regular(log)[start:].decode(errors="replace")
-    if _UNKNOWN_REVISION in text:
-        last = log.with_suffix(".prefect")
-        newer = f"Prefect {read_regular(last).decode()}" if last.exists() else "a newer Prefect"
-        return TokenloomError(
-            f"the Prefect server did not start: its database in {log.parent} was made by {newer}, and here is "
-            f"Prefect {version('prefect')}; run `pip install --upgrade prefect`, choose another --folder, or delete "
-            f"the history of runs: `PREFECT_HOME={log.parent} prefect server database reset -y`"
-        )
     return TokenloomError(f"the Prefect server did not start; {log} ends: {one_line(text)[-400:]}")
 
 

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+
 from tokenloom.cli.arguments import Argument
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, Output, Result, write_output
@@ -72,59 +74,41 @@ def _compare(
     a: VersionDocuments, b: VersionDocuments, tally: Tally, fate: str | None, write: Callable[[str], object]
 ) -> int:
     """Compare the documents, count them and write out those of one fate; return how many were written."""
-    progress.report(
-        progress.StepStarted("compare", 2 * (a.num_documents + b.num_documents))
-    )  # each is read and matched
+    progress.report(progress.StepStarted("compare", a.num_documents + b.num_documents))
 
     def advance(num_rows: int) -> None:
-        progress.report(progress.Advanced(done=num_rows))
+        progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
 
-    lines, num_written = _DocumentLines(a, b, fate) if fate else None, 0
+    make_lines, num_written = _line_maker(a, b, fate), 0
     for fates in compare(a, b, advance):
         tally.add(fates)
-        num_rows = sum(len(getattr(fates, name)) for name in ("added", "removed", *("kept", "moved") * 2))  # in A and B
-        progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
-        if lines:
-            rows: Rows = getattr(fates, fate or "")
-            num_written += len(rows)
-            for start in range(0, len(rows), _BLOCK_ROWS):
-                block = slice(start, start + _BLOCK_ROWS)
-                write("".join(lines.of(rows[block], fates.moved_from[block])))
+        rows: Rows = getattr(fates, fate) if fate else fates.added[:0]
+        num_written += len(rows)
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            write("".join(make_lines(rows[block], fates.moved_from[block])))
     return num_written
 
 
-class _DocumentLines:
-    """Makes a JSON line of each document.
+def _line_maker(a: VersionDocuments, b: VersionDocuments, fate: str | None) -> Callable[[Rows, Rows], Iterator[str]]:
+    """Return a function that makes a JSON line of each document; if they moved, it gets the same ones in A too."""
+    side = a if fate == "removed" else b
+    before = [f'"split_before": {json.dumps(name)}, ' for name in a.splits]
+    splits = [json.dumps(name) for name in side.splits]
+    shards = [[json.dumps(shard.name) for shard in s.shards] for s in side.tables.manifest.splits.values()]
+    inputs = [f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.tables.inputs]
 
-    Args:
-        a: the documents of the old version.
-        b: those of the new one.
-        fate: what became of the documents.
-    """
-
-    def __init__(self, a: VersionDocuments, b: VersionDocuments, fate: str) -> None:
-        self._is_moved = fate == "moved"
-        side = a if fate == "removed" else b
-        self._splits_a, self._splits = ([json.dumps(name) for name in one.splits] for one in (a, side))
-        self._inputs = [
-            f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.tables.inputs
-        ]
-        splits = side.tables.manifest.splits.values()
-        self._shards = [[json.dumps(shard.name) for shard in split.shards] for split in splits]
-
-    def of(self, rows: Rows, before: Rows) -> Iterator[str]:
-        """Yield the lines of documents; `before` are the same ones in A if they moved, else anything."""
+    def make(rows: Rows, moved_from: Rows) -> Iterator[str]:
         content = rows["content"].astype(">u8").tobytes().hex()
         columns = [rows[name].tolist() for name in ("split", "shard", "input", "row", "num_tokens")]
-        old = [""] * len(rows)
-        if self._is_moved:
-            old = [f'"split_before": {self._splits_a[split]}, ' for split in before["split"].tolist()]
+        old = [before[split] for split in moved_from["split"].tolist()] if fate == "moved" else [""] * len(rows)
         for i, (split, shard, number, row, num_tokens) in enumerate(zip(*columns, strict=True)):
             yield (
-                f'{{"split": {self._splits[split]}, {old[i]}"shard": {self._shards[split][shard]}, '
-                f'{self._inputs[number]}, "row": {row}, "content": "{content[32 * i : 32 * i + 32]}", '
-                f'"num_tokens": {num_tokens}}}\n'
+                f'{{"split": {splits[split]}, {old[i]}"shard": {shards[split][shard]}, {inputs[number]}, "row": {row}, '
+                f'"content": "{content[32 * i : 32 * i + 32]}", "num_tokens": {num_tokens}}}\n'
             )
+
+    return make
 
 
 @contextmanager
@@ -156,11 +140,10 @@ def _by_fate(counts: Int64s) -> Json:
 def _moves(tally: Tally) -> list[Json]:
     """List the documents and tokens that moved from one split to another."""
     moves = []
-    for i, old in enumerate(tally.splits):
-        for j, new in enumerate(tally.splits):
-            documents, tokens = tally.moves[i, j].tolist()
-            if documents:
-                moves.append({"split_before": old, "split": new, "documents": documents, "tokens": tokens})
+    for i, j in np.argwhere(tally.moves[..., 0]).tolist():
+        documents, tokens = tally.moves[i, j].tolist()
+        old, new = tally.splits[i], tally.splits[j]
+        moves.append({"split_before": old, "split": new, "documents": documents, "tokens": tokens})
     return moves
 
 
@@ -187,17 +170,16 @@ def _print(out: Output, value: Json, found: list[Change], output: str | None) ->
 
 
 def _print_changes(out: Output, found: list[Change]) -> None:
-    inputs = [change for change in found if change.kind == "input"]
+    inputs: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
     for change in found:
-        if change.kind != "input":
+        if change.kind == "input":
+            fate = "added" if change.old is None else "removed" if change.new is None else "changed"
+            inputs[fate].append(change.key)
+        else:
             out.line(f"{change.kind} {change.key}: {_shown(change.old)} -> {_shown(change.new)}")
-    for what, some in (
-        ("added", [change for change in inputs if change.old is None]),
-        ("removed", [change for change in inputs if change.new is None]),
-        ("changed", [change for change in inputs if None not in (change.old, change.new)]),
-    ):
-        if some:
-            out.line(f"{counted(len(some), 'input')} {what}: {first_of([each.key for each in some], 3)}")
+    for fate, keys in inputs.items():
+        if keys:
+            out.line(f"{counted(len(keys), 'input')} {fate}: {first_of(keys, 3)}")
 
 
 def _shown(value: object) -> str:

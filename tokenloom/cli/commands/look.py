@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +9,14 @@ from typing import Annotated
 from tokenloom.cli.arguments import Argument, Ref, StoreOrDataset
 from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import BUILD, NAME_PATTERN
-from tokenloom.storage.formats.version_files import decode_build
+from tokenloom.storage.formats.manifest import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import (
     find_build_record,
     is_dataset,
-    load_manifest,
     published_versions,
     read_inputs,
-    version_path,
 )
 from tokenloom.storage.versions.references import (
     dataset_store,
@@ -30,8 +26,13 @@ from tokenloom.storage.versions.references import (
     parse_reference,
     resolve,
 )
-from tokenloom.storage.versions.tags import TagEntry
-from tokenloom.tasks.building.version_facts import VersionFacts
+from tokenloom.tasks.report.catalogue import (
+    list_versions,
+    read_tags,
+    render_catalogue,
+    try_to_write_catalogue,
+    write_catalogue,
+)
 from tokenloom.wording import (
     counted,
     counted_rows,
@@ -44,7 +45,7 @@ from tokenloom.wording import (
     shown_time,
 )
 
-_MAX_TEXT = 20  # characters of a name, of tags or of a reason in a table
+_MAX_TEXT = 20  # characters of a name or of tags in a table
 
 
 def ls(store: StoreOrDataset, *, out: Output) -> Result:
@@ -74,8 +75,11 @@ def _list_datasets(store: Store, names: list[str], out: Output) -> Result:
 
 def _listed_dataset(store: Store, name: str) -> Json | None:
     """Describe a dataset, the time `at` which its `latest` moved, and its `damage`; None without a version."""
-    versions = published_versions(store)
-    latest, damage = _newest(store, "latest")
+    versions, latest, damage = published_versions(store), None, None
+    try:
+        latest = tags.newest(store, tags.LATEST)
+    except FormatError:
+        damage = _damaged(tags.LATEST)
     if not versions and latest is None and damage is None:
         return None
     version, at = (latest.version, latest.at) if latest else (None, None)
@@ -84,91 +88,45 @@ def _listed_dataset(store: Store, name: str) -> Json | None:
 
 def _list_versions(store: Store, out: Output) -> Result:
     """List the versions, newest first, and the damage to tags and manifests."""
-    tags_of: dict[str, list[str]] = {}
-    entries: list[TagEntry] = []
-    damages = []
-    for tag in store.names("tags"):
-        newest, damage = _newest(store, tag)
-        if newest:
-            tags_of.setdefault(newest.version, []).append(tag)
-        found, problems = tags.read_log(store, tag)
-        entries += found
-        damages += [damage or _damaged(tag)] if damage or problems else []
-    names = published_versions(store)
-    moves = _first_moves(store, names, entries)
+    tags_of, damaged = read_tags(store)
+    names = list(filter(VERSION_PATTERN.match, store.names("versions")))
     versions = [
-        {"version": name, "tags": tags_of.get(name, []), **_sizes(store, name), **moves[name]} for name in names
+        {
+            "version": name,
+            "tags": version.tags,
+            "tokens": version.manifest and version.manifest.num_tokens,
+            "documents": version.manifest and version.manifest.num_documents,
+            "bytes": version.manifest and version.manifest.shard_bytes,
+            "damage": version.damage,
+            "at": version.build and version.build.at,
+            "by": version.build and version.build.by,
+        }
+        for name, version in list_versions(store, names, tags_of).items()
     ]
-    versions.sort(key=lambda version: version["at"] or "", reverse=True)
-    damages += [version["damage"] for version in versions if version["damage"]]
-    header = ["version", "published (UTC)", "documents", "tokens", "size", "by", "tags", "reason"]
+    header = ["version", "published (UTC)", "documents", "tokens", "size", "by", "tags"]
     out.table(header, [_cells(version) for version in versions])
+    damages = [*map(_damaged, damaged), *(str(one["damage"]) for one in versions if one["damage"])]
     for damage in damages:
         out.line(damage)
     return Result({"dataset": str(store.root).rpartition("/")[2], "versions": versions, "damages": damages})
-
-
-def _first_moves(store: Store, versions: Sequence[str], entries: list[TagEntry]) -> dict[str, Json]:
-    """Find when, by whom and why each version was published.
-
-    The first move of a tag to it says so, its build.json if no tag ever named it; None if neither does.
-    """
-    moves: dict[str, Json] = {}
-    for entry in sorted(entries, key=lambda entry: entry.at):
-        moves.setdefault(entry.version, {"at": entry.at, "by": entry.by, "reason": entry.reason})
-    untagged = [version for version in versions if version not in moves]
-    files = store.read_all([version_path(version, BUILD) for version in untagged])
-    for version, data in zip(untagged, files, strict=True):
-        try:
-            record = decode_build(data or b"", BUILD)
-            moves[version] = {"at": record.at, "by": record.by, "reason": tags.BUILD_REASON}
-        except FormatError:  # no checksum covers it, and nothing depends on it
-            moves[version] = {"at": None, "by": None, "reason": None}
-    return moves
-
-
-def _sizes(store: Store, version: str) -> Json:
-    """Count what a version holds; None and the `damage` if its manifest is damaged."""
-    try:
-        manifest = load_manifest(store, version)
-    except (FormatError, StoreError) as error:
-        _raise_if_remote(store, error)
-        damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
-        return {"tokens": None, "documents": None, "bytes": None, "damage": damage}
-    counts = {"tokens": manifest.num_tokens, "documents": manifest.num_documents, "bytes": manifest.shard_bytes}
-    return {**counts, "damage": None}
 
 
 def _cells(version: Json) -> list[str | int]:
     counts: list[str | int] = ["damaged"] * 3
     if version["damage"] is None:
         counts = [version["documents"], version["tokens"], shown_bytes(version["bytes"])]
-    texts = version["by"] or "-", ", ".join(version["tags"]), version["reason"] or "-"
-    short = [shortened(printable_line(text), _MAX_TEXT) for text in texts]
+    short = [shortened(printable_line(text), _MAX_TEXT) for text in (version["by"] or "-", ", ".join(version["tags"]))]
     return [version["version"], shown_time(version["at"] or "-"), *counts, *short]
-
-
-def _newest(store: Store, tag: str) -> tuple[TagEntry | None, str | None]:
-    """Return the newest entry of a tag, and a description of the tag's damage; either may be None."""
-    try:
-        return tags.newest(store, tag), None
-    except (FormatError, StoreError) as error:
-        _raise_if_remote(store, error)
-        return None, _damaged(tag)
 
 
 def _damaged(tag: str) -> str:
     return f"damaged: tags/{tag}; see `tokenloom verify`"
 
 
-def _raise_if_remote(store: Store, error: Exception) -> None:
-    """Raise an error of a remote store, which may be transient; on a local store the file itself is damaged."""
-    if isinstance(error, StoreError) and not store.is_local:
-        raise error
-
-
 def inspect(reference: Ref, *, out: Output) -> Result:
     """Show a version's manifest and inputs, and what build.json says of its checks and empty parts."""
+    from tokenloom.tasks.building.version_facts import VersionFacts  # late: `ls` does without its imports
+
     store, manifest = resolve(parse_reference(reference))
     inputs = read_inputs(store, manifest)
     build = find_build_record(store, manifest.version)
@@ -238,8 +196,6 @@ def _write_report(reference: str, output: Path | None) -> Json:
 
 
 def _write_catalogue(root: str, folder: Store, output: Path | None) -> Json:
-    from tokenloom.tasks.report.catalogue import render_catalogue, write_catalogue
-
     if output is None:
         path, num_bytes = write_catalogue(root)
     else:
@@ -249,8 +205,6 @@ def _write_catalogue(root: str, folder: Store, output: Path | None) -> Json:
 
 def refresh_catalogue(store: Store) -> None:
     """Write the catalogue of a dataset's store again; if that fails, say so on stderr and go on."""
-    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
-
     if problem := try_to_write_catalogue(store):
         print_status(problem)
 
