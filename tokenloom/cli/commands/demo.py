@@ -49,9 +49,8 @@ def demo(
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")
     place = Path(folder)
-    import torch  # noqa: F401  (without it, the demo ends before it builds)
-
     from tokenloom import TokenDataset
+    from tokenloom.examples import train_small  # noqa: F401  (without torch, the demo ends before it builds)
     from tokenloom.spec.loading import load_spec
 
     place.mkdir(parents=True, exist_ok=True)
