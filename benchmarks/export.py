@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from figures import Figure, print_table, write_json
-from tokenloom.flows.direct import export_directly
+from tokenloom.flows.export_steps import export_directly
 from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.running.workers import chosen_num_workers
 

@@ -35,6 +35,7 @@ from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_
 from tokenloom.tasks.building.shuffle import shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.building.validate import check_jobs, refuse_differences, validate_build
+from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
 
@@ -65,10 +66,11 @@ def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
         if plan.published:
             return with_report(plan, finish_build(plan, start), runner)
         progress.warn(input_messages(plan.inputs))
-        plan.store.remove_stale_temporaries()
-        if not plan.store.creates_exclusively():
-            progress.warn([f"{plan.store.root}: {_ONE_WRITER}"])
-        with building(plan.store, plan.version) as write_plan:
+        store = plan.build.store
+        store.remove_stale_temporaries()
+        if not store.creates_exclusively():
+            progress.warn([f"{store.root}: {_ONE_WRITER}"])
+        with building(store, plan.build.version) as write_plan:
             return _build(plan, runner, start, write_plan)
 
 
@@ -83,10 +85,10 @@ def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan)
     if plan.missing and plan.choice.next_step:
         progress.warn([plan.choice.line(plan.reference.backend)])
     try:
-        plan, published = _encode_and_publish(plan, runner, write_plan)
+        plan, facts = _encode_and_publish(plan, runner, write_plan)
     except EncoderMismatch as error:
-        raise rejected(plan.store, error) from error
-    return with_report(plan, finish_build(plan, start, published), runner)
+        raise rejected(plan.build.store, error) from error
+    return with_report(plan, finish_build(plan, start, facts), runner)
 
 
 def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimate]:
@@ -126,8 +128,10 @@ def _naming_source_lines(spec: BuildSpec) -> Iterator[None]:
         raise
 
 
-def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> tuple[BuildPlan, bool]:
-    """Return the plan as executed, and whether this build published it."""
+def _encode_and_publish(
+    plan: BuildPlan, runner: Runner, write_plan: WritePlan
+) -> tuple[BuildPlan, VersionFacts | None]:
+    """Return the plan as executed, and the facts of the version, None if another build published it first."""
     seconds: dict[str, float] = {}
     num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
     with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
@@ -147,8 +151,8 @@ def _encode_and_publish(plan: BuildPlan, runner: Runner, write_plan: WritePlan) 
         measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):
         write_plan(())  # it may be old if this machine was suspended
-        published = runner.one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
-    return plan, published
+        facts = runner.one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
+    return plan, facts
 
 
 def _encode(plan: BuildPlan, runner: Runner) -> BuildPlan:
@@ -208,7 +212,7 @@ def with_report(plan: BuildPlan, result: BuildResult, runner: Runner) -> BuildRe
     """
     if not plan.spec.report:
         return result
-    store, path = plan.store, report_path(plan.version)
+    store, path = plan.build.store, report_path(plan.build.version)
     is_there = not result.published and store.exists(path)
     result = replace(result, report=store.place(path) if is_there else _write_report(plan, result, runner))
     if result.published or result.tag_moved:
@@ -228,9 +232,9 @@ def _write_report(plan: BuildPlan, result: BuildResult, runner: Runner) -> str |
         from tokenloom.tasks.report.figures import collect_for_build
         from tokenloom.tasks.report.page import render_page, write_report  # late: only this needs what draws
 
-        collect = partial(collect_for_build, plan.build)
-        figures = runner.each(REPORT_STEP, collect, [Job(plan.version, plan.version)])[0]
-        return write_report(plan.store, plan.version, render_page(figures).encode())
+        store, version = plan.build.store, plan.build.version
+        figures = runner.each(REPORT_STEP, partial(collect_for_build, plan.build), [Job(version, version)])[0]
+        return write_report(store, version, render_page(figures).encode())
     except (TokenloomError, OSError) as error:
         why = message_of(error)
     except Exception as error:  # noqa: BLE001  (a fault of the drawing: the version is published all the same)

@@ -1,4 +1,4 @@
-"""The order of an export, written once: run by Prefect (version_flows.py) or directly (direct.py)."""
+"""The order of an export, written once: run by Prefect (version_flows.py) or directly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from tokenloom.tasks.exporting.export import (
     write_unit,
 )
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
+from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner, open_workers
 
 _TASK_TOKENS = 32_000_000
+
+
+def export_directly(
+    reference: str, name: str, destination: str, options: ExportOptions, num_workers: int
+) -> ExportResult:
+    """Export a version in this process and its children; see run_export for arguments and errors."""
+    with open_workers(num_workers) as runner:
+        return run_export(reference, name, destination, options, runner)
 
 
 def run_export(

@@ -29,8 +29,8 @@ from tokenloom.flows.build_steps import REPORT_STEP
 from tokenloom.spec.blocks import Credentials, DaskRunner, ProcessRunner, RayRunner
 from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.progress import Meter, Step, step_label
-from tokenloom.tasks.running.steps import RETRY_SECONDS, Call, Runner, should_retry
+from tokenloom.tasks.running.progress import Meter, step_label
+from tokenloom.tasks.running.steps import RETRY_SECONDS, Batch, Runner, Step, should_retry
 from tokenloom.tasks.running.workers import WorkerPool, chosen_num_workers
 from tokenloom.wording import clock
 
@@ -107,9 +107,16 @@ def _open_processes(
     environment = environment_of(credentials) if credentials else None
     with WorkerPool(num_workers, environment) as pool, threads:
         if tokenizer is not None:
-            pool.preload(preload_build, tokenizer)
-        submit = partial(_submit_all, threads, num_workers)
-        yield Runner(num_workers, run_one, pool.call, submit, pool.close)
+            pool.preload(partial(preload_build, tokenizer))
+
+        def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
+            try:
+                return _submit_all(threads, num_workers, name, partial(pool.call, step), batches)
+            except BaseException:
+                pool.close()
+                raise
+
+        yield Runner(num_workers, run_one, run)
 
 
 @contextmanager
@@ -125,11 +132,11 @@ def _open_cluster(spec: DaskRunner | RayRunner, credentials: Sequence[Credential
             ) from error
         num_workers = spec.workers or max(1, num_found)
 
-        def submit(name: str, calls: Sequence[Call]) -> list[Any]:
-            return list(map(progress.replayed, _submit_all(tasks, num_workers, name, calls)))
+        def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
+            results = _submit_all(tasks, num_workers, name, partial(_run_on_cluster, list(credentials), step), batches)
+            return [progress.replayed(result) for result in results]
 
-        call = partial(_call_on_cluster, list(credentials))
-        yield Runner(num_workers, run_one, call, submit)  # the cluster ends with the block
+        yield Runner(num_workers, run_one, run)  # the cluster ends with the block
 
 
 def _dask(spec: DaskRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
@@ -153,21 +160,23 @@ def _ray(spec: RayRunner) -> tuple[TaskRunner[Any], Callable[[], int]]:
     return tasks, lambda: int(ray.cluster_resources().get("CPU", 1))
 
 
-def _call_on_cluster(
-    credentials: list[Credentials], step: Callable[[Any], Any], jobs: list[Any]
+def _run_on_cluster(
+    credentials: list[Credentials], step: Step, jobs: list[Any]
 ) -> tuple[list[Any], list[progress.Event]]:
-    """Run a step for a batch where a cluster put it; return the results and the events to replay."""
+    """Run a step for the jobs of a task in a worker of a cluster; return the results and the events to replay."""
     with using_credentials(credentials):
         return progress.recorded(lambda: [step(job) for job in jobs])
 
 
-def _submit_all(tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequence[Call]) -> list[Any]:
-    """Submit a task for each call, `num_workers` at a time; return the results in order.
+def _submit_all(
+    runner: TaskRunner[Any], num_workers: int, name: str, run: Callable[[list[Any]], Any], batches: list[Batch]
+) -> list[Any]:
+    """Submit a task run for each task, `num_workers` at a time; return the results of `run` in order.
 
     Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
     """
     if name == REPORT_STEP:  # shown in no task run; see there
-        return [call.run() for call in calls]
+        return [run(batch.jobs) for batch in batches]
     shown = step_label(name)
     named = _run.with_options(name=shown, task_run_name=shown + " {label}")
     slots = threading.Semaphore(max(1, num_workers))
@@ -184,16 +193,16 @@ def _submit_all(tasks: TaskRunner[Any], num_workers: int, name: str, calls: Sequ
             slots.release()
 
     futures = []
-    for call in calls:
+    for batch in batches:
         slots.acquire()
         if failed.is_set():
             break
-        future = tasks.submit(named, {"label": call.label, "call": call.run})
+        future = runner.submit(named, {"label": batch.label, "call": partial(run, batch.jobs)})
         future.add_done_callback(done)
         futures.append(future)
-    results = [_result_of(call.label, future) for call, future in zip(calls, futures, strict=False)]
-    if len(results) != len(calls):
-        raise WorkerLost(f"only {len(results)} of {len(calls)} tasks ran; run the same build again")
+    results = [_result_of(batch.label, future) for batch, future in zip(batches, futures, strict=False)]
+    if len(results) != len(batches):
+        raise WorkerLost(f"only {len(results)} of {len(batches)} tasks ran; run the same build again")
     return results
 
 
@@ -214,7 +223,7 @@ def _logging_steps() -> Iterator[None]:
     """Log the steps of a run while the block runs; those of a failed one only if they ended before it."""
     logger, meter = get_run_logger(), Meter()
 
-    def log(step: Step | None) -> None:
+    def log(step: progress.Step | None) -> None:
         if step:
             details = f": {step.details()}" if step.details() else ""
             logger.info("%s", f"{step_label(step.name)} done in {clock(step.seconds)}{details}")

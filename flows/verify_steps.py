@@ -1,14 +1,14 @@
-"""The order of a verification, written once: run by Prefect (version_flows.py) or directly (direct.py)."""
+"""The order of a verification, written once: run by Prefect (version_flows.py) or directly."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.storage.verification import Damage
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Runner
+from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Runner, open_workers
 from tokenloom.tasks.verify import (
     DamagedFile,
     OpenedVersion,
@@ -23,6 +23,12 @@ if TYPE_CHECKING:  # only a deep verification imports it: the import takes as lo
     from tokenloom.spec.build_spec import BuildSpec
 
 _TASK_BYTES = 64_000_000
+
+
+def verify_directly(reference: str, deep: bool, spec: BuildSpec | None, num_workers: int) -> dict[str, Any]:
+    """Verify a version in this process and its children; see run_verification for arguments and errors."""
+    with open_workers(num_workers) as runner:
+        return dict(run_verification(reference, deep, spec, runner))
 
 
 def run_verification(

@@ -107,7 +107,7 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
     tally = PartitionTally()
     encoder = document_encoder(tokenizer, build.chat_of(part.file))
     with naming_source(part.file.source), following_position() as position:
-        for rows in read_documents(build, part, tokenizer):
+        for rows in read_documents(build, part, encoder):
             tally.add(rows)
             count = len(text_bytes(rows.texts)[0])
             num_bytes, num_documents = num_bytes + count, num_documents + len(rows.rows)
@@ -146,7 +146,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
     Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """
     total, new, seconds = _Amount(), _Amount(), 0.0
-    records = find_partition_records(plan.store, plan.cached)
+    records = find_partition_records(plan.build.store, plan.cached)
     check_documents_found(plan, records | {part.spill_name: sample.record for part, sample in samples if sample.record})
     by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
@@ -161,7 +161,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
                 new.add(by_spill[part.spill_name])
                 seconds += rates.seconds * text
             total.add(by_spill[part.spill_name])
-    has_masks = plan.has_classes
+    has_masks = plan.build.has_classes
     width = _token_bytes(plan, has_masks)
     in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0) + _CLASSES_BYTES * has_masks
     return Estimate(
@@ -228,7 +228,7 @@ def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | N
 
 def _token_bytes(plan: BuildPlan, has_class: bool) -> int:
     """Return the bytes of a token, with that of its class if it has one."""
-    return token_dtype(plan.tokenizer.vocab_size).itemsize + has_class
+    return token_dtype(plan.build.tokenizer.vocab_size).itemsize + has_class
 
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
@@ -239,10 +239,10 @@ def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
 
 def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
     """Raise StoreError if the file system of the store can't hold what the build writes."""
-    free = plan.store.free_bytes()
+    free = plan.build.store.free_bytes()
     if free is not None and estimate.disk_bytes > free:
         raise StoreError(
-            f"{plan.store.root}: the build needs about {shown_bytes(estimate.disk_bytes)} (spills "
+            f"{plan.build.store.root}: the build needs about {shown_bytes(estimate.disk_bytes)} (spills "
             f"{shown_bytes(estimate.spill_bytes)}, shards {shown_bytes(estimate.shard_bytes)}) but the file system has "
             f"{shown_bytes(free)} free; free some space on it, or choose another store"
         )

@@ -32,14 +32,15 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         WorkError: a partition has no spills (work/ was deleted while the build ran).
         InputError: the inputs hold no document at all.
     """
+    store, version = plan.build.store, plan.build.version
     shares, sources = plan.spec.split_shares(), plan.spec.source_names()
-    found = find_partition_records(plan.store, (part.spill_name for part in plan.partitions))
+    found = find_partition_records(store, (part.spill_name for part in plan.partitions))
     by_source: dict[str, list[PartitionRecord]] = {name: [] for name in sources}
     spills: list[SpillEntry] = []
     for part in plan.partitions:
         record, source = found.get(part.spill_name), part.file.source
         if record is None:
-            raise damaged(plan.store, partition_record_path(part.spill_name))
+            raise damaged(store, partition_record_path(part.spill_name))
         by_source[source].append(record)
         for index, spill in enumerate(record.spills):
             place = part.spill_name, index, spill.bytes, spill.checksum
@@ -63,9 +64,9 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         sources=sources,
         encoded={name: added((r.encoded for r in each), EncodedCounts(0, 0, 0)) for name, each in by_source.items()},
     )
-    write_assignment(plan.store, plan.version, assignment)
+    write_assignment(store, version, assignment)
     if plan.excluded is not None:
-        write_exclusions(plan.store, plan.version, plan.excluded)
+        write_exclusions(store, version, plan.excluded)
     return assignment
 
 

@@ -62,7 +62,7 @@ class DocumentEncoder:
     form: DocumentForm = TEXT
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
+        self.tokenizer, self._dtype = tokenizer, token_dtype(tokenizer.vocab_size)
 
     def prepared(
         self, batches: Iterator[Rows], on_error: str, without_target: str, place_of: PlaceOf
@@ -83,7 +83,7 @@ class DocumentEncoder:
 
     def encode(self, rows: Rows) -> EncodedDocuments:
         """Return the ids of a batch that is prepared; raises TokenizerError if the library can't encode a document."""
-        encoded = self._tokenizer.encode(rows.texts, self._dtype)
+        encoded = self.tokenizer.encode(rows.texts, self._dtype)
         return EncodedDocuments(encoded.tokens, encoded.num_tokens, len(text_bytes(rows.texts)[0]))
 
 
@@ -150,8 +150,8 @@ class _Conversations(DocumentEncoder):
                 raise InputError(f"{place_of(int(rows.rows[position]))}: {error}") from error
             rendered.append(one)
             num_chars += len(one.text)
-            if _MAX_CHAR_BYTES * len(one.text) > self._tokenizer.max_text_bytes:  # else its bytes need not be counted
-                bad = too_large_to_encode(pa.array([one.text], pa.large_string()), self._tokenizer)
+            if _MAX_CHAR_BYTES * len(one.text) > self.tokenizer.max_text_bytes:  # else its bytes need not be counted
+                bad = too_large_to_encode(pa.array([one.text], pa.large_string()), self.tokenizer)
                 found |= {position: bad[0]} if bad else {}
             if num_chars >= _PART_CHARS:
                 break

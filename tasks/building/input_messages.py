@@ -65,12 +65,13 @@ def disk_messages(plan: BuildPlan) -> list[str]:
 
     How much a filter leaves out and a tokenizer compresses is not known here: a sample shows it, see estimate_build.
     """
-    free, width = plan.store.free_bytes(), token_dtype(plan.tokenizer.vocab_size).itemsize + plan.has_classes
+    build = plan.build
+    free, width = build.store.free_bytes(), token_dtype(build.tokenizer.vocab_size).itemsize + build.has_classes
     usual = sum(part.num_bytes for part in (*plan.missing, *plan.partitions)) * width // _TOKEN_CHARS
     if free is None or plan.spec.limit is not None or usual <= free:
         return []
     return [
-        f"{plan.store.root}: its file system has {shown_bytes(free)} free, and the spills and shards of so much text "
+        f"{build.store.root}: its file system has {shown_bytes(free)} free, and the spills and shards of so much text "
         f"usually take {shown_bytes(usual)}; `tokenloom plan` estimates it from a sample, and a build that runs out of "
         "space continues when the same command runs again"
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,8 @@ from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
-SAMPLE_BYTES = 1_100_000  # both libraries encode at least this much text of a build
+SAMPLE_BYTES = 1_100_000  # both libraries encode at least this much text of a build,
+_MIN_SAMPLE_SHARE = 0.001  # and at least this share
 _MIN_FAST_BYTES = 2_000_000  # the reference would encode half of a smaller text as the sample
 
 
@@ -54,7 +55,7 @@ class Partition(PartitionRange):
 
 @dataclass(frozen=True)
 class Build:
-    """A build, as its workers need it: where the store is, and what decides ids and bytes.
+    """A build, as each of its steps needs it: where the store is, and what decides ids and bytes.
 
     `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
@@ -80,22 +81,23 @@ class Build:
     limit: int | None = None
 
     def chat_of(self, file: InputFile) -> ChatDefinition | None:
-        """Return what renders the rows of a file, None if they are texts."""
+        """Return the template and tokens for the rows of a file, None if they are texts."""
         return self.chat if file.holds_conversations else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildPlan(Build):
-    """A build, as the process that runs its steps needs it.
+class BuildPlan:
+    """A build, and what the process that orders its steps knows of it.
 
     `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations; `identity` is its identity
     part. `reference` is the tokenizer itself, `eot_of_config` whether only a tokenizer_config.json names its
     end-of-text token. `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`,
     or another one for a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out`
     counts the files that each pattern of a source's `leave_out` matches. with_partitions adds the rest: `cached` names
-    the spills that an earlier build left, `choice` says what encodes the others.
+    the spills that an earlier build left, `choice` is the encoder of the others.
     """
 
+    build: Build
     spec: BuildSpec
     identity: dict[str, Any]
     excluded: NDArray[np.uint64] | None
@@ -111,24 +113,9 @@ class BuildPlan(Build):
     choice: Choice = field(default_factory=Choice)
 
     @property
-    def build(self) -> Build:
-        """The part that its workers need."""
-        return Build(**{each.name: getattr(self, each.name) for each in fields(Build)})
-
-    @property
     def limits(self) -> dict[str, float]:
-        """The checks that the version must pass; none for a try-out, which never becomes latest."""
-        return self.spec.checks.limits() if self.limit is None else {}
-
-    @property
-    def missing_bytes(self) -> int:
-        """The bytes of text to encode."""
-        return sum(part.num_bytes for part in self.missing)
-
-    @property
-    def sample_share(self) -> float:
-        """The share of the text that both libraries encode: 0.1 %, or about 1 MB of a small input."""
-        return min(1.0, max(0.001, SAMPLE_BYTES / max(1, self.missing_bytes)))
+        """The limits of the gates that the version must pass; none for a try-out, which never becomes latest."""
+        return self.spec.checks.limits() if self.build.limit is None else {}
 
     @property
     def num_identical(self) -> int:
@@ -175,7 +162,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     identity = _identity(spec, excluded, chat)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
-    return BuildPlan(
+    build = Build(
         store=store,
         dataset=spec.dataset,
         version=version,
@@ -189,6 +176,9 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         has_classes=chat is not None or any(file.has_masks for file in inputs),
         excludes=excluded is not None,
         limit=spec.limit,
+    )
+    return BuildPlan(
+        build=build,
         spec=spec,
         identity=identity,
         excluded=excluded,
@@ -241,24 +231,25 @@ def cut_file(file: InputFile) -> list[PartitionRange]:
 
 def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildPlan:
     """Return the plan with its partitions, from the results of cut_file for all inputs."""
-    named_by = plan.spec, plan.tokenizer.fingerprint
-    partitions = [
-        Partition(**vars(part), input_index=index, spill_name=spill_name(*named_by, file, part, plan.chat), file=file)
-        for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True))
-        for part in parts
-    ]
-    found = find_partition_records(plan.store, (part.spill_name for part in partitions))
-    cached = frozenset(name for name, record in found.items() if may_reuse(record, plan.definition))
+    build = plan.build
+    partitions = []
+    for index, (file, parts) in enumerate(zip(plan.inputs, cuts, strict=True)):
+        named_by = plan.spec, build.tokenizer.fingerprint, file
+        names = [spill_name(*named_by, part, build.chat_of(file)) for part in parts]
+        partitions += [
+            Partition(**vars(part), input_index=index, spill_name=name, file=file)
+            for part, name in zip(parts, names, strict=True)
+        ]
+    found = find_partition_records(build.store, (part.spill_name for part in partitions))
+    cached = frozenset(name for name, record in found.items() if may_reuse(record, build.definition))
     plan = replace(plan, partitions=partitions, cached=cached)
-    choice = _choice(plan)
-    return replace(plan, choice=choice, proof=choice.proof, check=Check(plan.sample_share))
-
-
-def _choice(plan: BuildPlan) -> Choice:
-    """Return the encoder of the partitions that no earlier build encoded."""
-    if plan.missing_bytes < _MIN_FAST_BYTES:
-        return Choice(reason=f"less than {_MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
-    return choose(plan.reference, plan.definition)
+    num_bytes = sum(part.num_bytes for part in plan.missing)
+    if num_bytes < _MIN_FAST_BYTES:
+        choice = Choice(reason=f"less than {_MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
+    else:
+        choice = choose(plan.reference, build.definition)
+    check = Check(min(1.0, max(_MIN_SAMPLE_SHARE, SAMPLE_BYTES / max(1, num_bytes))))
+    return replace(plan, choice=choice, build=replace(build, proof=choice.proof, check=check))
 
 
 def may_reuse(record: PartitionRecord, definition: Mapping[str, Any]) -> bool:
@@ -309,6 +300,6 @@ def spill_name(
         "splits": [list(item) for item in spec.split_shares()],
         "tokenizer": tokenizer_fingerprint,
     }
-    if chat is not None and file.holds_conversations:
+    if chat is not None:
         decides["chat"] = chat.json()
     return sha256_of(decides)[:32]

@@ -135,8 +135,8 @@ def publish_version(
     records: Sequence[ShardRecord],
     measured: dict[str, int],
     times: dict[str, float],
-) -> bool:
-    """Make a complete, checked version visible; return False if another build published it first.
+) -> VersionFacts | None:
+    """Make a complete, validated version visible; return its facts, None if another build published it first.
 
     Args:
         plan: the build's plan.
@@ -147,33 +147,34 @@ def publish_version(
 
     Raises:
         StoreError: a listed file was deleted meanwhile.
-        GateFailed: a check of the spec failed; spills and shards stay for the next build.
+        GateFailed: the version does not pass a gate; spills and shards stay for the next build.
         WorkError: the record of a partition is gone.
     """
+    store, name = plan.build.store, plan.build.version
     inputs = [InputEntry(file.source, file.path, file.fingerprint, file.num_bytes) for file in plan.inputs]
     files = {INPUTS: encode_inputs(inputs)}
-    files |= {f"{TOKENIZER}{name}": data for name, data in plan.reference.files.items()}
-    for name, data in files.items():
-        plan.store.replace(version_path(plan.version, name), data)
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    files |= {f"{TOKENIZER}{file}": data for file, data in plan.reference.files.items()}
+    for file, data in files.items():
+        store.replace(version_path(name, file), data)
+    digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
     manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
     record = _build_record(plan, assignment, records, measured, times)
-    facts = VersionFacts(plan.store, manifest, record)
+    facts = VersionFacts(store, manifest, record)
     gates = evaluate_gates(facts, plan.tag, plan.limits)
-    record = replace(record, gates=gates)
     if failed(gates):
-        if is_published(plan.store, plan.version):  # by another build
-            return False
+        if is_published(store, name):  # by another build
+            return None
         raise gate_failure(facts, gates, plan.spec)
-    plan.store.replace(version_path(plan.version, BUILD), canonical_json(record))
-    if missing := missing_file(plan.store, manifest):
-        place = plan.store.place(version_path(plan.version, missing))
+    record = replace(record, gates=gates)
+    store.replace(version_path(name, BUILD), canonical_json(record))
+    if missing := missing_file(store, manifest):
+        place = store.place(version_path(name, missing))
         raise StoreError(f"{place}: deleted since it was written; nothing was published; run the same command again")
     try:
-        plan.store.create(version_path(plan.version, MANIFEST), encode_manifest(manifest))
+        store.create(version_path(name, MANIFEST), encode_manifest(manifest))
     except FileExistsError:
-        return False
-    return True
+        return None
+    return replace(facts, build=record)
 
 
 def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
@@ -183,13 +184,14 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
     """
     if not assignment.quarantined:
         return {}
-    listed, found = [], find_partition_records(plan.store, (part.spill_name for part in plan.partitions))
+    store, listed = plan.build.store, []
+    found = find_partition_records(store, (part.spill_name for part in plan.partitions))
     for part in plan.partitions:
-        file, record = plan.inputs[part.input_index], found.get(part.spill_name)
+        record = found.get(part.spill_name)
         if record is None:
-            raise damaged(plan.store, partition_record_path(part.spill_name))
-        listed.append((part.spill_name, file.source, file.path, record.quarantine))
-    return {QUARANTINE: write_quarantine(plan.store, version_path(plan.version, QUARANTINE), listed)}
+            raise damaged(store, partition_record_path(part.spill_name))
+        listed.append((part.spill_name, part.file.source, part.file.path, record.quarantine))
+    return {QUARANTINE: write_quarantine(store, version_path(plan.build.version, QUARANTINE), listed)}
 
 
 def _manifest(
@@ -206,9 +208,9 @@ def _manifest(
         )
     return Manifest(
         dataset=plan.spec.dataset,
-        version=plan.version,
+        version=plan.build.version,
         spec=plan.identity,
-        tokenizer=plan.tokenizer,
+        tokenizer=plan.build.tokenizer,
         splits=splits,
         rows=row_counts(assignment, records),
         files=files,
@@ -248,38 +250,41 @@ def _build_record(
     )
 
 
-def finish_build(plan: BuildPlan, start: float, published: bool | None = None) -> BuildResult:
+def finish_build(plan: BuildPlan, start: float, facts: VersionFacts | None = None) -> BuildResult:
     """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return the result of the build.
 
-    A version that the build did not publish itself must pass the spec's checks too, from its recorded figures.
+    A version that another build published must pass the gates of this one too, by its recorded figures.
 
     Args:
         plan: the build's plan.
         start: when it began, by time.monotonic().
-        published: whether it made the version visible; None if it found the version published.
+        facts: those of the version if this build published it.
 
     Raises:
         FormatError: a file of the published version is missing or cut short.
         VersionDeleted: gc deleted the version before the tag named it; the same command builds it again.
-        GateFailed: the version was published before and does not pass a check of the spec; the tag stays.
+        GateFailed: the version was published before and does not pass a gate; the tag stays.
     """
-    facts = facts_of(plan.store, plan.version)
-    if not published:
-        check_lengths(plan.store, facts.manifest)
-    gates = facts.recorded_gates if published else evaluate_gates(facts, plan.tag, plan.limits)
-    if not published and failed(gates):
-        raise published_failure(facts, plan.tag, gates)
-    facts.to_json()  # a damaged file fails the build before its tag moves
-    tag_note = tags.move_by_build(plan.store, plan.tag, plan.version, plan.seen_tag_number)
-    refuse_deleted(plan.store, plan.version)
+    store, version, is_new = plan.build.store, plan.build.version, facts is not None
+    if facts is None:
+        facts = facts_of(store, version)
+        check_lengths(store, facts.manifest)
+        gates = evaluate_gates(facts, plan.tag, plan.limits)
+        if failed(gates):
+            raise published_failure(facts, plan.tag, gates)
+        facts.to_json()  # a damaged file fails the build before its tag moves
+    else:
+        gates = facts.recorded_gates
+    tag_note = tags.move_by_build(store, plan.tag, version, plan.seen_tag_number)
+    refuse_deleted(store, version)
     return BuildResult(
         facts=facts,
-        published=bool(published),
+        published=is_new,
         tag=plan.tag,
-        tag_moved=tags.newest_number(plan.store, plan.tag) != plan.seen_tag_number and tag_note is None,
+        tag_moved=tags.newest_number(store, plan.tag) != plan.seen_tag_number and tag_note is None,
         tag_note=tag_note,
         gates=gates,
-        num_partitions=None if published is None else len(plan.partitions),
+        num_partitions=None if plan.published else len(plan.partitions),
         num_identical=plan.num_identical,
         num_encoded=len(plan.missing),
         seconds=round(time.monotonic() - start, 3),

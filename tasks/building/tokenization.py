@@ -36,36 +36,47 @@ from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 _SPILL_TEXT_BYTES = 64_000_000
 
 
-class _Pending:
-    """Documents for the next spill; those of a partition all have classes, or none has.
+class _SpillWriter:
+    """Collects the documents of a partition, and writes them as spills.
 
-    It reports progress as a share of `num_bytes`, those of the partition in the plan. A compressed file holds more text
-    than bytes, JSON lines hold less; `bytes_left` are those that no text stood for.
+    All documents of a partition have classes, or none has. Progress is a share of the partition's bytes in the plan: a
+    compressed file holds more text than bytes, JSON lines hold less.
+
+    Attributes:
+        spills: the counts of each spill.
+        bytes_left: the partition's bytes that no text stood for.
     """
 
-    def __init__(self, num_bytes: int) -> None:
-        self.parts: list[SpillDocuments] = []
-        self.text_bytes, self.bytes_left = 0, num_bytes
+    def __init__(self, build: Build, part: Partition, tokenizer: Tokenizer) -> None:
+        self._build, self._name = build, part.spill_name
+        self._info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
+        self._pending: list[SpillDocuments] = []
+        self._num_bytes = 0
+        self.spills: list[SpillCounts] = []
+        self.bytes_left = part.num_bytes
 
     def add(self, documents: SpillDocuments, num_bytes: int) -> None:
-        self.parts.append(documents)
-        self.text_bytes += num_bytes + len(documents.ids)
+        """Add documents, whose texts have `num_bytes`."""
+        self._pending.append(documents)
+        self._num_bytes += num_bytes + len(documents.ids)
         done = min(num_bytes, self.bytes_left)
         self.bytes_left -= done
-        progress.report(
-            progress.Advanced(
-                num_documents=len(documents.key), num_bytes=num_bytes, num_tokens=len(documents.tokens), done=done
-            )
-        )
+        counts = {"num_documents": len(documents.key), "num_tokens": len(documents.tokens)}
+        progress.report(progress.Advanced(num_bytes=num_bytes, done=done, **counts))
 
-    def take(self) -> SpillDocuments:
-        """Return the documents, joined; none are left."""
-        first, *others = self.parts
+    def flush(self, min_bytes: int = 0) -> None:
+        """Write the documents as a spill if there are any, and their texts have at least `min_bytes`."""
+        if not self._pending or self._num_bytes < min_bytes:
+            return
+        first, *others = self._pending
         joined: dict[str, Any] = {}
         for name, values in vars(first).items() if others else ():
-            joined[name] = None if values is None else np.concatenate([getattr(part, name) for part in self.parts])
-        self.parts, self.text_bytes = [], 0
-        return replace(first, **joined)
+            joined[name] = None if values is None else np.concatenate([getattr(part, name) for part in self._pending])
+        documents = replace(first, **joined)
+        self._pending, self._num_bytes = [], 0
+        del first, others, joined  # their memory
+        place = self._build.store, self._name, len(self.spills)
+        self.spills.append(write_spill(*place, documents, len(self._build.rules.shares), self._info))
 
 
 def tokenize_partition(build: Build, part: Partition, limit: int | None = None) -> PartitionRecord:
@@ -78,9 +89,6 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
         EncoderMismatch: the fast encoder gives other ids than the reference.
         StoreError: a spill can't be written.
     """
-    if record := _usable_record(build, part):
-        progress.report(progress.Reused(1, part.num_bytes))
-        return record
     progress.report(progress.Working(f"encoding {part.file.url}, [{part.start}, {part.end})"))
     tokenizer = encoding_tokenizer(build)
     with naming_source(part.file.source):
@@ -94,52 +102,37 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
     return record
 
 
-def _usable_record(build: Build, part: Partition) -> PartitionRecord | None:
-    """Return the record of the partition if it is complete, and of an encoder that the build may use."""
-    record = find_partition_record(build.store, part.spill_name)
-    return record if record and may_reuse(record, build.definition) else None
-
-
 def _encode_partition(build: Build, part: Partition, limit: int | None, tokenizer: Tokenizer) -> PartitionRecord:
     fast = tokenizer if isinstance(tokenizer, FastTokenizer) else None
     compared_before = fast.num_compared if fast else 0
     encoder = document_encoder(tokenizer, build.chat_of(part.file))
-    pending, tally = _Pending(part.num_bytes), PartitionTally()
-    spills: list[SpillCounts] = []
-
-    def spill() -> None:
-        info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
-        place = build.store, part.spill_name, len(spills)
-        spills.append(write_spill(*place, pending.take(), len(build.rules.shares), info))
-
+    writer, tally = _SpillWriter(build, part, tokenizer), PartitionTally()
     with QuarantineWriter(build.store, part.spill_name) as quarantine, sharing_files():
-        for rows in read_documents(build, part, tokenizer, limit):
+        for rows in read_documents(build, part, encoder, limit):
             tally.add(rows)
             quarantine.add(rows.bad)
             if len(rows.rows):
                 documents, encoded = _encode(rows, build.rules, part.file, encoder)
                 tally.add_encoded(encoded.num_bytes, encoded.counts)
-                pending.add(documents, len(text_bytes(rows.texts)[0]))
+                writer.add(documents, len(text_bytes(rows.texts)[0]))
                 del documents, encoded
             del rows
-            if pending.text_bytes >= _SPILL_TEXT_BYTES:
-                spill()
-        if pending.parts:
-            spill()
-    progress.report(progress.Advanced(done=pending.bytes_left))
-    record = tally.record(spills, quarantine.num_bytes, quarantine.checksum.hexdigest())
+            writer.flush(_SPILL_TEXT_BYTES)
+        writer.flush()
+    progress.report(progress.Advanced(done=writer.bytes_left))
+    record = tally.record(writer.spills, quarantine.num_bytes, quarantine.checksum.hexdigest())
     return replace(record, encoder=fast.encoder, compared=fast.num_compared - compared_before) if fast else record
 
 
-def read_documents(build: Build, part: Partition, tokenizer: Tokenizer, limit: int | None = None) -> Iterator[Rows]:
+def read_documents(build: Build, part: Partition, encoder: DocumentEncoder, limit: int | None = None) -> Iterator[Rows]:
     """Return the documents of a partition in batches, with counts of skipped rows; at most `limit` documents."""
-    encoder, reader = document_encoder(tokenizer, build.chat_of(part.file)), make_reader(part.file.options)
+    reader, rules = make_reader(part.file.options), build.rules
     place_of = partial(reader.place, part.file.url)
-    keep = partial(keep_documents, rules=build.rules, place_of=place_of, tokenizer=tokenizer, form=encoder.form)
+    keep = partial(keep_documents, rules=rules, place_of=place_of, tokenizer=encoder.tokenizer, form=encoder.form)
     # `map` keeps no reference to a batch, which may be large; a generator's frame would.
     place = f"{part.file.url}, [{part.start}, {part.end})"
     batches = each_bounded(reader.read(part.file.url, part), part.file.options["max_bytes"], place)
-    documents = encoder.prepared(map(keep, batches), build.rules.on_error, build.rules.without_target, place_of)
+    documents = encoder.prepared(map(keep, batches), rules.on_error, rules.without_target, place_of)
     return documents if limit is None else _first(documents, limit)
 
 
@@ -165,8 +158,11 @@ def tokenize_tryout(build: Build, parts: Sequence[Partition]) -> list[tuple[str,
     left = build.limit or 0
     for part in parts:
         limited = replace(part, spill_name=f"{part.spill_name}-{left}")
-        spills.append((limited.spill_name, _usable_record(build, limited) is not None))
-        record = tokenize_partition(build, limited, left)
+        record = find_partition_record(build.store, limited.spill_name)
+        is_cached = record is not None and may_reuse(record, build.definition)
+        if record is None or not is_cached:
+            record = tokenize_partition(build, limited, left)
+        spills.append((limited.spill_name, is_cached))
         left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
             break

@@ -37,9 +37,13 @@ def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardR
     They are encoded as the build did, since the reference might take as long as the rest of the build. It encodes some
     of them too, unless it has encoded a full sample of this build's text before.
     """
-    check = NO_CHECK if plan.missing_bytes >= SAMPLE_BYTES else FIRST_TEXTS
-    build = replace(plan.build, proof=plan.proof if assignment.encoders else None, check=check)
-    shards = [StoredShard(plan.store, plan.version, record.entry) for record in records]
+    is_sampled = sum(part.num_bytes for part in plan.missing) >= SAMPLE_BYTES
+    build = replace(
+        plan.build,
+        proof=plan.build.proof if assignment.encoders else None,
+        check=NO_CHECK if is_sampled else FIRST_TEXTS,
+    )
+    shards = [StoredShard(build.store, build.version, record.entry) for record in records]
     jobs = []
     for documents in divide_by_input(choose_documents(shards, len(plan.inputs)), plan.inputs):
         file = plan.inputs[documents[0].input_index]
@@ -60,7 +64,7 @@ def refuse_differences(plan: BuildPlan, assignment: Assignment, differences: Ite
         if kind == "text":
             why = _CHANGED if plan.spec.documents.transform is None else _UNSTEADY
             raise CheckError(f"{source_place}: its text differs from {document.place}; {why}")
-        differs = "ids or classes differ" if plan.has_classes else "ids differ"
+        differs = "ids or classes differ" if plan.build.has_classes else "ids differ"
         found = f"{source_place}: encoded again, its {differs} from {document.place}"
         if assignment.encoders:
             raise EncoderMismatch(found, tuple(assignment.encoders))
@@ -115,7 +119,7 @@ def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[S
 
 def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
     """Validate the measured values of each shard."""
-    vocab_size = plan.tokenizer.vocab_size
+    vocab_size = plan.build.tokenizer.vocab_size
     texts = {file.source for file in plan.inputs if not (file.holds_conversations or file.has_masks)}
     for record in records:
         name, bad_ends = record.name, record.bad_ends
@@ -123,7 +127,7 @@ def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
             raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
         if bad_ends:
             raise CheckError(f"shard {name}: {bad_ends} documents do not end with end-of-text; {_NEXT_STEP}")
-        if plan.has_classes:
+        if plan.build.has_classes:
             _validate_mask(record, texts)
 
 

@@ -1,34 +1,40 @@
-"""How flows run their steps, and which failures of a step are retried.
+"""How a build, a verification or an export runs its steps, and which failures of a step are retried.
 
-`flows/direct.py` runs steps in threads of this process, `flows/runners.py` as task runs of Prefect: in worker
-processes or on a cluster. They differ in how they call a step for a batch of jobs and in how they submit such calls.
+A step is a function of a job. A Runner divides the jobs of a step into batches: `open_workers` runs these in worker
+processes of this machine, `flows/runners.py` as task runs of Prefect, here or on a cluster.
 
 Who retries what, how often, and why these levels do not multiply.
 
     level     what it repeats                      for which errors                      how often
     request   one request to a remote store        transient                             by its library, in two minutes
               (storage/stores)
-    task      one call of a step, here             transient                             3 retries, after 1, 5 and 20 s
-              (flows/direct.py, runners.py)
+    batch     one batch of a step                  transient                             3 retries, after 1, 5 and 20 s
+              (here, flows/runners.py)
     run       a run of a deployment                all but those of the spec, a gate     1 retry
               (flows/build_dataset.py)             or an input
 
-Only tasks repeat what requests gave up, on purpose: a store that is unreachable for a while does not end a build. If
-nothing that looks like the store has answered this process before, its endpoint is likely wrong, and a task does not
-repeat the request's attempts. Inputs at URLs that are not those of object stores have no level below the task. All
+Only batches repeat what requests gave up, on purpose: a store that is unreachable for a while does not end a build. If
+nothing that looks like the store has answered this process before, its endpoint is likely wrong, and a batch does not
+repeat the request's attempts. Inputs at URLs that are not those of object stores have no level below the batch. All
 other errors, such as bad input, a lost worker or a damaged work file, are raised at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tokenloom.errors import WorkerLost, WorkError
 from tokenloom.storage.stores.remote_calls import never_answered
-from tokenloom.storage.stores.remote_errors import is_transient
+from tokenloom.storage.stores.remote_errors import is_transient, reason_of
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.workers import WorkerPool
 
 MAX_TASKS = 400  # tasks of a step; Prefect is slow to show and store a run with more task runs
 MAX_SMALL_TASKS = 120  # tasks of a step that takes a small part of the time
@@ -37,7 +43,7 @@ RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
 
 
 def should_retry(error: BaseException, num_attempts: int) -> bool:
-    """Return whether to call a step again that has failed `num_attempts` times, the last time with `error`."""
+    """Return whether to run a batch again that has failed `num_attempts` times, the last time with `error`."""
     if isinstance(error, WorkerLost | WorkError):  # the run ends, whatever caused it
         return False
     return num_attempts <= len(RETRY_SECONDS) and is_transient(error) and not never_answered(error)
@@ -51,15 +57,18 @@ class Job(NamedTuple):
     weight: int = 1
 
 
-class Call(NamedTuple):
-    """A call of a step for a batch of jobs; `label` says for which."""
+class Batch(NamedTuple):
+    """Some jobs of a step, which a worker does one after the other; `label` names them."""
 
     label: str
-    run: Callable[[], Any]
+    jobs: list[Any]
 
 
-def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_tasks: int) -> list[list[Job]]:
-    """Return jobs in batches, in order; a batch ends with the job that fills it. See Runner.each."""
+Step = Callable[[Any], Any]
+
+
+def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_tasks: int) -> list[Batch]:
+    """Divide jobs into batches, in order; a batch ends with the job that fills it. See Runner.each."""
     total = sum(max(job.weight, 1) for job in jobs)
     for_workers = total // (_BATCHES_PER_WORKER * max(1, num_workers))
     full = max(min(task_weight, for_workers), -(-total // max_tasks), 1)
@@ -71,51 +80,83 @@ def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_task
             weight = 0
         batches[-1].append(job)
         weight += max(job.weight, 1)
-    return batches
+    more = [f" and {len(batch) - 1} more" if len(batch) > 1 else "" for batch in batches]
+    return [Batch(batch[0].label + more[i], [job.job for job in batch]) for i, batch in enumerate(batches)]
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs the steps of a flow.
+    """Runs the steps of a build, a verification or an export.
 
     Args:
-        num_workers: how many jobs run at a time.
-        one: runs a step once, in this process: (name, step) -> its result.
-        call: runs a step for a batch, where the work happens: (step, jobs) -> their results.
-        submit: runs such calls of a step, several at once: (name, calls) -> their results in order; raises the first
-            failure.
-        stop: ends the calls in progress after a failure.
+        num_workers: the number of batches that run at a time.
+        one: runs a step without jobs once, in this process: (name, step) -> its result.
+        run: runs the batches of a step: (name, step, batches) -> the results of each batch, in order; raises the first
+            failure, after which no other batch begins.
     """
 
     num_workers: int
     one: Callable[[str, Callable[[], Any]], Any]
-    call: Callable[[Callable[[Any], Any], list[Any]], Any]
-    submit: Callable[[str, Sequence[Call]], list[Any]]
-    stop: Callable[[], None] = lambda: None
+    run: Callable[[str, Step, list[Batch]], list[list[Any]]]
 
     def each(
-        self,
-        name: str,
-        step: Callable[[Any], Any],
-        jobs: Sequence[Job],
-        task_weight: int = 1,
-        max_tasks: int = MAX_TASKS,
+        self, name: str, step: Step, jobs: Sequence[Job], task_weight: int = 1, max_tasks: int = MAX_TASKS
     ) -> list[Any]:
-        """Run a step for each job; return the results in order. Batching changes no byte of a version.
+        """Run a step for each job; return the results in order. The batches change no byte of a version.
 
         Args:
             name: of the step, for progress and task runs.
             step: the function that a worker calls for each job.
             jobs: in order.
-            task_weight: how much a task does; less so that each worker gets several, more if there would be too many.
-            max_tasks: the largest number of tasks.
+            task_weight: how much a batch does; less so that each worker gets several, more if there would be too many.
+            max_tasks: the largest number of batches.
         """
-        calls = []
-        for batch in batches_of(jobs, self.num_workers, task_weight, max_tasks):
-            others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
-            calls.append(Call(batch[0].label + others, partial(self.call, step, [job.job for job in batch])))
+        batches = batches_of(jobs, self.num_workers, task_weight, max_tasks)
+        return list(chain.from_iterable(self.run(name, step, batches)))
+
+
+@contextmanager
+def open_workers(num_workers: int, preload: Callable[[], object] | None = None) -> Iterator[Runner]:
+    """Yield a Runner of this process and its children, which end with the block.
+
+    Args:
+        num_workers: worker processes; with 0 this process does all the work.
+        preload: called once for all workers, as soon as possible.
+    """
+    with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
+        if preload:
+            pool.preload(preload)
+
+        def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
+            calls = [partial(retrying, name, partial(pool.call, step, batch.jobs)) for batch in batches]
+            if not num_workers:
+                return [call() for call in calls]
+            futures = [threads.submit(call) for call in calls]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                pool.close()
+                raise
+            return [future.result() for future in futures]
+
+        yield Runner(num_workers, retrying, run)
+
+
+def retrying(name: str, step: Callable[[], Any]) -> Any:
+    """Run a step; retry a transient failure after each of RETRY_SECONDS, and report each reason once."""
+    last = ""
+    for num_attempts, seconds in enumerate(RETRY_SECONDS, 1):
         try:
-            return [result for results in self.submit(name, calls) for result in results]
-        except BaseException:
-            self.stop()
-            raise
+            return step()
+        except Exception as error:
+            if not should_retry(error, num_attempts):
+                raise
+            reason = reason_of(error)
+            shown = "failed again in the same way" if reason == last else reason
+            progress.report(progress.Message(f"{name}: {shown}; retrying in {seconds:g} s"))
+            last = reason
+            time.sleep(seconds)
+    return step()

@@ -1,10 +1,11 @@
 """Worker processes, used by the threads that run tasks.
 
 A thread calls `WorkerPool.call(step, jobs)`: a free child process runs the step for each job and sends back the results
-or an exception. The children are forks of a small server, which imports libraries and loads a tokenizer once, for all
-of them. A fork takes milliseconds where imports take 0.3 s, and shares the memory of what was loaded. The server is a
-program of its own, so neither it nor a worker has the threads, locks or modules of the process that builds (Prefect
-among them), and a script that builds needs no `if __name__ == "__main__"`, as it would with Python's own pools.
+or an exception. A step is a function with its Build, which a child gets once for all jobs. The children are forks of a
+small server, which imports libraries and loads a tokenizer once, for all of them. A fork takes milliseconds where
+imports take 0.3 s, and shares the memory of what was loaded. The server is a program of its own, so neither it nor a
+worker has the threads, locks or modules of the process that builds (Prefect among them), and a script that builds needs
+no `if __name__ == "__main__"`, as it would with Python's own pools.
 
 A child that is killed or crashes fails its call with WorkerLost, which names its input, and ends the build.
 When the process that builds is gone, whatever ended it, the server kills the workers and ends.
@@ -36,6 +37,7 @@ from tokenloom.tasks.running import progress
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+_Step = Callable[[Any], Any]
 
 STOPPED = "the build is ending; this work was stopped"  # the message of calls in progress when another has failed
 _KILLED, _NO_MEMORY = "killed, perhaps for memory", "out of memory"
@@ -82,13 +84,13 @@ class _Server:
                 start_new_session=True,  # Ctrl-C reaches all of a terminal's group; here, only the parent decides
             )
 
-    def preload(self, function: Callable[..., object], *arguments: Any) -> None:
+    def preload(self, function: Callable[[], object]) -> None:
         """Call a function in the server, for the modules and data that it loads; return at once.
 
-        What it raises is left to the worker that needs the same.
+        An error in it is left to the worker that needs the same.
         """
         with self._lock, contextlib.suppress(OSError):  # start_worker raises it too
-            self._control.send(("preload", function, *arguments))
+            self._control.send(("preload", function))
 
     def start_worker(self, connection: Connection) -> int:
         """Start a worker that answers calls from a connection; return its process id."""
@@ -138,19 +140,21 @@ def _early_or_new_server(environment: Mapping[str, str] | None) -> _Server:
 
 
 class _Worker:
-    """A worker process and the socket to it."""
+    """A worker process and the socket to it, and the step that it ran last."""
 
     def __init__(self, server: _Server) -> None:
         self.activity = "starting"
+        self._step: _Step | None = None
         self._connection, theirs = Pipe()
         with theirs:
             self.pid = server.start_worker(theirs)
 
-    def call(self, call: bytes) -> tuple[str, Any]:
-        """Run a pickled (step, jobs); return ("results", values) or ("error", exception).
+    def call(self, step: _Step, jobs: Sequence[Any]) -> tuple[str, Any]:
+        """Run a step for each job; return ("results", values) or ("error", exception).
 
         Raises OSError or EOFError if the process ends.
         """
+        call = pickle.dumps((None if step is self._step else step, jobs))
         try:
             self._connection.send_bytes(call)
             while (message := self._connection.recv())[0] == "event":
@@ -161,6 +165,7 @@ class _Worker:
         except BaseException:
             self._connection.close()  # its next answer would be to this call
             raise
+        self._step = step if message[0] == "results" else None
         return message  # type: ignore[no-any-return]
 
 
@@ -192,10 +197,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         """
         if self._server is None:
             return [step(job) for job in jobs]
-        call, worker = pickle.dumps((step, jobs)), self._free.get()
+        worker = self._free.get()
         try:
             worker = worker or _Worker(self._server)
-            kind, value = worker.call(call)
+            kind, value = worker.call(step, jobs)
         except (EOFError, OSError) as error:
             lost, worker = worker, None  # the next call starts another
             if self._closed:
@@ -219,10 +224,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             f"a worker process ended while {activity}: {why}; run the same command again, finished work is kept"
         )
 
-    def preload(self, function: Callable[..., object], *arguments: Any) -> None:
+    def preload(self, function: Callable[[], object]) -> None:
         """Begin to call a function once for all children, before they start; with 0 processes do nothing."""
         if self._server:
-            self._server.preload(function, *arguments)
+            self._server.preload(function)
 
     def close(self) -> None:
         """Kill all children; calls in progress raise WorkerLost."""
@@ -262,9 +267,8 @@ def _serve_forks(descriptor: int) -> NoReturn:
         while True:
             request, *arguments = control.recv()
             if request == "preload":
-                function, *values = arguments
                 with contextlib.suppress(Exception):  # the step that needs it raises the same
-                    function(*values)
+                    arguments[0]()
             elif request == "start":
                 workers.add(pid := _start_worker(control))
                 control.send(pid)
@@ -314,21 +318,28 @@ def _serve_calls(descriptor: int) -> NoReturn:
         with sending:
             connection.send_bytes(message)
 
+    step: _Step | None = None
     with progress.listening(lambda event: send(pickle.dumps(("event", event)))):
         while True:
             try:
-                send(_answer(connection.recv_bytes()))
+                step, answer = _answer(connection.recv_bytes(), step)
+                send(answer)
             except (EOFError, OSError):
                 os._exit(1)  # the parent is gone
 
 
-def _answer(call: bytes) -> bytes:
-    """Run a step for its jobs; return ("results", values) or ("error", exception), pickled."""
+def _answer(call: bytes, last: _Step | None) -> tuple[_Step | None, bytes]:
+    """Run a step, or the last one again, for some jobs.
+
+    Returns:
+        The step, None after an error; and ("results", values) or ("error", exception), pickled.
+    """
     from tokenloom.storage.stores.remote_errors import is_transient, mark_transient
 
     try:
-        step, jobs = pickle.loads(call)  # noqa: S301  (our parent's bytes)
-        return pickle.dumps(("results", [step(job) for job in jobs]))
+        new, jobs = pickle.loads(call)  # noqa: S301  (our parent's bytes)
+        step: Any = new or last
+        return step, pickle.dumps(("results", [step(job) for job in jobs]))
     except BaseException as error:
         trace = traceback.format_exc()
         error.add_note("in a worker process:\n" + trace)
@@ -338,5 +349,5 @@ def _answer(call: bytes) -> bytes:
             with contextlib.suppress(Exception):  # an error that can't be pickled is sent as its text
                 answer = pickle.dumps(("error", each))
                 pickle.loads(answer)  # noqa: S301  (our own bytes)
-                return answer
+                return None, answer
         raise

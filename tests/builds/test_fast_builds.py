@@ -25,6 +25,7 @@ from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import make_encoder
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK
 
 _NUM_TEXTS = 3000
 Change = Callable[[str, list[int]], list[int]]
@@ -172,7 +173,7 @@ def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     def is_wrong(text: str, ids: list[int]) -> list[int]:
         return ids[::-1] if text.startswith("text 1") else ids
 
-    monkeypatch.setattr("tokenloom.tasks.building.plan.BuildPlan.sample_share", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.Check", lambda share: NO_CHECK)
     break_encoder(monkeypatch, builds, is_wrong)
     assert "3 partitions that" in builds.assert_rejected("fast", 'give different ids for "text 1')
     builds.build_unchecked("fast", monkeypatch, is_wrong)

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tokenloom.flows.direct import build_directly, verify_directly
+from tokenloom.flows.direct import build_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.spec.loading import load_spec
 
 _VERSION = "90a91830377506d3"

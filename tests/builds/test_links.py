@@ -12,7 +12,7 @@ from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tokenloom import TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError, TokenloomError
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.storage.versions.published import read_listed
 from tokenloom.storage.versions.references import parse_reference, resolve
 

@@ -16,7 +16,7 @@ from tests.counts import count, full_only
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import InputError, StoreError
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.spec.build_spec import BuildSpec
@@ -127,7 +127,7 @@ def test_a_store_that_stays_unreachable_fails_the_build_and_is_named(tmp_path: P
 def build_once(spec: BuildSpec) -> None:
     """Build without waiting between retries of a step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenloom.flows.direct.RETRY_SECONDS", ())
+        patch.setattr("tokenloom.tasks.running.steps.RETRY_SECONDS", ())
         build(spec)
 
 

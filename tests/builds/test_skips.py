@@ -407,7 +407,7 @@ INPUTS = {
 def test_a_disk_or_network_that_fails_is_never_skipped(
     name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("tokenloom.tasks.running.steps.RETRY_SECONDS", (0.0, 0.0, 0.0))
     path = tmp_path / name
     path.write_bytes(INPUTS[name])
     if name == "a.parquet":

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.drivers.kill_driver import Killer, build_and_hash, build_noted, find_incomplete, forget, forked, undisturbed
 from tokenloom.errors import StoreError
-from tokenloom.flows import direct
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.running import steps
 
 FAILING = ("create", "write", "torn write", "fsync", "replace", "link", "mkdir")
 
@@ -76,7 +76,7 @@ def _problem_with(message: str, dataset: Path, number: int) -> str | None:
 
 def fail_from_every_operation(folder: Path, number: int, step: int) -> None:
     """Print {"step", "operation", "message", "problem"} for each operation that is chosen."""
-    setattr(direct, "RETRY_SECONDS", ())  # noqa: B010  (an EIO may pass, and is tried again)
+    setattr(steps, "RETRY_SECONDS", ())  # noqa: B010  (an EIO may pass, and is tried again)
     spec, expected, operations = undisturbed(folder)
     for at, (name, operation) in enumerate(operations):
         if operation in FAILING and (at % step == 0 or (name == "publish" and operation in ("link", "fsync"))):

@@ -14,6 +14,7 @@ from tests.drivers.memory_driver import peak_bytes
 from tokenloom.errors import InputError, WorkerLost
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.tasks.building.documents import document_encoder
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.plan import Build, Partition, cut_file
 from tokenloom.tasks.building.tokenization import read_documents
@@ -48,7 +49,7 @@ def _batches(path: str, options: dict[str, Any]) -> Iterator[Rows]:
     build = Build(LocalStore(""), "data", "", TokenizerEntry("byte", "", "", 257, 256), {"kind": "byte"}, rules)
     for part in cut_file(file):
         partition = Partition(**vars(part), input_index=0, spill_name="", file=file)
-        yield from read_documents(build, partition, load_tokenizer({"kind": "byte"}))
+        yield from read_documents(build, partition, document_encoder(load_tokenizer({"kind": "byte"}), None))
 
 
 def _read(job: tuple[str, dict[str, Any], bool]) -> Outcome:

@@ -15,7 +15,7 @@ from tests.builders.retention_actors import built_files
 from tests.servers.running import artifact, newest_run
 from tokenloom.errors import CheckError, FormatError, SpecError
 from tokenloom.flows import artifacts
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.flows.version_flows import collect_garbage, export_dataset, verify_dataset
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.tasks.verify import DamagedFile

@@ -14,7 +14,7 @@ import pytest
 from tests.builders.exported import Exportable, cut, small_parts
 from tests.builders.synthetic_store import EOT
 from tests.peers.environments import run_in
-from tokenloom.flows.direct import export_directly
+from tokenloom.flows.export_steps import export_directly
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tasks.exporting.base import ExportOptions
 

@@ -17,7 +17,7 @@ from tests.builders.datasets import build, jsonl_spec
 from tests.builders.masks import give_masks
 from tests.counts import SUMMARY, count
 from tokenloom.errors import StoreError
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_steps import verify_directly
 
 
 @pytest.fixture(scope="module")

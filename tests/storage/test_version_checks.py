@@ -15,7 +15,7 @@ import pytest
 from tests.builders.damaging import Made, make_version, restored
 from tests.builders.masks import give_masks
 from tokenloom.errors import FormatError
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.storage.formats.blocks import decode_blocks, encode_blocks
 from tokenloom.storage.formats.records import canonical_json, read_signed, sign
 

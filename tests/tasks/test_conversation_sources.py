@@ -376,7 +376,7 @@ def test_a_plan_recognizes_the_layout_from_the_first_rows(
     assert [file.options["layout"] for file in plan.inputs] == [layout]
     assert plan.identity["sources"][0]["layout"] == layout
     named = plan_build(chat_spec(tmp_path, rows, source={**options, "layout": layout}))
-    assert named.version == plan.version
+    assert named.build.version == plan.build.version
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.builders.exported import READERS, Exportable, small_parts
 from tests.builders.mounting import mounted_memory
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.flows.direct import export_directly
+from tokenloom.flows.export_steps import export_directly
 from tokenloom.tasks.exporting.base import ExportOptions
 
 _ALL = ExportOptions([])

@@ -17,7 +17,7 @@ from tests.builders.damaging import at_write, flip_bit
 from tests.builders.exported import READERS, Exportable, small_parts
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, SpecError, StoreError
-from tokenloom.flows.direct import export_directly
+from tokenloom.flows.export_steps import export_directly
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import FORMATS, SUMMARY, open_export

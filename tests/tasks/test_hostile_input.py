@@ -39,7 +39,7 @@ from tests.counts import SUMMARY, count
 from tests.drivers.reading_driver import MAX_BYTES, Children, Outcome
 from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
-from tokenloom.flows import direct
+from tokenloom.tasks.running import steps
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
 from tokenloom.tasks.sources.reader import naming_source
 
@@ -736,7 +736,7 @@ def test_a_file_that_kills_its_worker_is_named_and_the_build_survives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrow 26 ends the process at a histogram of the wrong length, which a footer can contain."""
-    monkeypatch.setattr(direct, "RETRY_SECONDS", (0, 0, 0))
+    monkeypatch.setattr(steps, "RETRY_SECONDS", (0, 0, 0))
     path = tmp_path / "bad.parquet"
     path.write_bytes(raw.file_of([ONE, TEN], 10, histogram=[1, 2, 3]))
     with pytest.raises(WorkerLost, match=rf"cutting {path} into partitions: crashed in native code "):

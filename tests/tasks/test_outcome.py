@@ -22,6 +22,7 @@ from tokenloom.tasks.building.outcome import (
     reading_lines,
 )
 from tokenloom.tasks.building.publish import publish_version
+from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 
 
@@ -140,7 +141,7 @@ def test_the_outcome_of_an_up_to_date_build_describes_the_existing_version(tmp_p
 def test_a_build_that_another_one_overtook_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def publish_twice(*arguments: Any) -> bool:
+    def publish_twice(*arguments: Any) -> VersionFacts | None:
         assert publish_version(*arguments)
         return publish_version(*arguments)
 

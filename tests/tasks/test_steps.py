@@ -79,7 +79,7 @@ def _spec(folder: Path, url: str, store: str) -> BuildSpec:
 def test_the_bytes_do_not_depend_on_which_request_failed(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * 3)
+    monkeypatch.setattr("tokenloom.tasks.running.steps.RETRY_SECONDS", [0.01] * 3)
     write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i} of a busy server" for i in range(3)])
     with web_server(tmp_path / "input") as (url, server):
         calm = _spec(tmp_path, url, "calm")
@@ -95,7 +95,7 @@ def test_the_bytes_do_not_depend_on_which_request_failed(
 def test_a_server_that_stays_busy_fails_the_build_with_its_reply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.flows.direct.RETRY_SECONDS", [0.01] * 3)
+    monkeypatch.setattr("tokenloom.tasks.running.steps.RETRY_SECONDS", [0.01] * 3)
     write_jsonl(tmp_path / "input" / "a.jsonl", ["a document"])
     with (
         web_server(tmp_path / "input", busy=range(1, 10_000)) as (url, _),
@@ -126,5 +126,5 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
 @pytest.mark.parametrize("weight", [0, 1, 3])
 def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, weight: int) -> None:
     batches = batches_of([Job("", i, weight) for i in range(num_jobs)], num_workers, 1, 400)
-    assert [job.job for batch in batches for job in batch] == list(range(num_jobs))
+    assert [job for batch in batches for job in batch.jobs] == list(range(num_jobs))
     assert len(batches) <= 400

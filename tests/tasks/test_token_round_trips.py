@@ -20,7 +20,7 @@ from tests.counts import full_only
 from tests.servers.s3_server import BUCKET, upload
 from tests.tasks.test_tokens import tokens_spec
 from tokenloom.errors import InputError
-from tokenloom.flows.direct import export_directly
+from tokenloom.flows.export_steps import export_directly
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve

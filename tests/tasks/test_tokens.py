@@ -28,7 +28,8 @@ from tests.counts import count
 from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, InputError
-from tokenloom.flows.direct import plan_directly, verify_directly
+from tokenloom.flows.direct import plan_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions.document_tables import VersionTables
@@ -122,7 +123,7 @@ def test_a_prefix_names_the_same_version_as_its_bin(tmp_path: Path, suffix: str)
     path = write_megatron(tmp_path / "in_text_document", [[[5, _EOT]]])
     prefix = f"{path.with_suffix('')}{suffix}"
     planned = [plan_directly(tokens_spec(tmp_path, each, 9), 1)[0] for each in (prefix, path)]
-    assert planned[0].version == planned[1].version
+    assert planned[0].build.version == planned[1].build.version
 
 
 def test_the_content_of_a_document_is_the_hash_of_its_ids(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.builders.damaging import Made, make_version
 from tests.builders.datasets import build, lines_spec, make_spec, write_jsonl
 from tests.storage.test_blocks import blocks_of
 from tests.storage.test_version_checks import first_shard, publish_beside, sign_again, version_file
-from tokenloom.flows.direct import verify_directly
+from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, encode_blocks
 from tokenloom.storage.formats.shard import open_shard

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -246,7 +247,7 @@ def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
 
 def test_closing_now_does_not_wait_for_what_is_preloaded(tmp_path: Path) -> None:
     pool = WorkerPool(1)
-    pool.preload(sleep_after_note, tmp_path / "note")
+    pool.preload(partial(sleep_after_note, tmp_path / "note"))
     with ThreadPoolExecutor() as threads:
         future = threads.submit(call, pool, double, 1)
         server = _wait_for(tmp_path / "note")
@@ -265,15 +266,15 @@ def test_children_are_gone_after_the_block() -> None:
 
 def test_what_is_preloaded_is_there_in_every_child() -> None:
     with WorkerPool(1) as one:
-        one.preload(raise_error, ValueError("left to the call that needs it"))
-        one.preload(remember, 5)
+        one.preload(partial(raise_error, ValueError("left to the call that needs it")))
+        one.preload(partial(remember, 5))
         assert call(one, remembered, None) == [5]
 
 
 def test_children_are_new_programs_if_their_server_has_threads() -> None:
     """A fork copies one thread and the locks of all: a child could wait for a lock forever."""
     with WorkerPool(1) as one:
-        one.preload(remember_and_start_thread, 5)
+        one.preload(partial(remember_and_start_thread, 5))
         assert call(one, double, 21) == 42
         assert call(one, remembered, None) == []
         with pytest.raises(WorkerLost, match="exit code 7"):

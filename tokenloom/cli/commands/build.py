@@ -115,7 +115,7 @@ def verify(
     Args:
         deep: encode about 1,000 documents again from their sources
     """
-    from tokenloom.flows.direct import verify_directly
+    from tokenloom.flows.verify_steps import verify_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     if spec and not deep:
@@ -169,7 +169,7 @@ def export(
         unit: of mds, litdata, huggingface and parquet: what a row holds
         seq_len: with --unit sample: tokens in a sample
     """
-    from tokenloom.flows.direct import export_directly
+    from tokenloom.flows.export_steps import export_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     if (unit == "sample") != (seq_len is not None):

@@ -75,10 +75,10 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
         gates, warnings, file_check = [], _warnings(planned, estimate, chats), None
     return {
         "dataset": planned.spec.dataset,
-        "version": planned.version,
+        "version": planned.build.version,
         "published": planned.published,
-        "tokenizer": asdict(planned.tokenizer)
-        | tokenizer_label(planned.tokenizer, planned.definition)
+        "tokenizer": asdict(planned.build.tokenizer)
+        | tokenizer_label(planned.build.tokenizer, planned.build.definition)
         | {"eot": planned.reference.eot, "eot_of_config": planned.eot_of_config},
         "encoder": planned.choice.proof.library if planned.choice.proof else None,
         "encoder_reason": planned.choice.reason or None,
@@ -92,7 +92,7 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
         "gates": [asdict(gate) for gate in gates],
         "warnings": warnings,
         "file_check": file_check,
-        "not_writable": None if planned.published else _why_not_writable(planned.store),
+        "not_writable": None if planned.published else _why_not_writable(planned.build.store),
     }
 
 
@@ -111,7 +111,7 @@ def _source(planned: BuildPlan, name: str) -> Json:
 
 def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None:
     """Describe the rendering of conversations; `first` are the runs of tokens of the first one, from `place`."""
-    if planned.chat is None:
+    if planned.build.chat is None:
         return None
     from tokenloom.cli.commands.peek import class_runs
     from tokenloom.storage.formats.classes import learned_classes, parse_policy
@@ -121,7 +121,7 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None
     return {
         "layouts": {file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
         "template": "of the tokenizer" if given == "tokenizer" else given,
-        "sha256": hashlib.sha256(planned.chat.template.encode()).hexdigest(),
+        "sha256": hashlib.sha256(planned.build.chat.template.encode()).hexdigest(),
         "place": found.place if found else None,
         "first": class_runs(found.tokenizer, found.tokens, found.classes, learned) if found else [],
     }
@@ -132,7 +132,7 @@ def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]
     from tokenloom.tasks.building.gates import evaluate_gates
     from tokenloom.tasks.building.version_facts import facts_of
 
-    facts = facts_of(planned.store, planned.version)
+    facts = facts_of(planned.build.store, planned.build.version)
     return evaluate_gates(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
 
 
@@ -150,7 +150,11 @@ def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRo
             warnings.append(f"source {source}: each file is a copy of one of another source: nothing of it is kept")
         seen |= names
     for rows in chats:
-        first = partial(stop_as_text, planned.chat, rows.shown.tokenizer) if planned.chat and rows.shown else str
+        first = (
+            partial(stop_as_text, planned.build.chat, rows.shown.tokenizer)
+            if planned.build.chat and rows.shown
+            else str
+        )
         warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts, first)
     count = estimate.num_documents if estimate else 0
     shares = {name: share for name, share in planned.spec.split_shares() if 0 < share * count < _FEW_DOCUMENTS}
@@ -173,8 +177,8 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, valu
         out.line(message)
     state = "already published: a build has nothing to do" if planned.published else "not built yet"
     out.line()
-    out.line(f"version {planned.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
-    end = described_end(planned.tokenizer.eot_id, planned.reference.eot, is_of_config=planned.eot_of_config)
+    out.line(f"version {planned.build.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
+    end = described_end(planned.build.tokenizer.eot_id, planned.reference.eot, is_of_config=planned.eot_of_config)
     out.line(f"tokenizer {described_tokenizer(value['tokenizer'])}, end of text {end}")
     out.line(planned.choice.line(planned.reference.backend))
     if value["chat"]:
