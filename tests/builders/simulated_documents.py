@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from tokenloom.storage.comparison.compare import FATES
-from tokenloom.storage.comparison.documents import ROW, Rows
+from tokenloom.storage.comparison import FATES, ROW, Documents, Rows
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import BATCH_ROWS
 from tokenloom.storage.formats.keys import KEY_SPACE, finalise
 
 
-@dataclass(frozen=True)
-class SimulatedDocuments:
-    """The older or newer version of about `num_ids` documents; a Documents.
+def simulated_documents(num_ids: int, is_new: bool, key_seed: int | None) -> Documents:
+    """Return the older or newer version of about `num_ids` documents.
 
     The ids [0, num_ids) are in the order of the keys. A hash of an id says in which split each version has it, if any.
     """
 
-    num_ids: int
-    is_new: bool
-    key_seed: int | None
-    splits: tuple[str, ...] = ("train", "validation")
-    input_sources: tuple[str, ...] = ("web", "books", "code")
-
-    @property
-    def num_documents(self) -> int:
-        """About the number of documents."""
-        return self.num_ids
-
-    def batches(self, split: int) -> Iterator[Rows]:
-        """Yield the documents of a split."""
-        for start in range(0, self.num_ids, BATCH_ROWS):
-            ids = np.arange(start, min(start + BATCH_ROWS, self.num_ids), dtype=np.uint64)
+    def batches(split: int) -> Iterator[Rows]:
+        for start in range(0, num_ids, BATCH_ROWS):
+            ids = np.arange(start, min(start + BATCH_ROWS, num_ids), dtype=np.uint64)
             fate = _fates_of(ids)
-            is_validation = (fate >= 10 + self.is_new) & (fate < 20 + self.is_new)
-            is_there = fate != (2 if self.is_new else 1)  # 1 was added, 2 removed
+            is_validation = (fate >= 10 + is_new) & (fate < 20 + is_new)
+            is_there = fate != (2 if is_new else 1)  # 1 was added, 2 removed
             ids = ids[is_there & (is_validation == bool(split))]
             rows: Rows = np.empty(len(ids), ROW)
-            rows["key"] = ids * np.uint64(KEY_SPACE // self.num_ids)
+            rows["key"] = ids * np.uint64(KEY_SPACE // num_ids)
             rows["content"][:, 0], rows["content"][:, 1] = finalise(ids), ids
             rows["row"], rows["shard"], rows["split"] = ids, 0, split
             rows["input"], rows["num_tokens"] = ids % np.uint64(3), 100 + ids % np.uint64(1000)
             rows["classes"] = 0
             yield rows
+
+    return Documents(("train", "validation"), ("web", "books", "code"), key_seed, num_ids, batches)
 
 
 def expected_counts(num_ids: int) -> dict[str, int]:

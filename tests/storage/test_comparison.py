@@ -5,55 +5,46 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.simulated_documents import SimulatedDocuments, expected_counts
+from tests.builders.simulated_documents import expected_counts, simulated_documents
 from tests.counts import count
-from tokenloom.storage.comparison import documents
-from tokenloom.storage.comparison.compare import FATES, Fates, Tally, compare
-from tokenloom.storage.comparison.documents import ROW, Rows
+from tokenloom.storage import comparison
+from tokenloom.storage.comparison import FATES, ROW, Documents, Fates, Rows, Tally, compare
 
 Document = tuple[int, str, str, int]  # text, split, source, tokens
 
 
-@dataclass(frozen=True)
-class MadeDocuments:
-    """A version of a few documents, read in small batches; a Documents.
+def made_documents(
+    documents: Sequence[Document],
+    key_seed: int | None,
+    batch_rows: int,
+    splits: Sequence[str],
+    input_sources: Sequence[str] = ("web", "books"),
+    masked_sources: Sequence[str] = ("web", "books"),
+) -> Documents:
+    """Return a version of a few documents, read in small batches.
 
-    A text is a small number. The classes of its tokens depend on its source.
+    A text is a small number. The classes of its tokens depend on its source; those of other sources have no mask.
     """
 
-    documents: Sequence[Document]
-    key_seed: int | None
-    batch_rows: int
-    splits: Sequence[str]
-    input_sources: Sequence[str] = ("web", "books")
-
-    @property
-    def num_documents(self) -> int:
-        return len(self.documents)
-
-    @staticmethod
-    def class_hash(source: str) -> int:
-        """Return the hash of the classes of the documents of a source."""
-        return len(source)
-
-    def batches(self, split: int) -> Iterator[Rows]:
-        rows = np.zeros(len(self.documents), ROW)
-        for i, (text, name, source, num_tokens) in enumerate(self.documents):
+    def batches(split: int) -> Iterator[Rows]:
+        rows = np.zeros(len(documents), ROW)
+        for i, (text, name, source, num_tokens) in enumerate(documents):
             content = (text // 3 * _HIGH_STEP, text % 3)  # several contents share a high half, and a key
-            key = text // 2 if self.key_seed is not None else i * 7919 % 31
-            place = self.input_sources.index(source), 0, self.splits.index(name)
-            rows[i] = (content, key, i, self.class_hash(source), num_tokens, *place)
+            key = text // 2 if key_seed is not None else i * 7919 % 31
+            classes = len(source) if source in masked_sources else 0
+            rows[i] = (content, key, i, classes, num_tokens, input_sources.index(source), 0, splits.index(name))
         rows = rows[rows["split"] == split]
         rows = rows[np.argsort(rows["key"], kind="stable")]
-        for start in range(0, len(rows), self.batch_rows):
-            yield rows[start : start + self.batch_rows]
+        for start in range(0, len(rows), batch_rows):
+            yield rows[start : start + batch_rows]
+
+    return Documents(splits, input_sources, key_seed, len(documents), batches)
 
 
 _HIGH_STEP = 2**61  # so that contents are in many parts
@@ -67,7 +58,7 @@ def _documents(unique: bool) -> st.SearchStrategy[list[Document]]:
     return st.lists(item, max_size=40, unique_by=(lambda one: one[0]) if unique else None)
 
 
-def compared(old: MadeDocuments, new: MadeDocuments) -> tuple[list[Fates], Tally]:
+def compared(old: Documents, new: Documents) -> tuple[list[Fates], Tally]:
     """Return what became of the documents; check that all rows were read once and counted."""
     tally, num_read = Tally(old, new), 0
 
@@ -102,16 +93,17 @@ def texts(rows: Rows) -> list[int]:
     return found
 
 
-def check(old: MadeDocuments, new: MadeDocuments) -> Rows:
+def check(before: Sequence[Document], after: Sequence[Document], old: Documents, new: Documents) -> Rows:
     """Check a comparison against the definition; return the documents with other classes."""
     pieces, tally = compared(old, new)
+    listed = {"removed": before, "moved_from": before, "added": after, "kept": after, "moved": after}
     rows = {name: np.concatenate([getattr(fates, name) for fates in pieces]) for name in Fates._fields}
-    assert {fate: Counter(texts(rows[fate])) for fate in FATES} == expected(old.documents, new.documents)
+    assert {fate: Counter(texts(rows[fate])) for fate in FATES} == expected(before, after)
     assert texts(rows["moved"]) == texts(rows["moved_from"])
     for name, side in (("removed", old), ("moved_from", old), ("added", new), ("kept", new), ("moved", new)):
         assert len(set(rows[name]["row"].tolist())) == len(rows[name])
         for row in rows[name]:
-            document = side.documents[int(row["row"])]
+            document = listed[name][int(row["row"])]
             assert document[3] == row["num_tokens"]
             assert side.splits[row["split"]] == document[1]
     moves = Counter(
@@ -141,20 +133,18 @@ def check(old: MadeDocuments, new: MadeDocuments) -> Rows:
 def test_versions_of_one_order_are_merged_as_the_definition_says(
     old: list[Document], new: list[Document], batches: tuple[int, int], order: list[str]
 ) -> None:
-    made = MadeDocuments(old, 7, batches[0], _SPLITS), MadeDocuments(new, 7, batches[1], order, ("books", "web"))
-    assert documents.have_one_order(*made)
+    made = made_documents(old, 7, batches[0], _SPLITS), made_documents(new, 7, batches[1], order, ("books", "web"))
     before = {text: (source, num_tokens) for text, _, source, num_tokens in old}
     other = {"web": "books", "books": "web"}
     others = [text for text, _, source, num_tokens in new if before.get(text) == (other[source], num_tokens)]
-    assert sorted(texts(check(*made))) == sorted(others)
+    assert sorted(texts(check(old, new, *made))) == sorted(others)
 
 
 def test_a_version_without_masks_has_no_document_with_other_classes() -> None:
-    old, new = (MadeDocuments([(1, "train", source, 3)], 7, 7, ("train",)) for source in ("web", "books"))
-    assert len(check(old, new)) == 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MadeDocuments, "class_hash", staticmethod(lambda source: len(source) if source == "web" else 0))
-        assert len(check(old, new)) == 0
+    old, new = ([(1, "train", source, 3)] for source in ("web", "books"))
+    for masked, num_remasked in ((("web", "books"), 1), (("web",), 0)):
+        made = [made_documents(side, 7, 7, ("train",), masked_sources=masked) for side in (old, new)]
+        assert len(check(old, new, *made)) == num_remasked
 
 
 @settings(max_examples=count(80, 5000), deadline=None)
@@ -168,18 +158,17 @@ def test_versions_of_other_orders_are_compared_as_multisets(
     old: list[Document], new: list[Document], seeds: tuple[int | None, int | None], part_rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:  # many parts
-        patch.setattr(documents, "_PART_ROWS", part_rows)
-        made = [MadeDocuments(side, seed, 4, _SPLITS) for side, seed in zip((old, new), seeds, strict=True)]
-        assert not documents.have_one_order(*made)
-        check(*made)
+        patch.setattr(comparison, "_PART_ROWS", part_rows)
+        made = [made_documents(side, seed, 4, _SPLITS) for side, seed in zip((old, new), seeds, strict=True)]
+        check(old, new, *made)
 
 
 @pytest.mark.parametrize("key_seed", [0, None])
 def test_memory_does_not_grow_with_the_versions(key_seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "_PART_ROWS", 2**17)  # so that few documents have many parts
+    monkeypatch.setattr(comparison, "_PART_ROWS", 2**17)  # so that few documents have many parts
     peaks = []
     for num_documents in (300_000, count(600_000, 6_000_000)):
-        old, new = (SimulatedDocuments(num_documents, is_new, key_seed) for is_new in (False, True))
+        old, new = (simulated_documents(num_documents, is_new, key_seed) for is_new in (False, True))
         tally = Tally(old, new)
         tracemalloc.start()
         for fates in compare(old, new, lambda _: None):

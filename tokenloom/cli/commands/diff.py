@@ -16,9 +16,8 @@ from tokenloom.cli.arguments import Argument
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, Output, Result, write_output
 from tokenloom.errors import SpecError, TokenloomError
-from tokenloom.storage.comparison.changes import Change, changes
-from tokenloom.storage.comparison.compare import FATES, REMASKED, Tally, compare
-from tokenloom.storage.comparison.documents import Rows, VersionDocuments
+from tokenloom.storage.changes import Change, changes
+from tokenloom.storage.comparison import FATES, REMASKED, Rows, Tally, compare, version_documents
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.stores.local_files import writing_atomically
 from tokenloom.storage.versions.document_tables import VersionTables
@@ -49,15 +48,15 @@ def diff(
         raise SpecError("--output: only --list writes documents; give both")
     if fate is not None and output is None and out.is_quiet:
         raise SpecError("--list: with --json, stdout has one JSON object and nothing else; give --output FILE")
-    a, b = (VersionDocuments(VersionTables(*resolve(parse_reference(text)))) for text in (old, new))
-    tally = Tally(a, b)
+    a, b = (VersionTables(*resolve(parse_reference(text))) for text in (old, new))
+    tally = Tally(version_documents(a), version_documents(b))
     is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
     with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
         listed = _compare(a, b, tally, fate, write)
-    found = changes(a.tables.manifest, b.tables.manifest, a.tables.inputs, b.tables.inputs)
+    found = changes(a.manifest, b.manifest, a.inputs, b.inputs)
     value = {
-        "a": _version(a.tables),
-        "b": _version(b.tables),
+        "a": _version(a),
+        "b": _version(b),
         **_by_fate(tally.by_source.sum(axis=1)),
         "sources": {name: _by_fate(tally.by_source[:, i]) for i, name in enumerate(tally.sources)},
         "moves": _moves(tally),
@@ -71,16 +70,16 @@ def diff(
 
 
 def _compare(
-    a: VersionDocuments, b: VersionDocuments, tally: Tally, fate: str | None, write: Callable[[str], object]
+    a: VersionTables, b: VersionTables, tally: Tally, fate: str | None, write: Callable[[str], object]
 ) -> int:
     """Compare the documents, count them and write out those of one fate; return how many were written."""
-    progress.report(progress.StepStarted("compare", a.num_documents + b.num_documents))
+    progress.report(progress.StepStarted("compare", a.manifest.num_documents + b.manifest.num_documents))
 
     def advance(num_rows: int) -> None:
         progress.report(progress.Advanced(done=num_rows, num_documents=num_rows))
 
     make_lines, num_written = _line_maker(a, b, fate), 0
-    for fates in compare(a, b, advance):
+    for fates in compare(version_documents(a), version_documents(b), advance):
         tally.add(fates)
         rows: Rows = getattr(fates, fate) if fate else fates.added[:0]
         num_written += len(rows)
@@ -90,13 +89,13 @@ def _compare(
     return num_written
 
 
-def _line_maker(a: VersionDocuments, b: VersionDocuments, fate: str | None) -> Callable[[Rows, Rows], Iterator[str]]:
+def _line_maker(a: VersionTables, b: VersionTables, fate: str | None) -> Callable[[Rows, Rows], Iterator[str]]:
     """Return a function that makes a JSON line of each document; if they moved, it gets the same ones in A too."""
     side = a if fate == "removed" else b
-    before = [f'"split_before": {json.dumps(name)}, ' for name in a.splits]
-    splits = [json.dumps(name) for name in side.splits]
-    shards = [[json.dumps(shard.name) for shard in s.shards] for s in side.tables.manifest.splits.values()]
-    inputs = [f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.tables.inputs]
+    before = [f'"split_before": {json.dumps(name)}, ' for name in a.manifest.splits]
+    splits = [json.dumps(name) for name in side.manifest.splits]
+    shards = [[json.dumps(shard.name) for shard in s.shards] for s in side.manifest.splits.values()]
+    inputs = [f'"source": {json.dumps(one.source)}, "path": {json.dumps(one.path)}' for one in side.inputs]
 
     def make(rows: Rows, moved_from: Rows) -> Iterator[str]:
         content = rows["content"].astype(">u8").tobytes().hex()

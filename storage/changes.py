@@ -15,8 +15,7 @@ from tokenloom.storage.formats.version_files import InputEntry
 class Change:
     """A difference: `kind` is "spec", "source", "tokenizer" or "input"; None on the side that does not have the key.
 
-    A source that only one side has is
-    one change of kind "source"; options of a source that both have are of kind "spec".
+    A source that only one side has is one change of kind "source"; options of a shared source are of kind "spec".
     """
 
     kind: str

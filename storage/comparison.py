@@ -1,0 +1,314 @@
+"""Compare the documents of two versions by content, and count which were kept, moved, added and removed.
+
+A document of A and one of B match if their texts are equal. With kept duplicates, a text that A has n times and B m
+times has min(n, m) matches: first as many as possible within a split, these are kept, then across splits, these moved.
+The other documents of A were removed, those of B were added. Copies of a text are interchangeable: those at the end of
+the order stay without a match.
+
+Both versions are read side by side, so that all documents of a text come together. The shards of a split are
+consecutive ranges of keys, so the tables of a split, one after the other, are sorted by key. If a key depends only on
+seed and content, and the seeds are equal, both versions have the same order: one pass merges them, and holds a batch or
+two of each split of each version. Otherwise (other seeds, or duplicates are kept) the contents are divided into parts,
+and both versions are read once for each. A part has a bounded size, but for the copies of the most frequent text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
+from tokenloom.storage.formats.document_table import DocumentColumns
+from tokenloom.storage.formats.keys import order_keys
+from tokenloom.storage.versions.document_tables import VersionTables
+
+FATES = ("added", "removed", "kept", "moved")
+REMASKED = "remasked"
+_READ_BYTES = 4 * 2**20  # one request reads this much; a batch of a table has 3 MB
+_PART_ROWS = 2**22  # rows of both versions in a part, about 220 MB
+
+Rows = NDArray[np.void]
+Advance = Callable[[int], None]
+ROW = np.dtype(
+    [
+        ("content", "<u8", (2,)),  # high and low half
+        ("key", "<u8"),
+        ("row", "<u8"),  # counted in the input file
+        ("classes", "<u8"),  # a hash of those of its tokens, 0 in a version without masks
+        ("num_tokens", "<u4"),
+        ("input", "<u4"),  # index into the version's inputs
+        ("shard", "<u4"),  # counted in its split
+        ("split", "<u4"),  # index into the version's splits
+    ]
+)
+_NO_ROWS: Rows = np.empty(0, ROW)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """All documents of a version.
+
+    `splits` are the names of the splits, `input_sources` the source of each input; rows name both by index. `key_seed`
+    is the seed, if keys depend on nothing but it and the content, None if duplicates are kept. `num_documents` are in
+    all splits. `batches` yields the documents of a split, by its index, sorted by key, some at a time.
+    """
+
+    splits: Sequence[str]
+    input_sources: Sequence[str]
+    key_seed: int | None
+    num_documents: int
+    batches: Callable[[int], Iterator[Rows]]
+
+
+def version_documents(tables: VersionTables) -> Documents:
+    """Return the documents of a published version.
+
+    Raises FormatError or StoreError, also later, if a table is damaged or can't be read.
+    """
+    return Documents(
+        list(tables.manifest.splits),
+        [entry.source for entry in tables.inputs],
+        tables.spec.seed if tables.rules.deduplicate else None,
+        tables.manifest.num_documents,
+        partial(_batches, tables),
+    )
+
+
+def _batches(tables: VersionTables, split: int) -> Iterator[Rows]:
+    """Yield the documents of a split, up to 65,536 at a time; raises FormatError if rows would be counted wrongly."""
+    last_key, seed = 0, tables.spec.seed if tables.rules.deduplicate else None
+    for number, entry in enumerate(list(tables.manifest.splits.values())[split].shards):
+        table = tables.open(entry, _READ_BYTES)
+        for columns in table.batches():
+            keys = columns.key
+            if int(keys[0]) < last_key or (keys[1:] < keys[:-1]).any():
+                raise FormatError(f"{table.place}: its rows are not sorted by key; restore it")
+            if seed is not None and (order_keys(columns.content, seed) != keys).any():
+                raise FormatError(f"{table.place}: its keys are not those of its contents; restore it")
+            last_key = int(keys[-1])
+            yield _rows(columns, number, split)
+
+
+def _rows(columns: DocumentColumns, shard: int, split: int) -> Rows:
+    rows: Rows = np.empty(columns.num_rows, ROW)
+    for name in ("content", "key", "row", "num_tokens", "input"):
+        rows[name] = getattr(columns, name)
+    rows["shard"], rows["split"] = shard, split
+    rows["classes"] = 0 if columns.classes is None else columns.classes
+    return rows
+
+
+class Fates(NamedTuple):
+    """The fates of some documents: `removed` and `moved_from` are rows of A, the others of B.
+
+    Row i of `moved_from` became row i of `moved`. `remasked` are those of `kept` and `moved` that have as many tokens
+    as before, with other classes.
+    """
+
+    added: Rows
+    removed: Rows
+    kept: Rows
+    moved: Rows
+    moved_from: Rows
+    remasked: Rows
+
+
+def compare(a: Documents, b: Documents, advance: Advance) -> Iterator[Fates]:
+    """Yield the fates of all documents from A to B, some texts at a time; every document comes once.
+
+    Args:
+        a: the documents of the old version.
+        b: those of the new one.
+        advance: called with the number of rows that were read.
+    """
+    have_one_order = a.key_seed is not None and a.key_seed == b.key_seed
+    pieces = _by_key if have_one_order else _by_content
+    names = sorted({*a.splits, *b.splits})
+    splits_a, splits_b = _numbers_of(a.splits, names), _numbers_of(b.splits, names)
+    for rows_a, rows_b in pieces(a, b, advance):
+        yield _match(rows_a, rows_b, splits_a, splits_b)
+
+
+class Tally:
+    """Counts documents and tokens by fate, by source, and by the splits between which they moved.
+
+    Documents that were removed count with their tokens and source in A, all others with those in B.
+    """
+
+    def __init__(self, a: Documents, b: Documents) -> None:
+        self.sources = sorted({*a.input_sources, *b.input_sources})
+        self.splits = sorted({*a.splits, *b.splits})
+        self._sources_a, self._sources_b = (_numbers_of(side.input_sources, self.sources) for side in (a, b))
+        self._splits_a, self._splits_b = (_numbers_of(side.splits, self.splits) for side in (a, b))
+        self.by_source = np.zeros((len(FATES), len(self.sources), 2), np.int64)  # documents and tokens
+        self.num_remasked = 0
+        self.moves = np.zeros((len(self.splits), len(self.splits), 2), np.int64)  # [split before, split after]
+
+    def add(self, fates: Fates) -> None:
+        """Count documents."""
+        for number, name in enumerate(FATES):
+            rows: Rows = getattr(fates, name)
+            sources = self._sources_a if name == "removed" else self._sources_b
+            self.by_source[number] += _sums(sources[rows["input"]], rows, len(self.sources))
+        self.num_remasked += len(fates.remasked)
+        if len(fates.moved):
+            count = len(self.splits)
+            old, new = self._splits_a[fates.moved_from["split"]], self._splits_b[fates.moved["split"]]
+            self.moves += _sums(old * np.uint64(count) + new, fates.moved, count**2).reshape(count, count, 2)
+
+
+def _numbers_of(names: Sequence[str], all_names: Sequence[str]) -> UInt64s:
+    """Return the position of each name in `all_names`."""
+    numbers = {name: number for number, name in enumerate(all_names)}
+    return np.array([numbers[name] for name in names], np.uint64)
+
+
+def _sums(labels: UInt64s, rows: Rows, count: int) -> Int64s:
+    """Return (count, 2): the documents and the tokens of each label in [0, count)."""
+    labels = labels.astype(np.intp)
+    tokens = np.bincount(labels, rows["num_tokens"], count)  # exact, since sums stay below 2**53
+    return np.stack([np.bincount(labels, minlength=count), tokens.astype(np.int64)], axis=1)
+
+
+def _match(a: Rows, b: Rows, splits_a: UInt64s, splits_b: UInt64s) -> Fates:
+    """Return the fates of all documents of A and of B with certain contents.
+
+    Args:
+        a: the documents of A, in the order of the version.
+        b: those of B.
+        splits_a: a number for each split of A, equal to that of B's split of the same name.
+        splits_b: the same for B.
+    """
+    splits = np.concatenate((splits_a[a["split"]], splits_b[b["split"]]))
+    content = np.concatenate((a["content"], b["content"]))
+    kept_a, kept_b = _pair((splits, content[:, 1], content[:, 0]), len(a))
+    rest_a, rest_b = _without(len(a), kept_a), _without(len(b), kept_b)
+    content = np.concatenate((a["content"][rest_a], b["content"][rest_b]))
+    moved_a, moved_b = _pair((content[:, 1], content[:, 0]), len(rest_a))
+    both_a, both_b = np.append(kept_a, rest_a[moved_a]), np.append(kept_b, rest_b[moved_b])
+    return Fates(
+        added=b[np.delete(rest_b, moved_b)],
+        removed=a[np.delete(rest_a, moved_a)],
+        kept=b[np.sort(kept_b)],
+        moved=b[rest_b[moved_b]],
+        moved_from=a[rest_a[moved_a]],
+        remasked=b[both_b[_have_other_classes(a, both_a, b, both_b)]],
+    )
+
+
+def _have_other_classes(a: Rows, at_a: Int64s, b: Rows, at_b: Int64s) -> NDArray[np.bool_]:
+    """Return whether (n,) documents of A and B, which pair, have other classes in B: not if one side has no masks."""
+    before, after = a["classes"][at_a], b["classes"][at_b]
+    have_equally_many = a["num_tokens"][at_a] == b["num_tokens"][at_b]
+    found: NDArray[np.bool_] = (before != after) & (before > 0) & (after > 0) & have_equally_many
+    return found
+
+
+def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
+    """Return the (k,) positions in A and in B of the items that pair: the i-th copy in A with the i-th copy in B.
+
+    Example: _pair([[7, 7, 5, 5, 7]], 2) -> ([0], [2]): of A = [7, 7] and B = [5, 5, 7]
+
+    Args:
+        words: (n,) arrays; items are equal if all their words are. Those of A come first.
+        num_a: how many of the n items are of A.
+    """
+    order = np.lexsort(words)  # stable: among copies, those of A come first
+    if not len(order):
+        return order, order
+    is_first = np.zeros(len(order), dtype=bool)  # whether an item is the first of its equals
+    is_first[0] = True
+    for word in words:
+        ordered = word[order]
+        is_first[1:] |= ordered[1:] != ordered[:-1]
+    starts, group = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+    is_a = order < num_a
+    num_of_a = np.add.reduceat(is_a, starts, dtype=np.int64)
+    num_of_b = np.diff(starts, append=len(order)) - num_of_a
+    rank = np.arange(len(order)) - starts[group]
+    at = np.flatnonzero(is_a & (rank < num_of_b[group]))
+    return order[at], order[at + num_of_a[group[at]]] - num_a
+
+
+def _without(count: int, left_out: Int64s) -> Int64s:
+    """Return [0, count) without some numbers."""
+    stays = np.ones(count, dtype=bool)
+    stays[left_out] = False
+    return np.flatnonzero(stays)
+
+
+def _by_key(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:
+    """Yield the documents of A and of B key range by key range; the versions must have one order.
+
+    Args:
+        a: the documents of one version.
+        b: those of the other.
+        advance: called with the number of rows that were read.
+    """
+    streams = [_Stream(side.batches(i), advance) for side in (a, b) for i in range(len(side.splits))]
+    num_a = len(a.splits)
+    while any(not stream.has_ended for stream in streams):
+        end = min(stream.last_key for stream in streams if not stream.has_ended)
+        taken = [stream.take_below(end) for stream in streams]
+        yield _joined(taken[:num_a]), _joined(taken[num_a:])
+        for stream in streams:
+            if not stream.has_ended and stream.last_key == end:
+                stream.read_more()
+    rest = [stream.pending for stream in streams]
+    yield _joined(rest[:num_a]), _joined(rest[num_a:])
+
+
+class _Stream:
+    """The documents of a split: those that were read and not yet taken are `pending`."""
+
+    def __init__(self, batches: Iterator[Rows], advance: Advance) -> None:
+        self._batches, self._advance = batches, advance
+        self.pending, self.has_ended = _NO_ROWS, False
+        self.read_more()
+
+    @property
+    def last_key(self) -> int:
+        """The last key that was read."""
+        return int(self.pending["key"][-1])
+
+    def take_below(self, end: int) -> Rows:
+        """Take the pending documents with a key below `end`; a later batch may have more of the key `end`."""
+        count = int(np.searchsorted(self.pending["key"], np.uint64(end)))
+        taken, self.pending = self.pending[:count], self.pending[count:]
+        return taken
+
+    def read_more(self) -> None:
+        """Read a batch more, if there is one."""
+        batch = next(self._batches, None)
+        if batch is None:
+            self.has_ended = True
+        else:
+            self._advance(len(batch))
+            self.pending = np.concatenate((self.pending, batch))
+
+
+def _by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:
+    """Yield the documents of A and of B part by part of the contents, reading all tables for each; as _by_key."""
+    num_parts = max(1, -(-(a.num_documents + b.num_documents) // _PART_ROWS))
+    for part in range(num_parts):
+        yield _part(a, part, num_parts, advance), _part(b, part, num_parts, advance)
+
+
+def _part(side: Documents, part: int, num_parts: int, advance: Advance) -> Rows:
+    """Return the rows of one of `num_parts` parts of a version, which are of about equal size."""
+    found = []
+    for batch in (batch for split in range(len(side.splits)) for batch in side.batches(split)):
+        top = (batch["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
+        found.append(batch[top * num_parts >> 32 == part])
+        advance(len(found[-1]))
+    return _joined(found)
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    return np.concatenate([_NO_ROWS, *parts])
