@@ -21,8 +21,8 @@ from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.document_table import SCHEMA
 from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts
-from tokenloom.storage.work.records import PartitionRecord, find_partition_records
-from tokenloom.storage.work.spill import TABLE_DTYPE, SpillCounts
+from tokenloom.storage.work.records import PartitionRecord, SpillCounts, find_partition_records
+from tokenloom.storage.work.spill import TABLE_DTYPE
 from tokenloom.tasks.building.assign import check_documents_found, cut_split
 from tokenloom.tasks.building.documents import document_encoder
 from tokenloom.tasks.building.encoders import load_for_measuring

@@ -22,7 +22,7 @@ from tokenloom.storage.versions.published import REPORTS, is_dataset, version_pa
 from tokenloom.storage.versions.tags import tagged_versions
 from tokenloom.storage.work.plans import PLANS, plan_path, planned_spills
 from tokenloom.storage.work.records import BUILDS, read_assignment
-from tokenloom.storage.work.spill import FOLDER as SPILLS
+from tokenloom.storage.work.records import FOLDER as SPILLS
 from tokenloom.wording import counted, shown_age, shown_bytes
 
 DAY = 24 * 3600.0

@@ -19,9 +19,8 @@ from tokenloom.storage.formats.manifest import Manifest, ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.stores.store_file import BLOCK_BYTES
-from tokenloom.storage.versions.published import read_inputs
+from tokenloom.storage.versions.published import read_inputs, version_spec
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.storage.versions.version_spec import version_spec
 
 
 class FoundDocument(Origin):

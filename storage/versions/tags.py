@@ -17,7 +17,7 @@ from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest, VersionName
 from tokenloom.storage.formats.records import read_record, sign
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import check_lengths, refuse_deleted
+from tokenloom.storage.versions.published import check_lengths, refuse_deleted, version_spec
 
 LATEST, TRYOUT = "latest", "tryout"  # the tags that builds and try-outs move
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
@@ -200,8 +200,6 @@ def move_by_hand(
         FormatError: a file of the version is missing or cut short, or its spec is not one of a build.
         StoreError: the tag has moved since `seen` was read; if gc deleted the version meanwhile, VersionDeleted.
     """
-    from tokenloom.storage.versions.version_spec import version_spec  # a reader moves no tag
-
     check_tag(tag)
     if not reason.strip() or not reason.isprintable():
         raise SpecError(f"the reason {reason!r} is not one line of text")

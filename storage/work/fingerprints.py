@@ -20,7 +20,7 @@ import xxhash
 from tokenloom.errors import InputError, StoreError, WorkError
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.work_files import find_work_record, write_work_record
+from tokenloom.storage.work.records import find_work_record, write_work_record
 
 PATH = "work/fingerprints.json"
 _RACY_NS = 2_000_000_000

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.tags import now, user
-from tokenloom.storage.work.work_files import find_work_records, write_work_record
+from tokenloom.storage.work.records import find_work_records, write_work_record
 
 PLANS = "work/plans"
 WritePlan = Callable[[Iterable[str]], None]

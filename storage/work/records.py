@@ -1,21 +1,76 @@
 """The records of a build in work/: of each partition, of the assignment, and of each shard.
 
 A record is written after the files that it lists. A build that finds a record and its files need not make them again.
+A work file that a build needs and finds missing or damaged is deleted, and ends the build.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
-from tokenloom.storage.formats.records import read_record
+from tokenloom.storage.formats.records import Record, read_record, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.spill import FOLDER, SpillCounts, spill_path
-from tokenloom.storage.work.work_files import find_work_record, find_work_records, reading_work_file, write_work_record
+
+FOLDER = "work/spills"
+
+
+@contextmanager
+def reading_work_file(store: Store, path: str) -> Iterator[None]:
+    """Delete a work file that the block finds damaged, and raise WorkError, also for one that is missing.
+
+    Args:
+        store: the dataset's store.
+        path: the file's path, relative to the dataset's folder.
+    """
+    try:
+        yield
+    except (FileNotFoundError, FormatError, StoreError) as error:
+        if isinstance(error, StoreError) and not store.is_damage(error):
+            raise
+        raise damaged(store, path) from error
+
+
+def damaged(store: Store, path: str) -> WorkError:
+    """Delete a work file, and return the error that names it and ends the build."""
+    store.remove(path)
+    return WorkError(store.place(path))
+
+
+def find_work_record(store: Store, path: str, kind: type[Record]) -> Record | None:
+    """Return the record in a work file; None if the file is missing or damaged."""
+    return find_work_records(store, [path], kind).get(path)
+
+
+def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) -> dict[str, Record]:
+    """Return the records in work files that are there and undamaged, by path."""
+    records = {}
+    for path, data in zip(paths, store.read_all(paths), strict=True):
+        if data is not None:
+            with suppress(FormatError):
+                records[path] = read_record(data, path, kind)
+    return records
+
+
+def write_work_record(store: Store, path: str, record: Record) -> None:
+    """Write a record as a work file; it need not survive a loss of power."""
+    store.replace(path, sign(record), durable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SpillCounts:
+    """The length of a spill, its documents and tokens by split, and the checksum of its header, which covers it all."""
+
+    bytes: int
+    documents: list[int]
+    tokens: list[int]
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +104,11 @@ class PartitionRecord:
     quarantine: QuarantineSummary
     encoder: str | None = None
     compared: int = 0
+
+
+def spill_path(name: str, index: int) -> str:
+    """Return the path in the store of spill `index` of the partition whose spills are called `name`."""
+    return f"{FOLDER}/{name}.{index:03d}.spill"
 
 
 def partition_record_path(spill_name: str) -> str:

@@ -34,12 +34,11 @@ from tokenloom.storage.formats.blocks import BlockHasher
 from tokenloom.storage.formats.records import JsonObject, canonical_json
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work.records import SpillCounts, reading_work_file, spill_path
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.work_files import reading_work_file
 
 SPILL_FORMAT = 2
 MAGIC = b"TOKSPIL\0"
-FOLDER = "work/spills"
 TABLE_DTYPE = np.dtype(
     [
         ("key", "<u8"),
@@ -59,21 +58,6 @@ _READ_BYTES = 2**22  # tokens are read from a local spill in parts of this lengt
 _SAMPLE_ROWS = 1024
 _CHECKSUM_BYTES = 16
 _HEAD_BYTES = 2**16  # nearly every header is shorter, so one read is enough
-
-
-def spill_path(name: str, index: int) -> str:
-    """Return the path in the store of spill `index` of the partition whose spills are called `name`."""
-    return f"{FOLDER}/{name}.{index:03d}.spill"
-
-
-@dataclass(frozen=True, slots=True)
-class SpillCounts:
-    """The length of a spill, its documents and tokens by split, and the checksum of its header, which covers it all."""
-
-    bytes: int
-    documents: list[int]
-    tokens: list[int]
-    checksum: str
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from tokenloom.storage.work.records import (
     PartitionRecord,
     ShardRange,
     SpillEntry,
+    damaged,
     find_partition_records,
     partition_record_path,
     write_assignment,
 )
-from tokenloom.storage.work.work_files import damaged
 from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
 from tokenloom.tasks.rows.rules import write_exclusions
 from tokenloom.tasks.sources.reader import naming_source, with_line

@@ -38,8 +38,13 @@ from tokenloom.storage.versions.published import (
     refuse_deleted,
     version_path,
 )
-from tokenloom.storage.work.records import Assignment, ShardRecord, find_partition_records, partition_record_path
-from tokenloom.storage.work.work_files import damaged
+from tokenloom.storage.work.records import (
+    Assignment,
+    ShardRecord,
+    damaged,
+    find_partition_records,
+    partition_record_path,
+)
 from tokenloom.tasks.building.gates import evaluate_gates, failed, gate_failure, published_failure
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.validate import row_counts

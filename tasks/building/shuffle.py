@@ -28,10 +28,11 @@ from tokenloom.storage.work.records import (
     Assignment,
     ShardRange,
     ShardRecord,
+    find_work_record,
     read_assignment,
     shard_record_path,
+    write_work_record,
 )
-from tokenloom.storage.work.work_files import find_work_record, write_work_record
 from tokenloom.tasks.building.merge import Piece, gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.rules import load_exclusions

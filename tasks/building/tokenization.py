@@ -15,9 +15,14 @@ import numpy as np
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.records import JsonObject
-from tokenloom.storage.work.records import PartitionRecord, find_partition_record, partition_record_path
-from tokenloom.storage.work.spill import SpillCounts, SpillDocuments, write_spill
-from tokenloom.storage.work.work_files import write_work_record
+from tokenloom.storage.work.records import (
+    PartitionRecord,
+    SpillCounts,
+    find_partition_record,
+    partition_record_path,
+    write_work_record,
+)
+from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.building.documents import DocumentEncoder, EncodedDocuments, document_encoder
 from tokenloom.tasks.building.encoders import encoding_tokenizer
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged

@@ -18,8 +18,14 @@ from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEn
 from tokenloom.storage.formats.statistics import ChatCounts, added
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import find_build_record, load_manifest, missing_file, version_path
-from tokenloom.storage.versions.version_spec import DocumentOptions, version_spec
+from tokenloom.storage.versions.published import (
+    DocumentOptions,
+    find_build_record,
+    load_manifest,
+    missing_file,
+    version_path,
+    version_spec,
+)
 from tokenloom.tasks.rows.quarantine import quarantine_reasons
 from tokenloom.tokenizers import version_decoder
 from tokenloom.wording import NO_TURN_HINT, counted, tokenizer_name

@@ -21,9 +21,13 @@ from tokenloom.storage.formats.records import canonical_json, decode_record, par
 from tokenloom.storage.formats.statistics import ChatCounts, EncodedCounts
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.records import PartitionRecord, QuarantineSummary, quarantine_path
-from tokenloom.storage.work.spill import SpillCounts
-from tokenloom.storage.work.work_files import reading_work_file
+from tokenloom.storage.work.records import (
+    PartitionRecord,
+    QuarantineSummary,
+    SpillCounts,
+    quarantine_path,
+    reading_work_file,
+)
 from tokenloom.tasks.sources import Rows
 
 _MESSAGE_CHARS = 500  # how much of the first bad row's message is kept for a message about many

@@ -32,8 +32,7 @@ from tokenloom.process import let_pandas_in
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.keys import content_hashes
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.records import build_path
-from tokenloom.storage.work.work_files import reading_work_file
+from tokenloom.storage.work.records import build_path, reading_work_file
 from tokenloom.tasks.sources.base import PlaceOf, Rows
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes

@@ -17,8 +17,7 @@ from tokenloom.storage.verification import is_as_listed
 from tokenloom.storage.versions import published, tags
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, missing_file, version_path
 from tokenloom.storage.work.plans import building
-from tokenloom.storage.work.records import ShardRecord, shard_record_path
-from tokenloom.storage.work.work_files import find_work_record
+from tokenloom.storage.work.records import ShardRecord, find_work_record, shard_record_path
 from tokenloom.tasks.retention import Collected, Policy, collect
 
 #: keeps only what is tagged or young

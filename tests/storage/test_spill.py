@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from tests.counts import FULL, count
 from tokenloom.errors import WorkError
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.work.records import SpillCounts, spill_path
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillCounts, SpillDocuments, spill_path, write_spill
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
 
 PROPERTY = settings(max_examples=count(60, 2000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 LAST_KEY = 2**64 - 1

@@ -12,7 +12,7 @@ from tests.builders.memory_store import MemoryStore
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.formats.records import sign
-from tokenloom.storage.versions.version_spec import VersionSpec, version_spec
+from tokenloom.storage.versions.published import VersionSpec, version_spec
 
 _SOURCE = {"kind": "jsonl", "path": "/in/a.jsonl"}
 

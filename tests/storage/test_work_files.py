@@ -19,18 +19,20 @@ from tokenloom.storage.work.records import (
     QuarantineSummary,
     ShardRange,
     ShardRecord,
+    SpillCounts,
     SpillEntry,
     build_path,
     find_partition_record,
     find_partition_records,
+    find_work_record,
     partition_record_path,
     quarantine_path,
     read_assignment,
     shard_record_path,
+    spill_path,
     write_assignment,
+    write_work_record,
 )
-from tokenloom.storage.work.spill import SpillCounts, spill_path
-from tokenloom.storage.work.work_files import find_work_record, write_work_record
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
 ASSIGNMENT = Assignment(
