@@ -69,9 +69,7 @@ def diff(
     return Result(value)
 
 
-def _compare(
-    a: VersionTables, b: VersionTables, tally: Tally, fate: str | None, write: Callable[[str], object]
-) -> int:
+def _compare(a: VersionTables, b: VersionTables, tally: Tally, fate: str | None, write: Callable[[str], object]) -> int:
     """Compare the documents, count them and write out those of one fate; return how many were written."""
     progress.report(progress.StepStarted("compare", a.manifest.num_documents + b.manifest.num_documents))
 
