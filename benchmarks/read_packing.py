@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from figures import Figure
 from made_store import random_offsets, write_sparse_store
 from read_sizes import BATCH, SEQ_LEN, Sizes
-from tokenloom.storage.packing.packings import plan_shard, shares_of
+from tokenloom.storage.packing.packings import packing_named, shares_of
 
 _NUM_SHARDS = 16
 _FIRST_BATCH = f"""
@@ -56,9 +56,9 @@ def _plan_figures(sizes: Sizes, rounds: int) -> list[Figure]:
     seconds = []
     for _ in range(rounds):
         begin = time.perf_counter()
-        plan = plan_shard("best_fit", SEQ_LEN, int(offsets[-1]), offsets)
+        plan = packing_named("best_fit").plan(SEQ_LEN, offsets)
         seconds.append(time.perf_counter() - begin)
-    shares = shares_of("best_fit", SEQ_LEN, int(offsets[-1]), offsets)
+    shares = shares_of(packing_named("best_fit"), SEQ_LEN, offsets)
     slots = best_fit_decreasing(np.diff(offsets).astype(np.int64))
     return [
         Figure(f"best_fit: plan of {sizes.documents:,} documents", "s", seconds, "<= 0.3"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
 
-_BLOCK = 2**20  # so many documents at a time bound the memory
+BLOCK = 2**20  # so many documents at a time bound the memory
 
 
 class ShardPlan(Protocol):
@@ -68,28 +69,24 @@ class Packing(ABC):
 
         Args:
             seq_len: T, in [1, 2**31).
-            offsets: (num_documents + 1,) of the shard, or [0, num_tokens] for a packing that does not follow documents.
-
-        Raises ValueError if the offsets decrease.
+            offsets: (num_documents + 1,) of the shard, ascending from 0; or [0, num_tokens] for a packing that does not
+                follow documents.
         """
 
     def count(self, seq_len: int, offsets: UInt64s) -> int:
-        """Return how many samples a shard has; see plan for arguments and errors."""
+        """Return how many samples a shard has; see plan for arguments."""
         return len(self.plan(seq_len, offsets))
 
 
 def length_blocks(offsets: UInt64s) -> Iterator[Int64s]:
-    """Yield the tokens of each document, a block of documents at a time; raises ValueError if offsets decrease.
+    """Yield the tokens of each document, a block of documents at a time.
 
     Args:
         offsets: (num_documents + 1,) of a shard.
     """
-    for start in range(0, len(offsets) - 1, _BLOCK):
-        block = offsets[start : start + _BLOCK + 1].astype(np.int64)
-        lengths = block[1:] - block[:-1]
-        if lengths.min() < 0:
-            raise ValueError("the document offsets must not decrease")
-        yield lengths
+    for start in range(0, len(offsets) - 1, BLOCK):
+        block = offsets[start : start + BLOCK + 1].astype(np.int64)
+        yield block[1:] - block[:-1]
 
 
 def cut_lengths(lengths: Int64s, seq_len: int) -> tuple[Int64s, Int64s]:
@@ -148,18 +145,19 @@ class DocumentPadded(Document):
         return np.greater(last, 1)
 
 
+@dataclass(frozen=True)
 class _TokenPlan:
     """Samples one after the other, whatever documents they hold."""
 
-    def __init__(self, seq_len: int, num_samples: int) -> None:
-        self._seq_len, self._len = seq_len, num_samples
+    seq_len: int
+    num_samples: int
 
     def __len__(self) -> int:
-        return self._len
+        return self.num_samples
 
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        starts = np.asarray(samples, dtype=np.int64) * self._seq_len
-        return np.arange(len(starts) + 1), starts, np.full(len(starts), self._seq_len + 1, dtype=np.int64)
+        starts = np.asarray(samples, dtype=np.int64) * self.seq_len
+        return np.arange(len(starts) + 1), starts, np.full(len(starts), self.seq_len + 1, dtype=np.int64)
 
 
 class _ChunkPlan:

@@ -1,100 +1,58 @@
-"""All packings by name, and what each does to a shard; docs/guides/extending.md adds one."""
+"""All packings by name, what each does to a shard, and how many samples each makes of the shards of a split.
+
+docs/guides/extending.md adds a packing. Counting samples reads the document offsets of every shard, 8 bytes a document,
+so a machine keeps the counts in a file of its cache folder.
+"""
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
+from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
-from tokenloom.storage.formats.arrays import UInt64s
-from tokenloom.storage.packing.base import Concat, Document, DocumentPadded, Packing, ShardPlan
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
+from tokenloom.storage.formats.manifest import Manifest, ShardEntry
+from tokenloom.storage.formats.records import read_record, sign
+from tokenloom.storage.packing.base import Concat, Document, DocumentPadded, Packing
 from tokenloom.storage.packing.best_fit import OVERLONG, BestFit
+from tokenloom.storage.stores.local_files import read_regular, replace_file
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
+from tokenloom.storage.versions.stored_shard import StoredShard
 
 PACKINGS: Mapping[str, Packing] = {
     packing.name: packing for packing in (Concat(), Document(), DocumentPadded(), *map(BestFit, OVERLONG))
 }
 #: the names of "best_fit" with its options, such as "best_fit_drop_pad8"
 _BEST_FIT = re.compile(r"best_fit(?:_(drop|keep_start))?(?:_pad([2-9]|[1-9][0-9]{1,8}))?")
+_READERS = 8  # threads that read the offsets of shards
+_LONG_SECONDS = 10.0  # a count that takes longer is logged as a warning
 
 
-def packing_name(packing: str, overlong: str | None, pad_documents: int | None = None) -> str:
-    """Return the name of a packing with these options: "best_fit", "drop", 8 -> "best_fit_drop_pad8".
+def packing_named(name: str, overlong: str | None = None, pad_documents: int | None = None) -> Packing:
+    """Find a packing by its name and options: "best_fit", "drop", 8 -> the one named "best_fit_drop_pad8".
 
-    Raises ValueError if an option is out of range, or of another packing than "best_fit". None changes nothing.
+    Raises ValueError if there is none, or an option is out of range or contradicts the name. None changes nothing.
     """
     if overlong not in (None, *OVERLONG):
         raise ValueError(f"overlong: one of {', '.join(OVERLONG)}, not {overlong!r}")
-    found = _BEST_FIT.fullmatch(packing)
-    old_overlong, old_multiple = found.groups() if found else (None, None)
-    if overlong is not None and (not found or old_overlong not in (None, overlong)):
-        raise ValueError(f"overlong={overlong!r} is of the packing best_fit, not of {packing!r}; omit it")
-    if pad_documents is not None and (not found or old_multiple not in (None, str(pad_documents))):
-        raise ValueError(f"pad_documents={pad_documents} is of the packing best_fit, not of {packing!r}")
-    if not found:
-        return packing
-    return BestFit(overlong or old_overlong or "split", pad_documents or int(old_multiple or 1)).name
-
-
-def packing_named(name: str) -> Packing:
-    """Return a packing by its full name, see packing_name; raise ValueError if there is none."""
-    if name not in PACKINGS and (found := _BEST_FIT.fullmatch(name)):
-        return BestFit(found[1] or "split", int(found[2] or 1))
+    match = _BEST_FIT.fullmatch(name)
+    named_overlong, named_multiple = match.groups() if match else (None, None)
+    if overlong is not None and (not match or named_overlong not in (None, overlong)):
+        raise ValueError(f"overlong={overlong!r} is of the packing best_fit, not of {name!r}; omit it")
+    if pad_documents is not None and (not match or named_multiple not in (None, str(pad_documents))):
+        raise ValueError(f"pad_documents={pad_documents} is of the packing best_fit, not of {name!r}")
+    if match:
+        return BestFit(overlong or named_overlong or "split", pad_documents or int(named_multiple or 1))
     if name not in PACKINGS:
         raise ValueError(f"packing: one of {', '.join(PACKINGS)}, not {name!r}")
     return PACKINGS[name]
-
-
-def sample_key(packing: str, seq_len: int) -> str:
-    """Return how messages show a packing and T: "best_fit/2048"."""
-    return f"{packing}/{seq_len}"
-
-
-def num_samples(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s | None = None) -> int:
-    """Return how many samples a shard has.
-
-    Args:
-        packing: the full name of one.
-        seq_len: T, in [1, 2**31).
-        num_tokens: the number of the shard's tokens.
-        offsets: (num_documents + 1,) of the shard; "concat" needs none.
-
-    Raises:
-        ValueError: an argument out of range, or offsets that are missing or contradict `num_tokens`.
-    """
-    found = check_packing(packing, seq_len)
-    return found.count(seq_len, _checked_offsets(found, num_tokens, offsets))
-
-
-def plan_shard(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s | None = None) -> ShardPlan:
-    """Return where the samples of a shard are; see num_samples for arguments and errors."""
-    found = check_packing(packing, seq_len)
-    return found.plan(seq_len, _checked_offsets(found, num_tokens, offsets))
-
-
-def check_packing(packing: str, seq_len: int) -> Packing:
-    """Return a packing; raise ValueError if there is none of this name, or `seq_len` is out of its range."""
-    found = packing_named(packing)
-    if not 1 <= operator.index(seq_len) < 2**31:
-        raise ValueError(f"seq_len must be in [1, 2**31), not {seq_len}")
-    if seq_len % found.pad_documents:
-        raise ValueError(
-            f"{packing} pads documents: seq_len must be a multiple of {found.pad_documents}, not {seq_len}"
-        )
-    return found
-
-
-def _checked_offsets(packing: Packing, num_tokens: int, offsets: UInt64s | None) -> UInt64s:
-    """Return what Packing.plan needs; raise ValueError if offsets are missing or contradict the shard's tokens."""
-    if offsets is None and packing.follows_documents:
-        raise ValueError(f"{packing.name} needs the document offsets")
-    if offsets is None:
-        return np.array([0, num_tokens], np.uint64)
-    if not len(offsets) or (int(offsets[0]), int(offsets[-1])) != (0, num_tokens):
-        raise ValueError(f"the document offsets do not run from 0 to the shard's {num_tokens} tokens")
-    return offsets
 
 
 @dataclass(frozen=True)
@@ -124,13 +82,13 @@ class PackingShares:
         return PackingShares(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s) -> PackingShares:
-    """Return the shares of a packing in a shard, in 24 bytes for each piece; see num_samples for arguments and errors.
+def shares_of(packing: Packing, seq_len: int, offsets: UInt64s) -> PackingShares:
+    """Compute the shares of a packing in a shard with these document offsets, in 24 bytes for each piece.
 
     A document is whole if one piece holds all of it: of those that begin with it or before, the one that reaches
     furthest.
     """
-    plan = plan_shard(packing, seq_len, num_tokens, offsets)
+    plan = packing.plan(seq_len, offsets)
     _, starts, lengths = plan.pieces(np.arange(len(plan)))
     by_start = np.argsort(starts, kind="stable")
     starts, ends = starts[by_start], (starts + lengths)[by_start]
@@ -145,3 +103,93 @@ def shares_of(packing: str, seq_len: int, num_tokens: int, offsets: UInt64s) -> 
         cut_documents=int(is_cut.sum()),
         num_documents=len(firsts),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CountsRecord:
+    """The samples of each shard of a split under a packing; `name` is that of the file, which names all of these."""
+
+    name: str
+    counts: list[int]
+
+
+class CountsFile:
+    """The counts of a split under a packing in the cache folder; several processes may use it at once.
+
+    Args:
+        cache_folder: the machine's; it need not exist.
+        manifest: the manifest of the version.
+        split: one of the version's.
+        packing, seq_len: how samples are cut.
+    """
+
+    def __init__(self, cache_folder: Path, manifest: Manifest, split: str, packing: Packing, seq_len: int) -> None:
+        name = f"{manifest.version}-{quote(split, safe='')}-{packing.name}-{seq_len}.json"
+        self.path = cache_folder / "counts" / name
+        self._num_shards = len(manifest.splits[split].shards)
+
+    def read(self) -> Int64s | None:
+        """Read the counts, (num_shards,); None if the file is missing, damaged or of other samples."""
+        try:
+            record = read_record(read_regular(self.path), str(self.path), CountsRecord)
+        except (OSError, FormatError):
+            return None
+        is_of_split = (record.name, len(record.counts)) == (self.path.name, self._num_shards)
+        return np.array(record.counts, dtype=np.int64) if is_of_split else None
+
+    def write(self, counts: Sequence[int]) -> None:
+        """Keep counts for later readers, or log why the folder can't be written."""
+        try:
+            replace_file(self.path, sign(CountsRecord(self.path.name, list(counts))))
+        except OSError as error:
+            import logging  # most readers log nothing
+
+            message = "%s: can't be written: %s; TOKENLOOM_CACHE names another folder"
+            logging.getLogger("tokenloom").warning(message, self.path.parent, error.strerror)
+
+
+def sample_counts(
+    store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, cache_folder: Path
+) -> Int64s:
+    """Count the samples of each shard of a split, (num_shards,), or read the counts that this machine kept.
+
+    A packing that does not follow documents needs neither.
+
+    Args:
+        store: the dataset's folder.
+        manifest: the version's manifest.
+        split: one of the version's.
+        packing, seq_len: how samples are cut.
+        cache_folder: keeps the counts; several processes may use it at once.
+
+    Raises:
+        FormatError: a shard is damaged, or not the one that the manifest lists.
+        StoreError: a shard is missing or can't be read.
+    """
+    shards = manifest.splits[split].shards
+    if not packing.follows_documents:
+        counts = (packing.count(seq_len, np.array([0, shard.tokens], np.uint64)) for shard in shards)
+        return np.fromiter(counts, np.int64)
+    file = CountsFile(cache_folder, manifest, split, packing, seq_len)
+    kept = file.read()
+    return _count(store, manifest, split, packing, seq_len, file) if kept is None else kept
+
+
+def _count(store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, file: CountsFile) -> Int64s:
+    import logging  # not for readers that need not count
+    from concurrent.futures import ThreadPoolExecutor
+
+    begin = time.monotonic()
+
+    def count_shard(entry: ShardEntry) -> int:
+        return packing.count(seq_len, StoredShard(store, manifest.version, entry).offsets)
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        counts = list(readers.map(count_shard, manifest.splits[split].shards))
+    file.write(counts)
+    seconds = time.monotonic() - begin
+    level = logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO
+    place, cut = store.place(version_path(manifest.version)), f"{packing.name}/{seq_len}"
+    message = "%s: counted the samples of %s for %s in %d shards in %.1f s, for %s"
+    logging.getLogger("tokenloom").log(level, message, place, split, cut, len(counts), seconds, file.path)
+    return np.array(counts, dtype=np.int64)

@@ -541,7 +541,7 @@ def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
     assert stats.first_batch > 0
     assert 0 < stats.idle_ratio <= 1
     assert all(stats.phases[name] > 0 for name in ("gather", "pack", "copy"))
-    assert stats.memory["mapped"] == sum(entry.bytes for entry in data.files.entries)
+    assert stats.memory["mapped"] == sum(entry.bytes for entry in data.shards.entries)
     assert stats.bottleneck.split()[0] in stats.phases  # a consumer that does nothing waits all the time
     assert set(stats.to_json()) >= {"batches", "idle_ratio", "phases", "memory", "bottleneck"}
     for part in ("20 batches", "tokens/s", "waiting: mean", "gather", "mapped", f"bottleneck: {stats.bottleneck}"):

@@ -231,7 +231,7 @@ def test_the_field_member_says_which_dataset_each_sample_is_of(sets: dict[str, T
     loader = TokenLoader(mixture, 7, prefetch=prefetch)
     plain = TokenLoader(Mixture({name: (sets[name], weights[name]) for name in weights}), 7)
     batches = [copied(next(loader)) for _ in range(20)]
-    stores = {name: str(Path(data.files.store.root).parent) for name, data in sets.items()}
+    stores = {name: str(Path(data.shards.store.root).parent) for name, data in sets.items()}
     again = TokenLoader.from_state(stores, loader.state_dict(), 7, dataset={"fields": ["member"]})
     batches += [copied(next(again)) for _ in range(20)]
     assert np.concatenate([batch.pop("member") for batch in batches]).tolist() == turns.tolist()

@@ -21,7 +21,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.mixture import Mixture, make_stream
 from tokenloom.reader.ranks import DataRank, Steps
 from tokenloom.reader.trace import ShardTokens, find_sightings
 
@@ -175,7 +175,7 @@ def test_members_of_a_mixture_pad_alike(reference: str) -> None:
 
 def test_a_trace_says_where_each_document_is_in_its_row(built: Built) -> None:
     data = TokenDataset(built.reference, seq_len=48, packing="best_fit", pad_documents=8)
-    stream, steps = data.stream("block", 0, None), Steps(DataRank(0, 1, "test"), 1, None, True)
+    stream, steps = make_stream(data, "block", 0, None), Steps(DataRank(0, 1, "test"), 1, None)
     rng = random.Random(1)
     num_later = 0
     for index in rng.sample(range(len(data)), 40):
@@ -191,7 +191,7 @@ def test_a_trace_says_where_each_document_is_in_its_row(built: Built) -> None:
         shard = data.shards_of(np.array([index]))[0]
         row = data.locate(np.array([index]))
         tokens = ShardTokens(int(shard), int(row.starts[0]), int(row.starts[0]) + 1)
-        seen = find_sightings(stream, data.files.manifest.version, "train", [tokens], steps, range(1))
+        seen = find_sightings(stream, data.shards.manifest.version, "train", [tokens], steps, range(1))
         assert index in [each["sample"] for each in seen]
     assert num_later > 10
 

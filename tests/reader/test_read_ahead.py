@@ -6,19 +6,16 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.counts import full_only
 from tests.reader.oracle import make_store, shard_paths
 from tests.without_torch import needs_torch
 from tokenloom.reader import TokenDataset, producer, shard_data
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.mixture import Mixture, make_stream
 from tokenloom.reader.producer import PAGE, block_bytes
 from tokenloom.reader.shard_data import OpenShard
 from tokenloom.reader.window import TokenWindow
@@ -53,8 +50,8 @@ def events(reference: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, .
 
     monkeypatch.setattr(OpenShard, "read_ahead", read_noted)
     monkeypatch.setattr(TokenWindow, "tokens", copy_noted)
-    monkeypatch.setattr(producer, "_read_around", lambda path: BLOCK)
-    monkeypatch.setattr(shard_data, "_WARM_READS", 1_000)
+    monkeypatch.setattr(producer, "read_around", lambda path: BLOCK)
+    monkeypatch.setattr(shard_data, "WARM_READS", 1_000)
     return happened
 
 
@@ -88,7 +85,7 @@ def test_each_epoch_reads_its_blocks_again(
     reference: str, events: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system may have evicted them since the last one."""
-    monkeypatch.setattr(producer, "_WINDOW_ROWS", 128)
+    monkeypatch.setattr(producer, "WINDOW_ROWS", 128)
     loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=6)
     assert sum(1 for _ in loader) == len(loader)
     reads = [event for event in events if event[0] == "read"]
@@ -101,8 +98,8 @@ def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
 ) -> None:
     blocks = itertools.count(0, int(is_cold))
     monkeypatch.setattr(shard_data, "disk_waits", lambda: (0, next(blocks)))
-    monkeypatch.setattr(shard_data, "_WARM_READS", 1)
-    monkeypatch.setattr(shard_data, "_WARM_SECONDS", 60.0)
+    monkeypatch.setattr(shard_data, "WARM_READS", 1)
+    monkeypatch.setattr(shard_data, "WARM_SECONDS", 60.0)
     loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=1)
     assert sum(1 for _ in loader) == len(loader)
     num_reads = sum(event[0] == "read" for event in events)
@@ -183,37 +180,20 @@ def test_only_rows_are_read_if_memory_can_not_hold_their_blocks(
     assert all(end - start <= 2 * PAGE for _, _, start, end in reads)  # a row of 1,002 bytes lies in at most two pages
 
 
-def test_a_mixture_reads_the_blocks_of_the_disk_that_needs_the_largest(
-    reference: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("window", "block"), [(0, 2**17), (2**18 + 5, 2**18), (2**26, 2**19)])
+def test_a_mixture_reads_the_blocks_of_the_disk_that_reads_the_most_around_a_fault(
+    reference: str, folder: Path, window: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = make_store(folder / "other-disk", [20_000])
-    monkeypatch.setattr(producer, "_read_around", lambda path: 2**19 if "other-disk" in str(path) else 2**17)
+    other = make_store(folder / f"other-disk-{window}", [20_000])
+    monkeypatch.setattr(producer, "read_around", lambda path: window if "other-disk" in str(path) else 0)
     members = [(TokenDataset(each, seq_len=500), 1.0) for each in (reference, other)]
     for first, second in (members, members[::-1]):
-        assert block_bytes(Mixture({"a": first, "b": second}).stream("block", 0, None)) == 2**19
-
-
-@settings(deadline=None)
-@given(window=st.integers(0, 2**26), memory=st.integers(1, 2**40), active=st.integers(0, 2**44))
-def test_a_block_is_what_the_system_reads_around_a_fault(window: int, memory: int, active: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(producer, "_read_around", lambda path: window)
-        patch.setattr(producer, "memory_bytes", lambda: memory)
-        data = SimpleNamespace(files=SimpleNamespace(folder=Path("/")))
-        stream: Any = SimpleNamespace(active_bytes=active, datasets=[data])
-        block = block_bytes(stream)
-    if active > memory / 2:
-        assert block == PAGE
-    else:
-        assert 2**17 <= block <= 2**19
-        assert block <= max(window, 2**17)
-        assert block == 2**19 or 2 * block > window
-    assert block.bit_count() == 1
+        assert block_bytes(make_stream(Mixture({"a": first, "b": second}), "block", 0, None)) == block
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(producer, "_CGROUP_LIMITS", (tmp_path / "other version", limit))
+    monkeypatch.setattr(producer, "CGROUP_LIMITS", (tmp_path / "other version", limit))
     whole = producer.memory_bytes()
     limit.write_text("max\n")
     assert producer.memory_bytes() == whole > 1_000_000

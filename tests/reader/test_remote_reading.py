@@ -223,7 +223,7 @@ def test_a_remote_epoch_is_the_local_one(
         assert_all_same(epoch(data, order=order, prefetch=prefetch), expected)
     wait_until(lambda: cache.stats()["downloads"] == _NUM_SHARDS)
     assert {path.stem: path.read_bytes() for path in cached(cache)} == {
-        entry.sha256: path.read_bytes() for entry, path in zip(data.files.entries, store.shards, strict=True)
+        entry.sha256: path.read_bytes() for entry, path in zip(data.shards.entries, store.shards, strict=True)
     }
     assert partials(cache) == []
     # A block is all of such a small shard, so those of the first batch are read twice.
@@ -435,7 +435,7 @@ def test_a_process_that_is_stopped_in_a_download_delays_others_but_does_not_bloc
         try:
             monkeypatch.setattr(RemoteStore, "read_range", lambda *_: os.write(begun, b"x") and never.wait())
             data = in_memory.open(ShardCache(cache.folder))
-            cache.fetch(data.files._request(0))
+            cache.fetch(data.shards.request(0))
         finally:
             os._exit(1)
     os.close(begun)
@@ -461,7 +461,7 @@ def test_shards_that_another_process_completes_are_mapped(
         assert data[first]["input_ids"].tolist() == local[first]["input_ids"].tolist()
     assert len(data.shards.bytes) == 0
     other = ShardCache(cache.folder)
-    run_forked(lambda: [other.fetch(data.files._request(index)) for index in range(_NUM_SHARDS)])
+    run_forked(lambda: [other.fetch(data.shards.request(index)) for index in range(_NUM_SHARDS)])
     data.shards.check_downloads()
     assert len(data.shards.bytes) == _NUM_SHARDS
     assert [data[first + 1]["labels"].tolist() for first in firsts] == [
@@ -580,8 +580,8 @@ def test_a_shard_whose_sha256_is_wrong_is_an_error(
     prefetch: int, packing: str, in_memory: Published, cache: ShardCache
 ) -> None:
     data = in_memory.open(cache, packing=packing)
-    first, *others = data.files.entries
-    data.files.entries = [dataclasses.replace(first, sha256="ab" * 32), *others]
+    first, *others = data.shards.entries
+    data.shards.entries = [dataclasses.replace(first, sha256="ab" * 32), *others]
     message = f"{re.escape(in_memory.name(0))}: its SHA-256 is not the one listed, although its blocks have"
     with pytest.raises(FormatError, match=message):  # the check ends some time after the last block
         epoch(data, prefetch=prefetch, order="sequential", num_epochs=None)

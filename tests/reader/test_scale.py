@@ -19,10 +19,8 @@ import torch  # noqa: F401  # before the memory of reading is measured
 from tests.builders.synthetic_store import write_sparse_store
 from tests.counts import count, full_only
 from tests.reader.oracle import FIELDS
-from tokenloom.reader import shards
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.shard_data import OpenShard
 
 _NUM_SHARDS = count(200, 5000)
 _SHARD_TOKENS = 2 * 10**9  # 4 GB
@@ -182,23 +180,13 @@ def test_reading_works_with_few_file_descriptors(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("packing", "most"), [("concat", 4), ("document", 4)])
-def test_the_first_batch_opens_only_the_shards_that_it_reads(
-    packing: str, most: int, reference: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[Path] = []
-
-    def open_counted(path: Path, *args: Any) -> OpenShard:
-        opened.append(path)
-        return OpenShard(path, *args)
-
-    monkeypatch.setattr(shards, "OpenShard", open_counted)
+@pytest.mark.parametrize("packing", ["concat", "document"])
+def test_the_first_batch_opens_only_the_shards_that_it_reads(packing: str, reference: str) -> None:
     data = TokenDataset(reference, seq_len=_T, packing=packing)
-    assert opened == []
     loader = TokenLoader(data, 4, prefetch=0, io_threads=0)
-    assert opened == []
+    assert len(data.shards) == 0
     next(loader)
     loader.close()
     if packing == "concat":  # with other packings, a thread opens shards ahead
-        assert len(opened) == most
-    assert len(opened) == len(set(opened)) <= 64 + most
+        assert len(data.shards) == 4
+    assert len(data.shards) <= 64 + 4

@@ -134,7 +134,7 @@ def held_and_removed(folder: Path) -> int:
 def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_need(
     packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer, "_WINDOW_ROWS", 32)
+    monkeypatch.setattr(producer, "WINDOW_ROWS", 32)
     reference = make_store(tmp_path / "store", [10_000 + i for i in range(_NUM_SHARDS)])
     with published_in_memory(reference, "removed") as published:
         largest = max(path.stat().st_size for path in published.shards)
@@ -144,8 +144,8 @@ def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_nee
             assert_same(batch, next(expected))
             if number % 20 == 0:
                 assert held_and_removed(tmp_path) <= 1.2 * 2 * largest  # whole pages, of two lanes
-    assert data.files.cache is not None
-    assert data.files.cache.stats()["evictions"] >= _NUM_SHARDS - 4
+    assert data.shards.cache is not None
+    assert data.shards.cache.stats()["evictions"] >= _NUM_SHARDS - 4
     # Shards in use are removed last. A lane may begin inside a shard, whose other part it reads at the end; one that
     # was downloaded ahead may be removed before its use.
-    assert data.files.cache.stats()["downloads"] <= _NUM_SHARDS + 4
+    assert data.shards.cache.stats()["downloads"] <= _NUM_SHARDS + 4

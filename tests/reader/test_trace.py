@@ -24,7 +24,7 @@ from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.mixture import Mixture, make_stream
 from tokenloom.reader.order import ORDERS, Order, permute
 from tokenloom.reader.ranks import DataRank, Steps
 from tokenloom.reader.trace import (
@@ -33,8 +33,8 @@ from tokenloom.reader.trace import (
     TracedSample,
     find_sightings,
     step_position,
-    trace_all_ranks,
     trace_samples,
+    trace_step,
 )
 from tokenloom.storage.packing.packings import PACKINGS
 
@@ -179,7 +179,7 @@ def _assert_leads_back(
         tokens = [documents[document["content"]]]
         (turns,) = loader.stream.turns(np.array([position]))
         epoch = int(turns.positions[0]) // len(data)
-        version = data.files.manifest.version
+        version = data.shards.manifest.version
         seen = find_sightings(loader.stream, version, "train", tokens, loader.steps, range(epoch, epoch + 1))
         place = {"epoch": epoch, "step": step, "rank": loader.ranks.rank, "index": index, "position": position}
         here = [each for each in seen if each["position"] == position]
@@ -208,8 +208,8 @@ def test_sightings_of_a_document_are_all_samples_that_have_it(built: Built, pack
         for document in sample["documents"]:
             assert document["text"] is None
             samples_of.setdefault(document["content"], []).append(index)
-    stream, steps = data.stream("full", 3, None), Steps(DataRank(0, 3, "test"), 2, None, True)
-    version = data.files.manifest.version
+    stream, steps = make_stream(data, "full", 3, None), Steps(DataRank(0, 3, "test"), 2, None)
+    version = data.shards.manifest.version
     for content, tokens in _documents_of(data.reference).items():
         seen = find_sightings(stream, version, "train", [tokens], steps, range(2, 4))
         expected = sorted(set(samples_of.get(content, [])))
@@ -228,11 +228,11 @@ def test_a_document_that_begins_with_the_shared_token_of_concat_is_in_both_sampl
     assert (first[-1]["start"], first[-1]["end"]) == (seq_len, seq_len + 1)
     assert first[-1]["content"] == second[0]["content"]
     seen = find_sightings(
-        short.stream("sequential", 0, None),
-        short.files.manifest.version,
+        make_stream(short, "sequential", 0, None),
+        short.shards.manifest.version,
         "train",
         [ShardTokens(0, seq_len, seq_len + 1)],
-        Steps(DataRank(0, 1, "test"), 1, None, True),
+        Steps(DataRank(0, 1, "test"), 1, None),
         range(1),
     )
     assert [each["step"] for each in seen] == [0, 1]
@@ -264,9 +264,9 @@ def test_a_padded_batch_has_only_the_samples_that_exist(built: Built) -> None:
 
 
 def test_all_ranks_together_are_one_range_of_the_stream(built: Built) -> None:
-    stream = built.dataset().stream("block", 5, None)
-    steps = Steps(DataRank(0, 3, "test"), 2, None, True)
-    found = trace_all_ranks(stream, steps, step_position(steps, 4, start=7), 0)
+    stream = make_stream(built.dataset(), "block", 5, None)
+    steps = Steps(DataRank(0, 3, "test"), 2, None)
+    found = trace_step(stream, steps, step_position(steps, 4, start=7), range(3), 0)
     assert [sample["rank"] for sample in found] == [0, 0, 1, 1, 2, 2]
     assert {sample["sample"] for sample in found} == set(stream.members[None].order.samples(np.arange(31, 37)).tolist())
 

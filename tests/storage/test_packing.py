@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tokenloom.storage.packing import base
-from tokenloom.storage.packing.packings import PACKINGS, PackingShares, num_samples, packing_name, plan_shard, shares_of
+from tokenloom.storage.packing.packings import PACKINGS, PackingShares, packing_named, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
 
@@ -28,7 +28,7 @@ def offsets_of(lengths: list[int]) -> NDArray[np.uint64]:
 
 def plan(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
     """Return the pieces of all samples; check that the plan gives the same for a single sample as for many."""
-    made = plan_shard(packing, seq_len, sum(lengths), offsets_of(lengths))
+    made = packing_named(packing).plan(seq_len, offsets_of(lengths))
     row_offsets, starts, sizes = made.pieces(np.arange(len(made)))
     assert row_offsets.dtype == starts.dtype == sizes.dtype == np.int64
     assert len(row_offsets) == len(made) + 1
@@ -143,7 +143,7 @@ def expected(packing: str, seq_len: int, lengths: list[int]) -> Pieces:
 def test_samples_are_those_of_the_definition(packing: str, lengths: list[int], seq_len: int) -> None:
     samples = plan(packing, seq_len, lengths)
     assert samples == expected(packing, seq_len, lengths)
-    assert len(samples) == num_samples(packing, seq_len, sum(lengths), offsets_of(lengths))
+    assert len(samples) == packing_named(packing).count(seq_len, offsets_of(lengths))
 
 
 @given(
@@ -158,12 +158,12 @@ def test_padded_documents_are_packed_by_the_multiples_that_they_take(
     packing, seq_len = f"{name}_pad{multiple}", multiple * times
     samples = plan(packing, seq_len, lengths)
     assert samples == expected(packing, seq_len, lengths)
-    assert len(samples) == num_samples(packing, seq_len, sum(lengths), offsets_of(lengths))
+    assert len(samples) == packing_named(packing).count(seq_len, offsets_of(lengths))
     for pieces in samples:
         sizes = taken(pieces, seq_len, multiple)
         assert sizes == [seq_len + 1] or sum(sizes) <= seq_len
     filled = sum(end - start for pieces in samples for start, end in pieces)
-    shares = shares_of(packing, seq_len, sum(lengths), offsets_of(lengths))
+    shares = shares_of(packing_named(packing), seq_len, offsets_of(lengths))
     assert shares.padding_tokens == len(samples) * (seq_len + 1) - filled
 
 
@@ -178,7 +178,7 @@ def test_shares_equal_those_counted_token_by_token(packing: str, lengths: list[i
         cut += not any(document <= sample for sample in held)
     slots = len(samples) * (seq_len + 1)
     filled = sum(len(sample) for sample in held)
-    assert shares_of(packing, seq_len, sum(lengths), offsets_of(lengths)) == PackingShares(
+    assert shares_of(packing_named(packing), seq_len, offsets_of(lengths)) == PackingShares(
         num_samples=len(samples),
         padding_tokens=slots - filled,
         slot_tokens=slots,
@@ -210,21 +210,20 @@ def test_golden_samples(packing: str) -> None:
     assert plan(packing, 8, lengths) == GOLDEN[packing]
     offsets = offsets_of(lengths)
     offsets.flags.writeable = False  # as of a mapped shard
-    assert num_samples(packing, 8, 43, offsets) == len(GOLDEN[packing])
+    assert packing_named(packing).count(8, offsets) == len(GOLDEN[packing])
 
 
 def test_golden_counts_of_many_documents() -> None:
     lengths = (np.arange(5000, dtype=np.int64) * 7919) % 3001 + 1
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
-    num_tokens = int(offsets[-1])
-    counts = {p: [num_samples(p, t, num_tokens, offsets) for t in (128, 2048)] for p in GOLDEN}
+    counts = {p: [packing_named(p).count(t, offsets) for t in (128, 2048)] for p in GOLDEN}
     assert counts == {
         "concat": [58638, 3664],
         "document": [56148, 1588],
         "document_padded": [61107, 6584],
         "best_fit": [58620, 3664],
     }
-    made = plan_shard("best_fit", 2048, num_tokens, offsets)
+    made = packing_named("best_fit").plan(2048, offsets)
     starts = made.pieces(np.arange(len(made)))[1]
     assert xxhash.xxh3_64_hexdigest(starts.tobytes()) == "194bdd791c8ecf17"
 
@@ -233,16 +232,16 @@ def test_golden_counts_of_many_documents() -> None:
 def test_documents_without_tokens_change_nothing(packing: str) -> None:
     with_empty, without = [0, 5, 0, 0, 12, 1, 0], [5, 12, 1]
     assert plan(packing, 4, with_empty) == plan(packing, 4, without)
-    one, other = (shares_of(packing, 4, 18, offsets_of(lengths)) for lengths in (with_empty, without))
+    one, other = (shares_of(packing_named(packing), 4, offsets_of(lengths)) for lengths in (with_empty, without))
     assert one == other + PackingShares(0, 0, 0, 0, 4)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_counting_in_blocks_changes_nothing(packing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [5, 18, 3, 1, 9, 2, 5, 5, 30, 18]
-    whole = plan(packing, 8, lengths), shares_of(packing, 8, 96, offsets_of(lengths))
-    monkeypatch.setattr(base, "_BLOCK", 3)
-    assert (plan(packing, 8, lengths), shares_of(packing, 8, 96, offsets_of(lengths))) == whole
+    whole = plan(packing, 8, lengths), shares_of(packing_named(packing), 8, offsets_of(lengths))
+    monkeypatch.setattr(base, "BLOCK", 3)
+    assert (plan(packing, 8, lengths), shares_of(packing_named(packing), 8, offsets_of(lengths))) == whole
 
 
 def test_samples_can_be_longer_than_the_shard() -> None:
@@ -252,39 +251,20 @@ def test_samples_can_be_longer_than_the_shard() -> None:
     assert plan("document", longest, [5, 3, 1]) == plan("concat", longest, [5, 3, 1]) == []
 
 
-def test_only_concat_works_without_offsets() -> None:
-    assert num_samples("concat", 4, 9) == len(plan_shard("concat", 4, 9)) == 2
-    for packing in FOLLOWS_DOCUMENTS:
-        for function in (num_samples, plan_shard):
-            with pytest.raises(ValueError, match="needs the document offsets"):
-                function(packing, 4, 9)
-
-
-def test_arguments_out_of_range_are_refused_by_name() -> None:
-    offsets = offsets_of([4, 5])
-    for function in (num_samples, plan_shard, shares_of):
-        with pytest.raises(
-            ValueError, match=r"packing: one of concat, document, document_padded, best_fit.*, not 'greedy'"
-        ):
-            function("greedy", 4, 9, offsets)
-        for seq_len in (0, -1, 2**31):
-            with pytest.raises(ValueError, match=r"seq_len must be in \[1, 2\*\*31\), not "):
-                function("concat", seq_len, 9, offsets)
-        with pytest.raises(ValueError, match="do not run from 0 to the shard's 10 tokens"):
-            function("best_fit", 4, 10, offsets)
-        with pytest.raises(ValueError, match="decrease"):
-            function("document", 4, 9, np.array([0, 6, 4, 9], dtype=np.uint64))
+def test_packings_out_of_range_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"packing: one of concat, document, document_padded, best_fit.*not 'greedy'"):
+        packing_named("greedy")
 
 
 def test_overlong_is_another_name_of_best_fit() -> None:
-    assert packing_name("best_fit", None) == packing_name("best_fit", "split") == "best_fit"
-    assert packing_name("best_fit", "drop") == packing_name("best_fit_drop", "drop") == "best_fit_drop"
-    assert packing_name("best_fit", "keep_start") == "best_fit_keep_start"
+    assert packing_named("best_fit").name == packing_named("best_fit", "split").name == "best_fit"
+    assert packing_named("best_fit", "drop").name == packing_named("best_fit_drop", "drop").name == "best_fit_drop"
+    assert packing_named("best_fit", "keep_start").name == "best_fit_keep_start"
     for packing in ("concat", "document_padded", "best_fit_keep_start"):
         with pytest.raises(ValueError, match=f"overlong='drop' is of the packing best_fit, not of '{packing}'"):
-            packing_name(packing, "drop")
+            packing_named(packing, "drop")
     with pytest.raises(ValueError, match="overlong: one of split, drop, keep_start, not 'cut'"):
-        packing_name("best_fit", "cut")
+        packing_named("best_fit", "cut")
 
 
 def test_shards_of_over_two_to_the_32_tokens_are_planned_by_the_same_definition() -> None:

@@ -14,8 +14,7 @@ from tests.builders.datasets import build, jsonl_spec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.records import sign
-from tokenloom.storage.packing.packings import num_samples
-from tokenloom.storage.packing.sample_counts import CountsFile, sample_counts
+from tokenloom.storage.packing.packings import CountsFile, packing_named, sample_counts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
@@ -46,7 +45,8 @@ class _Built:
         counts = []
         for entry in self.manifest.splits[split].shards:
             shard = open_shard(self.store.local(version_path(self.manifest.version, entry.name)))
-            counts.append(num_samples(packing, seq_len, len(shard.tokens), shard.document_offsets))
+            offsets = np.array([0, len(shard.tokens)], np.uint64) if packing == "concat" else shard.document_offsets
+            counts.append(packing_named(packing).count(seq_len, offsets))
         return counts
 
 
@@ -56,7 +56,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> _Built:
 
 
 def test_counts_of_concat_are_found_without_a_shard(plain: _Built, tmp_path: Path) -> None:
-    concat = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", "concat", 30, tmp_path)
+    nowhere = LocalStore(tmp_path / "none")
+    concat = sample_counts(nowhere, plain.manifest, "train", packing_named("concat"), 30, tmp_path)
     assert concat.dtype == np.int64
     assert concat.tolist() == plain.counts("concat", 30)
     assert not list(tmp_path.iterdir())
@@ -68,32 +69,32 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
 ) -> None:
     caplog.set_level(logging.INFO, "tokenloom")
     before = plain.store.num_read
-    first = sample_counts(plain.store, plain.manifest, "train", packing, 30, tmp_path)
+    first = sample_counts(plain.store, plain.manifest, "train", packing_named(packing), 30, tmp_path)
     assert first.tolist() == plain.counts(packing, 30)
     shards = plain.manifest.splits["train"].shards
     assert plain.store.num_read - before == sum(4096 + 8 * (shard.documents + 1) for shard in shards)
-    again = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", packing, 30, tmp_path)
+    again = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", packing_named(packing), 30, tmp_path)
     assert again.tolist() == first.tolist()
     (message,) = [record.getMessage() for record in caplog.records]
-    path = CountsFile(tmp_path, plain.manifest, "train", packing, 30).path
+    path = CountsFile(tmp_path, plain.manifest, "train", packing_named(packing), 30).path
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
-    assert f"kept in {path}" in message
+    assert message.endswith(f"for {path}")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
 
 
 def test_cached_counts_are_not_used_for_another_packing_or_length(plain: _Built, tmp_path: Path) -> None:
-    sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    kept = CountsFile(tmp_path, plain.manifest, "train", "best_fit", 30).path
+    sample_counts(plain.store, plain.manifest, "train", packing_named("best_fit"), 30, tmp_path)
+    kept = CountsFile(tmp_path, plain.manifest, "train", packing_named("best_fit"), 30).path
     for packing, seq_len in (("best_fit", 31), ("document", 30)):
-        shutil.copy(kept, CountsFile(tmp_path, plain.manifest, "train", packing, seq_len).path)
-        counts = sample_counts(plain.store, plain.manifest, "train", packing, seq_len, tmp_path)
+        shutil.copy(kept, CountsFile(tmp_path, plain.manifest, "train", packing_named(packing), seq_len).path)
+        counts = sample_counts(plain.store, plain.manifest, "train", packing_named(packing), seq_len, tmp_path)
         assert counts.tolist() == plain.counts(packing, seq_len)
 
 
 @pytest.mark.parametrize("damage", ["cut", "byte", "shards", "folder"])
 def test_a_damaged_cache_file_is_recreated(plain: _Built, damage: str, tmp_path: Path) -> None:
-    expected = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
-    path = CountsFile(tmp_path, plain.manifest, "train", "best_fit", 30).path
+    expected = sample_counts(plain.store, plain.manifest, "train", packing_named("best_fit"), 30, tmp_path)
+    path = CountsFile(tmp_path, plain.manifest, "train", packing_named("best_fit"), 30).path
     data = path.read_bytes()
     others = {"cut": data[:-9], "byte": data.replace(b":1", b":2", 1), "shards": sign({"counts": [1]})}
     path.unlink()
@@ -101,7 +102,7 @@ def test_a_damaged_cache_file_is_recreated(plain: _Built, damage: str, tmp_path:
         path.mkdir()
     else:
         path.write_bytes(others[damage])
-    counts = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path)
+    counts = sample_counts(plain.store, plain.manifest, "train", packing_named("best_fit"), 30, tmp_path)
     assert counts.tolist() == expected.tolist()
     assert path.is_dir() if damage == "folder" else path.read_bytes() == data
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary file stays
@@ -111,7 +112,7 @@ def test_a_cache_folder_that_cannot_be_written_is_a_warning(
     plain: _Built, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    counts = sample_counts(plain.store, plain.manifest, "train", "best_fit", 30, tmp_path / "file")
+    counts = sample_counts(plain.store, plain.manifest, "train", packing_named("best_fit"), 30, tmp_path / "file")
     assert counts.tolist() == plain.counts("best_fit", 30)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "can't be written: Not a directory; TOKENLOOM_CACHE names another folder" in warning
@@ -119,8 +120,8 @@ def test_a_cache_folder_that_cannot_be_written_is_a_warning(
 
 def test_a_split_name_never_leaves_the_cache_folder(plain: _Built, tmp_path: Path) -> None:
     manifest = replace(plain.manifest, splits={"../../x": plain.manifest.splits["train"]})
-    file = CountsFile(tmp_path, manifest, "../../x", "best_fit", 30)
-    assert file.write([1])
+    file = CountsFile(tmp_path, manifest, "../../x", packing_named("best_fit"), 30)
+    file.write([1])
     assert [file.path] == [*(tmp_path / "counts").iterdir()]
 
 

@@ -136,12 +136,12 @@ def make_steps(arguments: TracedLoader, num_samples: int | None = None) -> Steps
         arguments: of the loader; without a rank, the steps of rank 0.
         num_samples: of an epoch; only a number of epochs needs it.
     """
-    from tokenloom.reader.ranks import Steps, find_ranks, stream_end
+    from tokenloom.reader.ranks import Steps, find_ranks
 
     with as_usage_errors():
         ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
-        end = stream_end(num_samples, arguments.num_epochs)
-        return Steps(ranks, _required(arguments.batch_size, "--batch-size"), end, drop_last=not arguments.pad_last)
+        batch_size, drop_last = _required(arguments.batch_size, "--batch-size"), not arguments.pad_last
+        return Steps(ranks, batch_size, num_samples, arguments.num_epochs, drop_last)
 
 
 def open_dataset(reference: str | None, arguments: TracedLoader) -> TokenDataset:
@@ -160,16 +160,16 @@ def open_dataset(reference: str | None, arguments: TracedLoader) -> TokenDataset
 def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -> None:
     """Say so if opening a split reads all of its shards; raise ValueError or StoreError as opening would."""
     from tokenloom.storage.cache.cache_settings import default_cache_folder
-    from tokenloom.storage.packing.packings import check_packing, sample_key
-    from tokenloom.storage.packing.sample_counts import CountsFile
+    from tokenloom.storage.packing.packings import CountsFile, packing_named
 
-    if not check_packing(packing, seq_len).follows_documents:
+    cut = packing_named(packing)
+    if not cut.follows_documents:
         return
     store, manifest = resolve(parse_reference(reference))
     check_split(reference, manifest, split)
-    if CountsFile(default_cache_folder(), manifest, split, packing, seq_len).read() is None:
+    if CountsFile(default_cache_folder(), manifest, split, cut, seq_len).read() is None:
         print_status(
-            f"{store.root}@{manifest.version}: counting the samples of {split} for {sample_key(packing, seq_len)} "
+            f"{store.root}@{manifest.version}: counting the samples of {split} for {packing}/{seq_len} "
             "first: this reads the document offsets of every shard"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,8 +28,9 @@ BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
 Batch: TypeAlias = dict[str, BatchValue]
 
 
-class BatchFormat(NamedTuple):
-    """What a batch holds, and in which form; TokenDataset documents the arguments."""
+@dataclass
+class BatchFormat:
+    """The contents of a batch and their form; TokenDataset documents the arguments. Nothing changes it."""
 
     seq_len: int
     labels: str
@@ -42,34 +43,21 @@ class BatchFormat(NamedTuple):
     cu_seqlens_length: int | None = None  # of every batch; None for as many as there are runs, and one
     pad_documents: int = 1  # each document takes a multiple of this many inputs of its row
 
-    @property
-    def row_tokens(self) -> int:
-        """The number of tokens in a row, T + 1."""
-        return self.seq_len + 1
-
-    @property
-    def shift(self) -> int:
-        """How many tokens a label is after its input, in a row."""
-        return int(self.labels == "shifted")
+    def __post_init__(self) -> None:
+        #: the number of tokens in a row, T + 1
+        self.row_tokens = self.seq_len + 1
+        #: how many tokens a label is after its input, in a row
+        self.shift = int(self.labels == "shifted")
+        #: the fields of shape (B, T) that follow from where documents begin
+        self.row_fields = tuple(name for name in self.fields if name in ("document_ids", "position_ids"))
+        #: whether a batch depends on the classes of its tokens
+        self.needs_classes = self.learn is not None or "classes" in self.fields
+        #: whether a batch depends on where documents begin in its rows
+        self.needs_marks = self.mask_documents or self.short_rows or not DOCUMENT_FIELDS.isdisjoint(self.fields)
 
     def of_labels(self, rows: AnyArray) -> AnyArray:
-        """Return what belongs to the labels of (n, T + 1) rows, (n, T)."""
+        """Cut (n, T + 1) rows to the part of their labels, (n, T)."""
         return rows[:, self.shift : self.shift + self.seq_len]
-
-    @property
-    def row_fields(self) -> tuple[str, ...]:
-        """The fields of shape (B, T) that follow from where documents begin."""
-        return tuple(name for name in self.fields if name in ("document_ids", "position_ids"))
-
-    @property
-    def needs_classes(self) -> bool:
-        """Whether a batch depends on the classes of its tokens."""
-        return self.learn is not None or "classes" in self.fields
-
-    @property
-    def needs_marks(self) -> bool:
-        """Whether a batch depends on where documents begin in its rows."""
-        return self.mask_documents or self.short_rows or not DOCUMENT_FIELDS.isdisjoint(self.fields)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import operator
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, SupportsIndex, Unpack, overload
 
 import numpy as np
@@ -22,22 +23,14 @@ from tokenloom.reader.arguments import (
 )
 from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
 from tokenloom.reader.feed import HostFeed
-from tokenloom.reader.mixture import (
-    DatasetFingerprint,
-    MemberStream,
-    Mixture,
-    Stream,
-    decode_state,
-    decode_stream,
-)
+from tokenloom.reader.mixture import DatasetFingerprint, Mixture, decode_state, decode_stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.samples import SplitSamples
-from tokenloom.reader.shards import OpenOptions, ShardFiles
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.packing.packings import packing_name, packing_named
+from tokenloom.storage.packing.packings import packing_named
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
@@ -128,21 +121,22 @@ class TokenDataset(SplitSamples):
         cache: ShardCache | None = None,
     ) -> None:
         multiple = None if pad_documents is None else checked_int("pad_documents", pad_documents, 1, 2**30)
-        packing = packing_name(packing, overlong, multiple)
-        cut = packing_named(packing)
+        cut = packing_named(packing, overlong, multiple)
         checked_choice("labels", labels, LABELS)
         names = _checked_fields(fields)
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
+        if seq_len % cut.pad_documents:
+            raise ValueError(
+                f"{cut.name} pads documents: seq_len must be a multiple of {cut.pad_documents}, not {seq_len}"
+            )
         if cu_seqlens_length is not None:
             if "cu_seqlens" not in names:
                 raise ValueError('cu_seqlens_length pads the field "cu_seqlens": add it to fields')
             cu_seqlens_length = checked_int("cu_seqlens_length", cu_seqlens_length, 2)
-        options = OpenOptions(
-            checked_int("max_open_shards", max_open_shards, 1),
-            checked_choice("verify", verify, ("open", "full")),
-            checked_choice("access", access, ("mmap", "pread", "range")),
-        )
-        if (options.verify, options.access) == ("full", "range"):
+        max_open_shards = checked_int("max_open_shards", max_open_shards, 1)
+        checked_choice("verify", verify, ("open", "full"))
+        checked_choice("access", access, ("mmap", "pread", "range"))
+        if (verify, access) == ("full", "range"):
             raise ValueError('verify="full" reads whole shards, which access="range" never downloads: choose one')
         reference = os.fspath(reference)
         parsed = parse_reference(reference)
@@ -169,9 +163,9 @@ class TokenDataset(SplitSamples):
         )
         if form.pad_documents > 1 and not form.mask_documents:
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
-        super().__init__(ShardFiles(store, manifest, split, cache, options, packing, form), packing, form)
+        super().__init__(store, manifest, split, cache, cut, form, max_open_shards, verify, access)
         of_samples = tuple(name for name in names if name not in ("cu_seqlens", "member"))
-        self._sample_format = form._replace(fields=of_samples)
+        self._sample_format = replace(form, fields=of_samples)
         self._feeds: dict[int, HostFeed] = {}  # of the last number of samples
         if not len(self):
             warnings.warn(self.why_empty(), stacklevel=3)  # who opens the dataset
@@ -200,7 +194,7 @@ class TokenDataset(SplitSamples):
         found = self._checked(indices)
         if not len(found):
             return []
-        part = WindowPart(self.open_files, np.arange(len(found)), self.locate(found))
+        part = WindowPart(self.files, np.arange(len(found)), self.locate(found))
         feed = self._feeds.get(len(found))
         if feed is None:  # making one takes as long as a fifth of a sample
             feed = HostFeed(self._sample_format, len(found), 1, 0, None, PhaseTimes())
@@ -210,7 +204,7 @@ class TokenDataset(SplitSamples):
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
 
     def __getstate__(self) -> dict[str, object]:
-        return super().__getstate__() | {"_feeds": {}}
+        return self.__dict__ | {"_feeds": {}, "_tokenizer": None}  # both are made again on first use
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
         """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
@@ -218,10 +212,6 @@ class TokenDataset(SplitSamples):
         if outside := [number for number in requested if not -size <= number < size]:
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(size, 'sample')}")
         return np.array(requested, np.int64) % max(1, size)
-
-    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
-        """Order the samples; TokenLoader documents the arguments."""
-        return Stream(MemberStream(self, order, seed, lanes))
 
     def trace(self, index: SupportsIndex, chars: int = DEFAULT_CHARS) -> Trace:
         """Return the documents of a sample, as JSON; docs/guides/trace.md describes the fields.

@@ -14,7 +14,7 @@ from tokenloom.reader.batch import WHOLE_BATCH, Batch
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.mixture import SampleSource, make_stream
 from tokenloom.reader.prefetch import PhaseTimes
-from tokenloom.reader.ranks import Steps, find_ranks, stream_end
+from tokenloom.reader.ranks import Steps, find_ranks
 from tokenloom.storage.formats.arrays import Int64s
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class SampleStream(IterableDataset[Batch]):
         self._start, self._batch_size = start, batch_size
         ranks = find_ranks(rank, world_size, mesh, dims)
         stream = make_stream(source, order, seed, lanes)
-        self._steps = Steps(ranks, batch_size or 1, stream_end(stream.num_samples, num_epochs), drop_last)
-        self._steps.check_from(start)
+        self._steps = Steps(ranks, batch_size or 1, stream.num_samples, num_epochs, drop_last, start)
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -35,8 +36,8 @@ from tokenloom.reader.mixture import (
 )
 from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table, loader_stats
 from tokenloom.reader.producer import Made, Producer, block_bytes
-from tokenloom.reader.ranks import Steps, compare_ranks, find_ranks, ranks_text, stream_end
-from tokenloom.wording import shown_bytes
+from tokenloom.reader.ranks import Steps, compare_ranks, find_ranks, ranks_text
+from tokenloom.wording import counted, shown_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -116,19 +117,24 @@ class TokenLoader:
         self.stream = make_stream(source, order, seed, lanes)
         self.device = torch_device(device)
         self.ranks = find_ranks(rank, world_size, mesh, dims)
-        self.steps = Steps(self.ranks, batch_size, stream_end(self.stream.num_samples, num_epochs), drop_last)
-        self.steps.warn_of_repeats(self.stream.num_samples)
+        num_samples = self.stream.num_samples
+        self.steps = Steps(self.ranks, batch_size, num_samples, num_epochs, drop_last)
+        if num_samples is not None and self.steps.samples > num_samples != self.steps.end:
+            warnings.warn(
+                f"a step of all ranks takes {counted(self.steps.samples, 'sample')}, and there are {num_samples:,}: it "
+                "repeats some of them; use a smaller batch_size",
+                stacklevel=3,  # the caller, past the check of arguments
+            )
         self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
         self.prefetch = default if prefetch is None else checked_int("prefetch", prefetch)
         most = min(_CHUNK_BATCHES, (self.prefetch or _CHUNK_BATCHES) // 2, _CHUNK_BYTES // self._batch_bytes)
         self._chunk_batches = max(1, most)  # batches that are made at a time
-        self.steps.check_from(0)
         self._io_threads = checked_int("io_threads", io_threads)
         if compare_ranks is not None and not compare_ranks > 0:
             raise ValueError(f"compare_ranks must be a positive number of seconds, or None, not {compare_ranks}")
         self._compare_ranks = compare_ranks
-        self._start, self._taken = 0, 0  # a position of the stream, and the steps taken since
+        self._position = 0  # how many samples of the stream all ranks together have taken
         self._finishes = self.device is not None and self.device.type != "cpu"
         self._times, self._waits = PhaseTimes(), Waits()
         self._producer: Producer | None = None
@@ -184,13 +190,8 @@ class TokenLoader:
             except BaseException:
                 self.close()  # so that the next call makes the same batch again
                 raise
-            self._taken += 1
+            self._position = self.steps.after(self._position)
             return batch
-
-    @property
-    def _position(self) -> int:
-        """The number of samples of the stream that all ranks together have taken."""
-        return self.steps.after(self._start, self._taken)
 
     def start(self) -> None:
         """Begin to make batches ahead, before the first is requested."""
@@ -242,7 +243,7 @@ class TokenLoader:
         position = check_state(state, self.stream.fingerprint())
         with self._lock:
             self.close()
-            self._start, self._taken = position, 0
+            self._position = position
 
     @classmethod
     def from_state(
@@ -282,10 +283,11 @@ class TokenLoader:
 
         Raises IndexError if the step is past the last epoch; StoreError, FormatError as TokenDataset.trace.
         """
-        from tokenloom.reader.trace import step_position, trace_batch  # training does not need it
+        from tokenloom.reader.trace import step_position, trace_step  # training does not need it
 
         position = step_position(self.steps, checked_int("step", step))
-        return {"samples": trace_batch(self.stream, self.steps, position, checked_int("chars", chars))}
+        ranks = [self.ranks.rank]
+        return {"samples": trace_step(self.stream, self.steps, position, ranks, checked_int("chars", chars))}
 
     def batch_at(self, step: int, rows: range | None = None, *, numpy: bool = False) -> Batch:
         """Return rows of the global batch of a step, wherever the loader is now, and without moving it.

@@ -6,14 +6,16 @@ state is the fingerprint of the stream and the number of samples that all ranks 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, cast
 
 import numpy as np
 
 from tokenloom.errors import FormatError, TokenloomError
 from tokenloom.reader.arguments import checked_int
+from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
 from tokenloom.reader.prefetch import html_table
 from tokenloom.reader.samples import SplitSamples
@@ -24,6 +26,7 @@ from tokenloom.storage.formats.records import Rule, decode_record, fields_of
 from tokenloom.wording import described_tokenizer
 
 STATE_VERSION = 1
+_SHARED_OPTIONS = ("seq_len", "packing", "labels", "fields", "cu_seqlens_length", "mask_documents")
 _DIFFER = "members of a mixture must have the same {}: {!r} has {}, {!r} has {}"
 #: a fingerprint as JSON; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
@@ -102,9 +105,8 @@ def _to_json(fingerprint: Fingerprint) -> Json:
 def decode_state(state: object) -> LoaderState:
     """Check that `state` is the state of a loader; raise TokenloomError, which names the field, if it is not."""
     if not isinstance(state, Mapping):
-        raise TokenloomError(
-            f"not a loader state: a {type(state).__name__} instead of an object; decode the JSON text first"
-        )
+        kind = type(state).__name__
+        raise TokenloomError(f"not a loader state: a {kind} instead of an object; decode the JSON text first")
     if "tokenloom_state" not in state:
         raise TokenloomError("not a loader state: it has no 'tokenloom_state'")
     if (version := state["tokenloom_state"]) != STATE_VERSION:
@@ -152,26 +154,86 @@ def _differences(theirs: Mapping[str, object], mine: Mapping[str, object], path:
     return found
 
 
-class MemberStream:
+class Turns(NamedTuple):
+    """Some positions of a stream that one member takes."""
+
+    name: str | None  # None in the stream of a dataset alone
+    number: int  # its position among the members
+    member: DatasetStream
+    rows: Int64s  # (n,) indices of these positions among all that were asked for
+    positions: Int64s  # (n,) positions in the member's own stream
+
+
+class _Stream(ABC):
+    """An endless global sequence of samples that the ranks of a loader share.
+
+    Attributes:
+        members: the streams of the datasets by name; that of a dataset alone has the name None.
+        format: the form of a batch.
+        is_remote: whether a store is.
+        opens_slowly: whether opening shards takes so long that it should begin ahead of need.
+    """
+
+    members: Mapping[str | None, DatasetStream]
+    format: BatchFormat
+    is_remote: bool
+    opens_slowly: bool
+
+    @abstractmethod
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """Divide (n,) positions among the members that take them."""
+
+    def memory(self) -> dict[str, int]:
+        """Count the bytes that are mapped."""
+        files = [each for member in self.members.values() for each in member.dataset.files]
+        return {"mapped": sum(each.num_bytes(index) for each in files for index in list(each.opened))}
+
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
+        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
+        parts = []
+        for turns in self.turns(positions):
+            data = turns.member.dataset
+            pieces = data.locate(turns.member.order.samples(turns.positions))
+            epoch = int(turns.positions[:1].sum()) // len(data)
+            parts.append(WindowPart(data.files, turns.rows, pieces, turns.number, epoch))
+        return TokenWindow(parts, num_rows, self.format)
+
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
+        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
+        for turns in self.turns(positions):
+            data, own = turns.member.dataset, turns.positions
+            near = own[own < own[:1].sum() + len(data)]  # later epochs have the same shards
+            shards, first = np.unique(data.shards_of(turns.member.order.samples(near)), return_index=True)
+            yield data, shards[np.argsort(first)].tolist()
+
+
+class DatasetStream(_Stream):
     """The samples of one dataset, epoch after epoch, each epoch in its own order."""
 
     def __init__(self, dataset: SplitSamples, order: str, seed: int, lanes: int | None) -> None:
         if not len(dataset):
             raise ValueError(dataset.why_empty())
-        self.dataset = dataset
+        self.dataset, self.format, self.num_samples = dataset, dataset.format, len(dataset)
         self.order = Order(order, dataset.counts, seed, lanes)
+        self.is_remote = dataset.shards.cache is not None
+        self.opens_slowly = self.is_remote or dataset.plans_shards
+
+    @property
+    def members(self) -> Mapping[str | None, DatasetStream]:  # type: ignore[override]  # kept, it would be a cycle
+        """The only member."""
+        return {None: self}
 
     def describe(self) -> list[str]:
-        """Describe the dataset and its order, as lines of text."""
+        """Describe what is read, in which order, as lines of text."""
         lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
         return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
 
     def fingerprint(self) -> DatasetFingerprint:
         """Describe what determines the sample at a position, and what a model learns from it."""
-        data, order = self.dataset, self.order
+        data, order, manifest = self.dataset, self.order, self.dataset.shards.manifest
         return DatasetFingerprint(
-            dataset=data.files.manifest.dataset,
-            version=data.files.manifest.version,
+            dataset=manifest.dataset,
+            version=manifest.version,
             split=data.split,
             seq_len=data.seq_len,
             packing=data.packing,
@@ -184,113 +246,63 @@ class MemberStream:
             learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
         )
 
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """Divide (n,) positions among the members that take them."""
+        yield Turns(None, 0, self, np.arange(len(positions)), positions)
 
-class Turns(NamedTuple):
-    """Some positions of a stream that one member takes."""
-
-    name: str | None  # None in the stream of a dataset alone
-    number: int  # its position among the members
-    member: MemberStream
-    rows: Int64s  # (n,) indices of these positions among all that were asked for
-    positions: Int64s  # (n,) positions in the member's own stream
+    def positions(self, name: str | None, own: Int64s) -> Int64s:
+        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
+        return own
 
 
-class Stream:
-    """The endless global sequence of samples that the ranks of a loader share.
+class MixtureStream(_Stream):
+    """The samples of several datasets, by turns.
 
     Args:
-        members: the datasets by name, all of one batch format; a dataset alone has the name None.
-        schedule: whose turn each position is; None for a dataset alone.
+        members: the streams of the datasets by name, all of one batch format.
+        schedule: whose turn each position is.
         lanes: as given for all members.
     """
 
-    def __init__(
-        self,
-        members: Mapping[str, MemberStream] | MemberStream,
-        schedule: Schedule | None = None,
-        lanes: int | None = None,
-    ) -> None:
-        self.members: dict[str | None, MemberStream] = (
-            {None: members} if isinstance(members, MemberStream) else dict(members.items())
-        )
-        self.schedule, self._lanes = schedule, None if lanes is None else checked_int("lanes", lanes, 1)
-        self.datasets = [member.dataset for member in self.members.values()]
-        first = self.datasets[0]
-        #: the samples of an epoch; None for a mixture, which has no epochs
-        self.num_samples = len(first) if schedule is None else None
-        learn = next((data.format.learn for data in self.datasets if data.format.learn is not None), None)
-        self.format = first.format._replace(learn=learn)
-        self.is_remote = any(data.files.is_remote for data in self.datasets)
-        #: whether opening shards takes so long that it should begin ahead of need
-        self.opens_slowly = self.is_remote or any(data.files.plans_shards for data in self.datasets)
+    num_samples = None
 
-    @property
-    def active_bytes(self) -> int:
-        """The bytes of the shards that the orders read side by side, at most."""
-        total = 0
-        for member in self.members.values():
-            files, order = member.dataset.files, member.order
-            sizes = sorted(map(files.num_bytes, range(len(files.entries))), reverse=True)
-            total += sum(sizes[: {"block": order.lanes, "sequential": 1}.get(order.name)])
-        return total
-
-    def memory(self) -> dict[str, int]:
-        """Count the bytes that are mapped."""
-        return {"mapped": sum(files.num_bytes for data in self.datasets for files in data.open_files)}
+    def __init__(self, members: Mapping[str, DatasetStream], schedule: Schedule, lanes: int | None) -> None:
+        self.members = dict(members.items())
+        self._schedule, self._lanes = schedule, None if lanes is None else checked_int("lanes", lanes, 1)
+        formats = [member.format for member in members.values()]
+        learn = next((form.learn for form in formats if form.learn is not None), None)
+        self.format = replace(formats[0], learn=learn)
+        self.is_remote = any(member.is_remote for member in members.values())
+        self.opens_slowly = any(member.opens_slowly for member in members.values())
 
     def describe(self) -> list[str]:
         """Describe what is read, in which order, as lines of text."""
-        if self.schedule is None:
-            return self.members[None].describe()
-        return describe_mixture(self.members, self.schedule)
+        return describe_mixture(self.members, self._schedule)
 
-    def fingerprint(self) -> Fingerprint:
+    def fingerprint(self) -> MixtureFingerprint:
         """Describe what determines the sample at a position, and what a model learns from it."""
-        if self.schedule is None:
-            return self.members[None].fingerprint()
         members = {str(name): member.fingerprint() for name, member in self.members.items()}
-        stages = [FingerprintStage(stage.start, stage.weights) for stage in self.schedule.stages]
+        stages = [FingerprintStage(stage.start, stage.weights) for stage in self._schedule.stages]
         return MixtureFingerprint(members, list(members), stages, self._lanes)
 
     def turns(self, positions: Int64s) -> Iterator[Turns]:
         """Divide (n,) positions among the members that take them."""
-        if self.schedule is None:
-            yield Turns(None, 0, self.members[None], np.arange(len(positions)), positions)
-            return
-        members, ordinals = self.schedule.turns(positions)
+        members, ordinals = self._schedule.turns(positions)
         for number, (name, member) in enumerate(self.members.items()):
             rows = np.flatnonzero(members == number)
             if len(rows):
                 yield Turns(name, number, member, rows, ordinals[rows])
 
     def positions(self, name: str | None, own: Int64s) -> Int64s:
-        """Find the positions of this stream at (n,) positions of a member's own: the inverse of `turns`.
+        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
+        return self._schedule.positions(list(self.members).index(name), own)
 
-        A position is -1 if the stream never gets so far.
-        """
-        return own if self.schedule is None else self.schedule.positions(list(self.members).index(name), own)
 
-    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
-        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
-        parts = []
-        for turns in self.turns(positions):
-            data = turns.member.dataset
-            pieces = data.locate(turns.member.order.samples(turns.positions))
-            epoch = int(turns.positions[:1].sum()) // len(data)
-            parts.append(WindowPart(data.open_files, turns.rows, pieces, turns.number, epoch))
-        return TokenWindow(parts, num_rows, self.format)
-
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
-        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
-        for turns in self.turns(positions):
-            data, own = turns.member.dataset, turns.positions
-            near = own[own < own[:1].sum() + len(data)]  # later epochs have the same shards
-            shards, first = np.unique(data.shards_of(turns.member.order.samples(near)), return_index=True)
-            yield data, shards[np.argsort(first)].tolist()
+Stream: TypeAlias = DatasetStream | MixtureStream
 
 
 def describe_mixture(
-    members: Mapping[str | None, MemberStream] | Mapping[str, SplitSamples], schedule: Schedule
+    members: Mapping[str | None, DatasetStream] | Mapping[str, SplitSamples], schedule: Schedule
 ) -> list[str]:
     """Describe the members of a mixture and their shares, as lines of text."""
     lines = [line for name, member in members.items() for line in (f"member    {name}", *member.describe())]
@@ -299,21 +311,6 @@ def describe_mixture(
         shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
         lines.append(f"mixture   from sample {stage.start:,}: {shares}")
     return lines
-
-
-@runtime_checkable
-class SampleSource(Protocol):
-    """A TokenDataset or a Mixture."""
-
-    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
-        """Order the samples; raise ValueError if an argument is out of range."""
-
-
-def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) -> Stream:
-    """Order the samples of a source; raise TypeError if it is not one, ValueError if an argument is out of range."""
-    if not isinstance(source, SampleSource):
-        raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
-    return source.stream(order, seed, lanes)
 
 
 class Mixture:
@@ -360,32 +357,37 @@ class Mixture:
     def _repr_html_(self) -> str:
         return html_table("Mixture", describe_mixture(self.datasets, self.schedule))
 
-    def stream(self, order: str, seed: int, lanes: int | None) -> Stream:
-        """Order the samples; the order, seed and lanes are those of each member's own stream."""
-        members = {name: MemberStream(data, order, seed, lanes) for name, data in self.datasets.items()}
-        return Stream(members, self.schedule, lanes)
+
+#: a TokenDataset or a Mixture
+SampleSource: TypeAlias = SplitSamples | Mixture
 
 
-def _shape(data: SplitSamples) -> dict[str, object]:
-    """List the options of a dataset that decide the shapes and values of a batch."""
-    of_format = ("labels", "fields", "cu_seqlens_length", "mask_documents")
-    options = {name: getattr(data.format, name) for name in of_format}
-    return {"seq_len": data.seq_len, "packing": data.packing, **options}
+def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) -> Stream:
+    """Order the samples of a source; the order, seed and lanes are those of each member's own stream in a mixture.
+
+    Raises TypeError if the source is neither a TokenDataset nor a Mixture, ValueError if an argument is out of range.
+    """
+    if isinstance(source, SplitSamples):
+        return DatasetStream(source, order, seed, lanes)
+    if not isinstance(source, Mixture):
+        raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
+    members = {name: DatasetStream(data, order, seed, lanes) for name, data in source.datasets.items()}
+    return MixtureStream(members, source.schedule, lanes)
 
 
 def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
     first_name, first = next(iter(datasets.items()))
-    expected = _shape(first)
     for name, data in datasets.items():
-        mine, theirs = (each.files.manifest.tokenizer for each in (first, data))
+        mine, theirs = (each.shards.manifest.tokenizer for each in (first, data))
         if mine.fingerprint != theirs.fingerprint:
             raise ValueError(
                 f"members of a mixture must have the same tokenizer: {first_name!r} has {_described(mine)}, "
                 f"{name!r} has {_described(theirs)}; build one of them with the tokenizer of the other"
             )
-        for option, value in _shape(data).items():
-            if value != expected[option]:
-                raise ValueError(_DIFFER.format(option, first_name, expected[option], name, value))
+        for option in _SHARED_OPTIONS:
+            a, b = (each.packing if option == "packing" else getattr(each.format, option) for each in (first, data))
+            if a != b:
+                raise ValueError(_DIFFER.format(option, first_name, a, name, b))
     learned = [(name, data.format.learn) for name, data in datasets.items() if data.format.learn is not None]
     for name, learn in learned:  # members without conversations are learned whole
         if learn != learned[0][1]:

@@ -28,11 +28,11 @@ from tokenloom.reader.mixture import Stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.ranks import Steps
 from tokenloom.reader.samples import SplitSamples, ranges
-from tokenloom.reader.shards import OpenFiles
+from tokenloom.reader.shards import AnyFiles
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int64s
 
-_WINDOW_ROWS = 2**14  # a window has at most so many rows
+WINDOW_ROWS = 2**14  # a window has at most so many rows
 _WINDOW_TOKENS = 2**25  # and at most so many tokens
 _GROWTH = 64  # each window is this many times as long as the one before
 _GROWTH_OPENING = 8  # the same where opening shards is slow: a window waits for its shards
@@ -40,7 +40,7 @@ _LOOK_AHEAD = 2**14  # the shards of so many samples of this rank after a window
 PAGE = 4096
 _MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions-running.md
 _MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
 _MAX_BLOCKS = 2**40  # a shard has fewer blocks
 #: what only the feed that made it can finish
 Made: TypeAlias = Any  # type: ignore[explicit-any]
@@ -73,7 +73,7 @@ class Producer:
         self._stream, self._steps, self._feed, self._times = stream, steps, feed, times
         self._position, self._chunk_batches = position, chunk_batches
         self._left = steps.left(position)
-        self._window_rows = min(_WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
+        self._window_rows = min(WINDOW_ROWS, _WINDOW_TOKENS // stream.format.row_tokens)
         self._planners: ThreadPoolExecutor | None = None
         if stream.opens_slowly:
             from tokenloom.process import num_cores  # more threads than cores plan no faster, and each takes 0.1 GB
@@ -89,8 +89,9 @@ class Producer:
         if self._left == 0:
             return []
         if self._stream.is_remote:
-            for files in (files for data in self._stream.datasets for files in data.open_files):
-                files.check_downloads()
+            for member in self._stream.members.values():
+                for files in member.dataset.files:
+                    files.check_downloads()
         if self._taken_steps == self._window_steps:
             self._open_window()
         assert self._window is not None  # just opened
@@ -110,8 +111,8 @@ class Producer:
         self._reads.end()
         if self._planners is not None:
             self._planners.shutdown(wait=False, cancel_futures=True)
-            for data in self._stream.datasets:
-                data.shards.forget_ahead()
+            for member in self._stream.members.values():
+                member.dataset.shards.forget_ahead()
 
     def abandon(self) -> None:
         """Begin no more reads, for a loader that was dropped; its pool ends with the last reference to it.
@@ -132,7 +133,10 @@ class Producer:
             if self._planners:
                 self._prepare(self._stream.shards_of(positions), waits=True)
             self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
-        self._window.touch(may_open=not self._planners)
+        for part in self._window.parts:
+            shards = np.flatnonzero(np.bincount(part.rows.shards + 1)[1:]).tolist()
+            for files in part.files:
+                files.touch(shards, may_open=not self._planners)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
@@ -165,7 +169,7 @@ class _Read(NamedTuple):
     """Token bytes [start, end) of a shard, which `row` of the window is the first to need."""
 
     row: int
-    files: OpenFiles
+    files: AnyFiles
     shard: int
     start: int
     end: int
@@ -256,7 +260,7 @@ def _read(planned: _Planned, ended: _Ended) -> None:
         del each, read, shard
 
 
-def _reads_of(part: WindowPart, files: OpenFiles, width: int, block: int) -> list[_Read]:
+def _reads_of(part: WindowPart, files: AnyFiles, width: int, block: int) -> list[_Read]:
     """List the reads of files for the rows of a part; none of a block that was read before in this epoch.
 
     Each read is as many blocks as one row needs.
@@ -287,22 +291,29 @@ def block_bytes(stream: Stream) -> int:
     It is a page, so that only the rows are read, if the shards that are read side by side take more than half of the
     memory: then most of a block would be evicted before it is used.
     """
-    if stream.active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
+    active_bytes, window = 0.0, 0
+    for member in stream.members.values():
+        data, order = member.dataset, member.order
+        num_active = {"block": order.lanes, "sequential": 1}.get(order.name, len(data.counts))
+        width = data.format.dtype.itemsize + len(data.files) - 1  # of a token, and its class
+        active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
+        shards = data.shards
+        window = max(window, read_around(shards.cache.folder if shards.cache else Path(shards.store.root)))
+    if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
-    window = max(_read_around(data.files.folder) for data in stream.datasets)
     return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, window)).bit_length() - 1)
 
 
 def memory_bytes() -> int:
     """Read the memory of this machine, or the limit of this container if that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in _CGROUP_LIMITS:
+    for limit in CGROUP_LIMITS:
         with suppress(OSError, ValueError):  # another version of cgroups; or "max": no limit
             memory = min(memory, int(limit.read_text(encoding="ascii")))
     return memory
 
 
-def _read_around(path: Path) -> int:
+def read_around(path: Path) -> int:
     """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
     try:
         device = path.stat().st_dev

@@ -15,7 +15,6 @@ import logging
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -317,26 +316,48 @@ class Comparison:
         )
 
 
-@dataclass(frozen=True)
 class Steps:
     """The steps of one rank over the stream; a step takes one batch on every rank.
 
     Args:
         ranks: this rank, and the number of ranks.
         batch_size: samples in a batch on one rank.
-        end: the stream has the positions [0, end); None if it is endless.
+        num_samples: in an epoch; None for a mixture, which has no epochs.
+        num_epochs: after which the stream ends; None if it is endless.
         drop_last: whether to drop the last step if it is short; else it is padded, on all ranks.
+        start: the position of the first step.
+
+    Attributes:
+        end: the stream has the positions [0, end); None if it is endless.
+        samples: how many samples a step takes on all ranks together.
+
+    Raises ValueError if a mixture should end, or no step is left at `start`.
     """
 
-    ranks: DataRank
-    batch_size: int
-    end: int | None
-    drop_last: bool
-
-    @property
-    def samples(self) -> int:
-        """The number of samples that one step takes on all ranks together."""
-        return self.batch_size * self.ranks.world_size
+    def __init__(
+        self,
+        ranks: DataRank,
+        batch_size: int,
+        num_samples: int | None,
+        num_epochs: int | None = None,
+        drop_last: bool = True,
+        start: int = 0,
+    ) -> None:
+        self.ranks, self.batch_size, self.drop_last = ranks, batch_size, drop_last
+        self.samples = batch_size * ranks.world_size
+        self.end: int | None = None
+        if num_epochs is not None:
+            if num_samples is None:
+                raise ValueError(
+                    "a mixture has no epochs: leave out num_epochs, and stop after as many steps as you want"
+                )
+            self.end = num_samples * checked_int("num_epochs", num_epochs, 1)
+            if self.left(start) == 0:
+                raise ValueError(
+                    f"{counted(max(0, self.end - start), 'sample')} are too few for a step of "
+                    f"{counted(batch_size, 'sample')} on {counted(ranks.world_size, 'rank')}: "
+                    "use a smaller batch_size, more epochs, or drop_last=False"
+                )
 
     def left(self, position: int) -> int | None:
         """Count the steps from `position` to the end; None if the stream is endless."""
@@ -345,32 +366,15 @@ class Steps:
         left = max(0, self.end - position)
         return left // self.samples if self.drop_last else -(-left // self.samples)
 
-    def check_from(self, position: int) -> None:
-        """Raise ValueError if no step is left at `position`."""
-        if self.end is not None and self.left(position) == 0:
-            raise ValueError(
-                f"{counted(max(0, self.end - position), 'sample')} are too few for a step of "
-                f"{counted(self.batch_size, 'sample')} on {counted(self.ranks.world_size, 'rank')}: "
-                "use a smaller batch_size, more epochs, or drop_last=False"
-            )
-
-    def warn_of_repeats(self, num_samples: int | None) -> None:
-        """Warn if a step takes more samples than an epoch has, from more than one epoch."""
-        if num_samples is not None and self.samples > num_samples != self.end:
-            warnings.warn(
-                f"a step of all ranks takes {counted(self.samples, 'sample')}, and there are {num_samples:,}: it "
-                "repeats some of them; use a smaller batch_size",
-                stacklevel=4,  # who makes the loader
-            )
-
-    def after(self, position: int, num_steps: int) -> int:
+    def after(self, position: int, num_steps: int = 1) -> int:
         """Find the position after `num_steps` steps; the last step, if padded, ends with the stream."""
         after = position + num_steps * self.samples
         return after if self.end is None else min(after, self.end)
 
-    def positions(self, position: int, num_steps: int) -> Int64s:
-        """List this rank's positions in the next steps, those congruent to its rank; the last step may be short."""
-        first = position + (self.ranks.rank - position) % self.ranks.world_size
+    def positions(self, position: int, num_steps: int, rank: int | None = None) -> Int64s:
+        """List the positions that a rank, this one if it is None, takes in the next steps; the last may be short."""
+        rank = self.ranks.rank if rank is None else rank
+        first = position + (rank - position) % self.ranks.world_size
         found = first + self.ranks.world_size * np.arange(num_steps * self.batch_size, dtype=np.int64)
         return found if self.end is None else found[found < self.end]
 
@@ -380,12 +384,3 @@ class Steps:
         ranks = positions % world_size
         steps, rows = np.divmod(positions // world_size, self.batch_size)
         return steps, ranks, rows
-
-
-def stream_end(num_samples: int | None, num_epochs: int | None) -> int | None:
-    """Compute the end of a stream's positions, None if it is endless; raise ValueError if it has no epochs to count."""
-    if num_epochs is None:
-        return None
-    if num_samples is None:
-        raise ValueError("a mixture has no epochs: leave out num_epochs, and stop after as many steps as you want")
-    return num_samples * checked_int("num_epochs", num_epochs, 1)

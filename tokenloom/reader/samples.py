@@ -5,24 +5,25 @@ A sample is cut from a row of at most T + 1 tokens: its inputs are row[:-1], its
 
 from __future__ import annotations
 
+import itertools
+import resource
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.prefetch import html_table
-from tokenloom.reader.shards import OpenFiles, OpenShards, ShardFiles
+from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
+from tokenloom.reader.shards import AnyFiles, SplitFiles
 from tokenloom.storage.cache.cache_settings import default_cache_folder
-from tokenloom.storage.formats.arrays import AnyArray, Int64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
-from tokenloom.storage.packing.base import ShardPlan
+from tokenloom.storage.packing.base import Packing, ShardPlan
 from tokenloom.storage.packing.best_fit import BestFit
-from tokenloom.storage.packing.packings import PackingShares, packing_named, plan_shard, sample_key, shares_of
-from tokenloom.storage.packing.sample_counts import sample_counts
+from tokenloom.storage.packing.packings import PackingShares, sample_counts, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.wording import counted
@@ -30,7 +31,7 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from tokenloom.reader.shard_data import OpenShard
+    from tokenloom.storage.cache.shard_cache import ShardCache
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def pad_pieces(
     )
 
 
-def marks_inside(offsets: NDArray[np.uint64], starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
+def marks_inside(offsets: UInt64s, starts: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
     """Find where documents begin inside rows of one piece each.
 
     Args:
@@ -139,6 +140,7 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
     return kept, marks[inside]
 
 
+_NUM_DESCRIPTORS = 2  # an open file of a shard may hold so many: of its map, and of its lock in the cache
 _FROM_FILES = ("huggingface", "sentencepiece")  # kinds of tokenizers that a version holds files of
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
@@ -148,36 +150,60 @@ class SplitSamples:
     """The samples of one split, in natural order: those of shard 0, then those of shard 1, and so on.
 
     Args:
-        files: the shard files of the split.
+        store, manifest, split: of the dataset, of the version, and the split's name.
+        cache: the cache of a remote store; None for the default one.
         packing: how the tokens of a shard become rows.
-        form: what a batch holds.
+        form: the form of a batch.
+        max_open_shards, verify, access: how shards are opened.
     """
 
-    shards: OpenShards[OpenShard]
-    #: the open shards, and the open masks if the version has any
-    open_files: list[OpenFiles]
-
-    def __init__(self, files: ShardFiles, packing: str, form: BatchFormat) -> None:
-        self.files, self.split = files, files.split
-        self.packing, self.seq_len, self.format = packing, form.seq_len, form
-        self.num_tokens = files.manifest.splits[self.split].tokens
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        split: str,
+        cache: ShardCache | None,
+        packing: Packing,
+        form: BatchFormat,
+        max_open_shards: int,
+        verify: str,
+        access: str,
+    ) -> None:
+        self.split, self.packing, self.seq_len, self.format = split, packing.name, form.seq_len, form
+        self.num_tokens, self._packing = manifest.splits[split].tokens, packing
         #: (num_shards,) samples in each shard
-        self.counts = sample_counts(
-            files.store, files.manifest, self.split, packing, self.seq_len, default_cache_folder()
-        )
+        self.counts = sample_counts(store, manifest, split, packing, form.seq_len, default_cache_folder())
         self._ends = np.cumsum(self.counts, dtype=np.int64)
-        self._open()
+        #: whether the first use of a shard plans its samples, which takes long
+        self.plans_shards = packing.follows_documents
+        if store.is_local:
+            cache = None
+        elif cache is None:
+            from tokenloom.storage.cache.shard_cache import ShardCache  # its locks and threads are for remote stores
+
+            cache = ShardCache.default()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors != resource.RLIM_INFINITY:
+            held = _NUM_DESCRIPTORS * (1 if form.learn is None else 2)
+            max_open_shards = max(1, min(max_open_shards, descriptors * 2 // 3 // held))
+        reads_offsets = self.plans_shards or form.needs_marks
+        options = OpenOptions(max_open_shards, verify, access, form.dtype, reads_offsets)
+        self.shards = SplitFiles(OpenShard, store, manifest, split, cache, options)
+        #: the shards, and the masks beside them if the version has any
+        self.files: list[AnyFiles] = [self.shards]
+        if form.learn is not None:
+            self.files.append(SplitFiles(OpenMask, store, manifest, split, cache, options))
         self._tokenizer: Decoder | None = None
 
     @property
     def manifest(self) -> Json:
         """The JSON of the version's manifest."""
-        return self.files.manifest.json()
+        return self.shards.manifest.json()
 
     @property
     def reference(self) -> str:
         """STORE/DATASET@VERSION, which always names this version, whatever its tags."""
-        return f"{self.files.store.root}@{self.files.manifest.version}"
+        return f"{self.shards.store.root}@{self.shards.manifest.version}"
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -185,11 +211,11 @@ class SplitSamples:
 
     def describe(self) -> list[str]:
         """Describe the split and how it is cut, in lines: a name, spaces, and a text."""
-        files, form = self.files, self.format
-        way = f"downloaded into {files.cache.folder}" if files.cache is not None else "mapped from the store"
+        form, cache = self.format, self.shards.cache
+        way = f"downloaded into {cache.folder}" if cache else "mapped from the store"
         learn = form.learn if isinstance(form.learn, str) else ", ".join(form.learn or ())
         return [
-            f"shards    {self.reference}, split {self.split}: {counted(len(files.entries), 'file')}, "
+            f"shards    {self.reference}, split {self.split}: {counted(len(self.counts), 'file')}, "
             f"{counted(self.num_tokens, 'token')} {form.dtype.name}, {way}",
             f"packing   {self.packing}: {counted(len(self), 'sample')} of {counted(self.seq_len, 'token')} per epoch",
             *([] if form.learn is None else [f"learn     {learn}, by masks"]),
@@ -202,13 +228,13 @@ class SplitSamples:
         """Explain why there are no samples, and what to do."""
         place = f"{self.reference}, split {self.split!r}"
         if not self.num_tokens:
-            filled = [name for name, split in self.files.manifest.splits.items() if split.tokens]
+            filled = [name for name, split in self.shards.manifest.splits.items() if split.tokens]
             step = f"read another split ({', '.join(filled)}), or " if filled else ""
             return (
                 f"{place}: no samples: the split is empty, no document fell into it; {step}build a version with more "
                 "documents, or another share for the split"
             )
-        packing = packing_named(self.packing)
+        packing = self._packing
         needed = 2 if packing.has_padding else self.seq_len + 1
         what = "document" if packing.follows_documents else "shard"
         why = f"a sample takes at least {needed:,} tokens of one {what}, and no {what} has that many"
@@ -233,37 +259,45 @@ class SplitSamples:
         if not len(indices):
             return RowPieces(np.zeros(1, np.int64), shards, local, local)
         # One shard at a time: all of them together may be more than may stay open.
-        if self.files.plans_shards:
+        if self.plans_shards:
             groups = [(rows, *self._plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
             row_offsets, starts, lengths = join_groups(groups, len(indices))
             shards = np.repeat(shards, np.diff(row_offsets))
             if self.format.pad_documents > 1:
                 row_offsets, shards, starts, lengths = pad_pieces(row_offsets, shards, starts, lengths, self.format)
-            marks = marks_between(row_offsets, lengths, self.seq_len + 1)
-            return RowPieces(row_offsets, shards, starts, lengths, *marks)
-        row_offsets, starts, lengths = plan_shard(self.packing, self.seq_len, self.num_tokens).pieces(local)
+            between = marks_between(row_offsets, lengths, self.seq_len + 1)
+            return RowPieces(row_offsets, shards, starts, lengths, *between)
+        offsets = np.array([0, self.num_tokens], np.uint64)
+        row_offsets, starts, lengths = self._packing.plan(self.seq_len, offsets).pieces(local)
         if not self.format.needs_marks:
             return RowPieces(row_offsets, shards, starts, lengths)
-        inside = join_groups(self._marks(indices, shards, starts, lengths), len(indices))
-        return RowPieces(row_offsets, shards, starts, lengths, *inside)
+        marks = (
+            (rows, *marks_inside(self.shards[shard].document_offsets, starts[rows], lengths[rows]))
+            for rows, shard in _by_shard(indices, shards)
+        )
+        return RowPieces(row_offsets, shards, starts, lengths, *join_groups(marks, len(indices)))
 
-    def _marks(self, indices: Int64s, shards: Int64s, starts: Int64s, lengths: Int64s) -> Iterator[Sequence[Int64s]]:
-        for rows, shard in _by_shard(indices, shards):
-            offsets = self.shards[shard].document_offsets
-            yield rows, *marks_inside(offsets, starts[rows], lengths[rows])
+    def plan(self, offsets: UInt64s) -> ShardPlan:
+        """Plan the samples of a shard with these document offsets; Packing.plan documents them."""
+        return self._packing.plan(self.seq_len, offsets)
 
     def _plan(self, index: int) -> ShardPlan:
         for _ in range(2):  # the first shard may have been opened ahead, long ago
             shard = self.shards[index]
-            if len(shard.plan) == self.counts[index]:
-                return shard.plan
+            plan = self._plan_open(shard)
+            if len(plan) == self.counts[index]:
+                return plan
             self.shards.drop(index)
-        raise self.wrong_count(index, len(shard.plan), str(shard.path))
+        raise self.wrong_count(index, len(plan), str(shard.path))
+
+    def _plan_open(self, shard: OpenShard) -> ShardPlan:
+        shard.plan = self.plan(shard.document_offsets) if shard.plan is None else shard.plan
+        return shard.plan
 
     def wrong_count(self, index: int, num_samples: int, place: str) -> FormatError:
         """Make the error for a shard at `place` that has another number of samples than were counted."""
         return FormatError(
-            f"{place}: the shard has {counted(num_samples, 'sample')} of {sample_key(self.packing, self.seq_len)}, "
+            f"{place}: the shard has {counted(num_samples, 'sample')} of {self.packing}/{self.seq_len}, "
             f"but {self.counts[index]:,} were counted: the shard or the manifest was replaced; restore it, or remove "
             f"{default_cache_folder()}/counts"
         )
@@ -277,7 +311,7 @@ class SplitSamples:
             ValueError: the ids have another number of dimensions than one.
         """
         if self._tokenizer is None:
-            self._tokenizer = version_tokenizer(self.files.store, self.files.manifest)
+            self._tokenizer = version_tokenizer(self.shards.store, self.shards.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
     def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, *, waits: bool) -> None:
@@ -288,41 +322,32 @@ class SplitSamples:
             pool: its threads open the shards, and plan their samples.
             waits: whether the shards are used now, and the caller would have to wait for the store anyway.
         """
-        if self.files.cache is not None:
-            indices = self.files.fetch_ahead([index for index in indices if index not in self.shards.bytes])
-        unopened = [index for index in indices if not self.shards.is_known(index)]
-        if self.files.cache is not None:
-            unopened = [index for index in unopened if self.files.opens_at_once(index, by_blocks=waits)]
-        if self.files.plans_shards:
-            self.shards.open_ahead(unopened, pool, self.files.open_and_plan)
-        elif waits and self.files.is_remote:
-            self.shards.open_ahead(unopened, pool, self.files.open_shard)
+        if self.shards.cache:
+            indices = self._download(self.shards.cache, [index for index in indices if index not in self.shards.bytes])
+        unopened = [index for index in indices if self.shards.opens_at_once(index, by_blocks=waits)]
+        if self.plans_shards:
+            self.shards.open_ahead(unopened, pool, self._plan_open)
+        elif waits and self.shards.cache:
+            self.shards.open_ahead(unopened, pool)
+
+    def _download(self, cache: ShardCache, indices: list[int]) -> list[int]:
+        """Begin to download shards, in this order, with their masks; return those that fit into half of the cache."""
+        if not self.shards.completes:
+            return indices
+        ends = itertools.accumulate(sum(files.num_bytes(index) for files in self.files) for index in indices)
+        room = (cache.limit_bytes or 2**63) // 2
+        indices = [index for index, end in zip(indices, ends, strict=True) if end <= room]
+        cache.ahead(files.request(index) for index in indices for files in self.files)
+        return indices
 
     def packing_shares(self) -> PackingShares:
         """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
         total = PackingShares(0, 0, 0, 0, 0)
         for index in range(len(self.counts)):
             shard = self.shards[index]
-            total += shares_of(self.packing, self.seq_len, shard.header.num_tokens, shard.document_offsets)
+            total += shares_of(self._packing, self.seq_len, shard.document_offsets)
             del shard  # a small cache may have to close it to open the next one
         return total
-
-    def _open(self) -> None:
-        files = self.files
-        # These functions hold no reference to self: a cycle would keep maps until the garbage collector runs.
-        self.shards = OpenShards(files.open_shard, files.max_open, in_cache=files.is_remote)
-        self.open_files = [self.shards]
-        if files.has_masks:
-            self.open_files.append(OpenShards(files.open_mask, files.max_open, in_cache=files.is_remote))
-
-    def __getstate__(self) -> dict[str, object]:
-        state = dict(self.__dict__)
-        del state["shards"], state["open_files"]
-        return state | {"_tokenizer": None}  # loaded again on first use
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__ |= state
-        self._open()
 
 
 def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:

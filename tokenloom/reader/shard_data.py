@@ -1,4 +1,4 @@
-"""One open file of a split: a shard with its document offsets and its samples, or the mask beside one."""
+"""One open file of a split: a shard with its document offsets, or the mask beside one."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import os
 import resource
 import time
 import weakref
-from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.manifest import FileEntry
-from tokenloom.storage.formats.shard import Shard, checked_header, checked_offsets, map_file, open_shard
-from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.packings import packing_named, plan_shard
+from tokenloom.storage.formats.arrays import TokenDtype, UInt64s
+from tokenloom.storage.formats.manifest import MASK, ShardEntry
+from tokenloom.storage.formats.shard import Shard, ShardHeader, checked_header, checked_offsets, map_file, open_shard
 from tokenloom.storage.stores.local_files import descriptor_of_regular, file_sha256, open_regular
+from tokenloom.storage.versions.published import check_header
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenloom.storage.cache.partial_shard import PartialShard
+    from tokenloom.storage.packing.base import ShardPlan
 
 
-_WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
-_WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
+WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
+WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
 
 
 class TokenBytes(Protocol):
@@ -47,10 +44,6 @@ class FileBytes:
         self._path, self._start, self.fd = path, start, descriptor_of_regular(path)
         weakref.finalize(self, os.close, self.fd)
 
-    def lock(self) -> None:
-        """Keep a cache from removing the file while this object lives; raises OSError."""
-        fcntl.flock(self.fd, fcntl.LOCK_SH)
-
     def __getitem__(self, part: slice[int, int, None]) -> bytes:
         data = os.pread(self.fd, part.stop - part.start, self._start + part.start)
         if len(data) != part.stop - part.start:
@@ -64,21 +57,32 @@ def disk_waits() -> tuple[int, int]:
     return usage.ru_majflt, usage.ru_inblock
 
 
-class OpenData(ABC):
+class OpenOptions(NamedTuple):
+    """How the files of a split are opened; TokenDataset documents the first three."""
+
+    max_open_shards: int
+    verify: str
+    access: str
+    dtype: TokenDtype  # of the tokens of each shard
+    reads_offsets: bool  # whether samples depend on the document offsets
+
+
+class OpenFile:
     """One open file of a split, whose `bytes` hold an item for each token of a shard. Views of them keep its map.
 
     Args:
+        entry: the shard, or that of the mask, as the manifest lists it.
         path: the file.
-        verify, access: as in TokenDataset.
+        options: how it is opened.
         blocks: its blocks, if it is still being downloaded; `path` is ignored then.
     """
 
+    suffix: str
     #: where `bytes` begin in the file
     first_byte = 0
 
-    def __init__(self, path: Path, verify: str, access: str, blocks: PartialShard | None) -> None:
-        # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
-        self._is_mapped = access != "pread"
+    def __init__(self, entry: ShardEntry, path: Path, options: OpenOptions, blocks: PartialShard | None = None) -> None:
+        self._entry, self._options = entry, options
         self._file: FileBytes | None = None
         self._epoch = 0
         self._cached: set[int] = set()  # blocks that were read into the system's cache, or found there, in this epoch
@@ -92,23 +96,18 @@ class OpenData(ABC):
         else:
             self.path, self.place = blocks.path, blocks.place
         #: those that are missing are downloaded on access
-        self.bytes = self._open_whole(path, verify) if blocks is None else blocks
+        self.bytes: TokenBytes = self._open(path, options.verify) if blocks is None else blocks
 
-    @abstractmethod
-    def _open_whole(self, path: Path, verify: str) -> TokenBytes:
+    def _open(self, path: Path, verify: str) -> TokenBytes:
         """Open a complete file; raises OSError, FormatError."""
-
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """The length of the file."""
+        raise NotImplementedError
 
     def check_download(self) -> bool:
         """Test whether all bytes are here; of a copy that can't be opened, the blocks are read on."""
         if self.partial and self.partial.is_complete():
             with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
                 path = self.partial.path
-                self.bytes = self._open_whole(path, "open")
+                self.bytes = self._open(path, "open")
                 self.path, self.place, self.partial = path, str(path), None
         return self.partial is None
 
@@ -118,16 +117,17 @@ class OpenData(ABC):
             self._held = None
         elif self._held is None and not self.partial:
             with suppress(OSError):  # already removed
-                self._held = FileBytes(self.path, 0)
-                self._held.lock()
+                held = FileBytes(self.path, 0)
+                fcntl.flock(held.fd, fcntl.LOCK_SH)
+                self._held = held
 
     def claim_block(self, block: int, epoch: int) -> bool:
         """Claim a block for the caller to read ahead; False if it was read in this epoch, or the shard is in memory."""
         if epoch != self._epoch:  # since the last one, the system may have evicted it
             # Of a shard that was in memory, a few blocks show whether it still is.
-            self._most_blocks = _WARM_READS if self._warm_reads >= _WARM_READS else None
+            self._most_blocks = WARM_READS if self._warm_reads >= WARM_READS else None
             self._epoch, self._cached, self._warm_reads = epoch, set(), 0
-        if self.partial or self._warm_reads >= _WARM_READS or block in self._cached:
+        if self.partial or self._warm_reads >= WARM_READS or block in self._cached:
             return False
         if self._most_blocks is not None and len(self._cached) >= self._most_blocks:
             return False
@@ -140,7 +140,7 @@ class OpenData(ABC):
             self._file = file = self._file or FileBytes(self.path, self.first_byte)
             before, begin = disk_waits(), time.perf_counter()
             num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
-            is_warm = disk_waits() == before and time.perf_counter() - begin < _WARM_SECONDS
+            is_warm = disk_waits() == before and time.perf_counter() - begin < WARM_SECONDS
             if is_warm:
                 self._warm_reads += 1
                 return 0
@@ -149,93 +149,66 @@ class OpenData(ABC):
         return 0
 
 
-class OpenMask(OpenData):
-    """The open mask of a shard: `bytes` are the classes of its tokens.
+class OpenMask(OpenFile):
+    """The open mask of a shard: `bytes` are the classes of its tokens; OpenFile documents the arguments."""
 
-    Args:
-        entry: the mask as the manifest lists it.
-        path, verify, access, blocks: as in OpenData.
-    """
+    suffix = MASK
 
-    def __init__(
-        self, entry: FileEntry, path: Path, verify: str, access: str, blocks: PartialShard | None = None
-    ) -> None:
-        self._entry = entry
-        super().__init__(path, verify, access, blocks)
-
-    def _open_whole(self, path: Path, verify: str) -> TokenBytes:
+    def _open(self, path: Path, verify: str) -> TokenBytes:
+        listed = self._entry.files[MASK]
         with open_regular(path) as file:
             file.read(1)  # else a fault in the map of a cold file would read megabytes around its start
             length = os.fstat(file.fileno()).st_size
-            if length != self._entry.bytes or (verify == "full" and file_sha256(file) != self._entry.sha256):
+            if length != listed.bytes or (verify == "full" and file_sha256(file) != listed.sha256):
                 raise FormatError(
                     f"{path}: not the mask that the manifest lists; it is damaged or cut short: restore it"
                 )
-            if self._is_mapped and length:
-                return map_file(file, path)
-        return FileBytes(path, 0)
-
-    @property
-    def num_bytes(self) -> int:
-        """See OpenData."""
-        return self._entry.bytes
+            # With "pread", keep no map: a truncated file would raise a signal, or read as zeros.
+            return map_file(file, path) if length and self._options.access != "pread" else FileBytes(path, 0)
 
 
-class OpenShard(OpenData):
-    """One open shard: its token bytes, its document offsets, and its samples under a packing.
+class OpenShard(OpenFile):
+    """One open shard: its token bytes, and its document offsets; OpenFile documents the arguments."""
 
-    Args:
-        packing, seq_len: what makes its samples.
-        path, verify, access, blocks: as in OpenData.
-    """
+    suffix = ".tok"
+    header: ShardHeader
+    #: its samples under a packing, once they are planned
+    plan: ShardPlan | None = None
+    _map: Shard | None = None
+    _offsets: UInt64s | None = None
 
-    def __init__(
-        self, path: Path, verify: str, access: str, packing: str, seq_len: int, blocks: PartialShard | None = None
-    ) -> None:
-        self._packing, self._seq_len = packing, seq_len
-        self._shard: Shard | None = None
-        self._offsets: NDArray[np.uint64] | None = None
-        self._plan: ShardPlan | None = None
+    def __init__(self, entry: ShardEntry, path: Path, options: OpenOptions, blocks: PartialShard | None = None) -> None:
         if blocks is not None:
             self.header = blocks.shard_header()
-        super().__init__(path, verify, access, blocks)
+        super().__init__(entry, path, options, blocks)
+        check_header(self.header, entry, self.place)
+        if self.header.dtype != options.dtype:
+            raise FormatError(f"{self.place}: not the shard that the manifest lists; restore it")
+        if options.reads_offsets:
+            _ = self.document_offsets  # verified while a damaged copy can still be downloaded again
 
-    def _open_whole(self, path: Path, verify: str) -> TokenBytes:
-        self._offsets = self._shard = None
-        if not self._is_mapped:
+    def _open(self, path: Path, verify: str) -> TokenBytes:
+        self._offsets = self._map = None
+        if self._options.access == "pread":
             self.header = checked_header(path, verify)
             self.first_byte = self.header.tokens_start
             return FileBytes(path, self.first_byte)
-        self._shard = open_shard(path, verify)
-        self.header = self._shard.header
+        self._map = open_shard(path, verify)
+        self.header = self._map.header
         self.first_byte = self.header.tokens_start
-        return self._shard.tokens.data.cast("B")
+        return self._map.tokens.data.cast("B")
 
     @property
-    def num_bytes(self) -> int:
-        """See OpenData."""
-        return self.header.file_bytes
-
-    @property
-    def document_offsets(self) -> NDArray[np.uint64]:
+    def document_offsets(self) -> UInt64s:
         """(num_documents + 1,) uint64; the first use verifies their checksum."""
-        if self._offsets is None and self._shard is None:
+        if self._offsets is None and self._map is not None:
+            self._map.verify_offsets()
+            self._offsets = self._map.document_offsets
+        elif self._offsets is None:
             first, header = self.header.tokens_start, self.header
             if self.partial:  # without waiting for all of the shard
                 data = self.partial.offsets_bytes()
             else:
                 data = bytes(self.bytes[header.offsets_start - first : header.file_bytes - first])
             self._offsets = checked_offsets(data, header, self.place)
-        elif self._offsets is None and self._shard is not None:
-            self._shard.verify_offsets()
-            self._offsets = self._shard.document_offsets
-        assert self._offsets is not None  # just read
         return self._offsets
-
-    @property
-    def plan(self) -> ShardPlan:
-        """The samples of the shard, computed on first use."""
-        if self._plan is None:
-            offsets = self.document_offsets if packing_named(self._packing).follows_documents else None
-            self._plan = plan_shard(self._packing, self._seq_len, self.header.num_tokens, offsets)
-        return self._plan

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
-from tokenloom.reader.mixture import MemberStream, Stream
-from tokenloom.reader.ranks import DataRank, Steps
+from tokenloom.reader.mixture import DatasetStream, Stream
+from tokenloom.reader.ranks import Steps
 from tokenloom.reader.samples import SplitSamples
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.packing.base import ShardPlan
-from tokenloom.storage.packing.packings import plan_shard
 from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted
@@ -129,20 +127,13 @@ def step_position(steps: Steps, step: int, start: int = 0) -> int:
     return position
 
 
-def trace_batch(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
-    """Trace the batch of a rank in the step that begins at a position; each sample has its rank, too.
+def trace_step(stream: Stream, steps: Steps, position: int, ranks: Sequence[int], chars: int) -> list[TracedSample]:
+    """Trace the batches of some ranks in the step that begins at a position, one after the other.
 
-    A batch that is padded has fewer samples. See trace_samples for errors.
+    Each sample has its rank, too. A batch that is padded has fewer samples. See trace_samples for errors.
     """
-    batch = trace_positions(stream, steps.positions(position, 1), chars)
-    return [{**sample, "rank": steps.ranks.rank} for sample in batch]
-
-
-def trace_all_ranks(stream: Stream, steps: Steps, position: int, chars: int) -> list[TracedSample]:
-    """Trace the batches of all ranks in the step that begins at a position, one after the other."""
-    world_size, origin = steps.ranks.world_size, steps.ranks.origin
-    ranks = [replace(steps, ranks=DataRank(rank, world_size, origin)) for rank in range(world_size)]
-    return [sample for of_rank in ranks for sample in trace_batch(stream, of_rank, position, chars)]
+    batches = ((rank, trace_positions(stream, steps.positions(position, 1, rank), chars)) for rank in ranks)
+    return [{**sample, "rank": rank} for rank, batch in batches for sample in batch]
 
 
 def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[TracedSample]:
@@ -158,7 +149,7 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
         FormatError: one of them is damaged.
         TokenizerError: the tokenizer that makes the text can't be loaded.
     """
-    inputs = read_inputs(data.files.store, data.files.manifest)
+    inputs = read_inputs(data.shards.store, data.shards.manifest)
     shards = data.shards_of(samples)
     if chars and len(samples):
         data.decode([])  # loads the tokenizer before threads ask for it
@@ -167,7 +158,7 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
         places = np.flatnonzero(shards == shard)
         return zip(places.tolist(), _ShardTracer(data, shard, inputs, chars).trace(samples[places]), strict=True)
 
-    with ThreadPoolExecutor(_READERS if data.files.is_remote else 1) as readers:
+    with ThreadPoolExecutor(_READERS if data.shards.cache else 1) as readers:
         traced = [pair for pairs in readers.map(trace_shard, sorted(set(shards.tolist()))) for pair in pairs]
     return [sample for _, sample in sorted(traced, key=lambda pair: pair[0])]
 
@@ -177,8 +168,8 @@ def stored_plan(data: SplitSamples, index: int) -> tuple[StoredShard, ShardPlan]
 
     Raises FormatError if there are not as many samples as were counted.
     """
-    shard = StoredShard(data.files.store, data.files.manifest.version, data.files.entries[index])
-    plan = plan_shard(data.packing, data.seq_len, shard.header.num_tokens, shard.offsets)
+    shard = StoredShard(data.shards.store, data.shards.manifest.version, data.shards.entries[index])
+    plan = data.plan(shard.offsets)
     if len(plan) != data.counts[index]:
         raise data.wrong_count(index, len(plan), shard.place)
     return shard, plan
@@ -272,8 +263,8 @@ def find_sightings(
     """
     found: list[Sighting] = []
     for member, own in stream.members.items():
-        files = own.dataset.files
-        if (files.manifest.version, files.split) == (version, split):
+        shards = own.dataset.shards
+        if (shards.manifest.version, shards.split) == (version, split):
             samples = samples_with(own.dataset, tokens)
             for epoch in epochs:
                 found += _sightings(stream, member, own, samples, steps, epoch)
@@ -298,10 +289,10 @@ def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
 
 def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
     """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
-    if data.files.plans_shards:
+    if data.plans_shards:
         _, plan = stored_plan(data, shard)
     else:  # without reading the offsets
-        plan = plan_shard(data.packing, data.seq_len, data.files.entries[shard].tokens)
+        plan = data.plan(np.array([0, data.shards.entries[shard].tokens], np.uint64))
     row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
     row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
     for start, end in ranges.tolist():
@@ -309,7 +300,7 @@ def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[I
 
 
 def _sightings(
-    stream: Stream, member: str | None, own: MemberStream, samples: Int64s, steps: Steps, epoch: int
+    stream: Stream, member: str | None, own: DatasetStream, samples: Int64s, steps: Steps, epoch: int
 ) -> Iterator[Sighting]:
     positions = stream.positions(member, own.order.positions(samples, epoch))
     is_taken = positions >= 0

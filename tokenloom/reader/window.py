@@ -7,7 +7,8 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.samples import RowPieces, offsets_of, ranges
 from tokenloom.reader.shard_data import TokenBytes
-from tokenloom.reader.shards import OpenFiles
+from tokenloom.reader.shards import AnyFiles
 from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
 from tokenloom.storage.formats.classes import TEXT_CLASS
 
@@ -24,7 +25,7 @@ _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary 
 
 
 #: what holds the bytes of pieces: open shards or masks, or padding
-PieceSource: TypeAlias = "OpenFiles | _Padding"
+PieceSource: TypeAlias = "AnyFiles | _InMemory"
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
 Piece: TypeAlias = "tuple[PieceSource, int, int, int]"
 
@@ -32,7 +33,7 @@ Piece: TypeAlias = "tuple[PieceSource, int, int, int]"
 class WindowPart(NamedTuple):
     """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
 
-    files: list[OpenFiles]  # the open shards of the split, and the open masks if the version has any
+    files: list[AnyFiles]  # the open shards of the split, and the open masks if the version has any
     places: Int64s  # (n,) ascending
     rows: RowPieces
     member: int = 0  # the number of the dataset in its mixture
@@ -70,13 +71,6 @@ class TokenWindow:
         self._class_pieces: _Pieces | None = None
         self._known_boundaries: Boundaries | None = None
 
-    def touch(self, may_open: bool) -> None:
-        """Mark the shards of the rows as used, so that other shards are closed before them; or open them."""
-        for part in self.parts:
-            indices = np.flatnonzero(np.bincount(part.rows.shards + 1)[1:]).tolist()
-            for files in part.files:
-                files.touch(indices, may_open)
-
     def members(self, first: int, end: int) -> Int64s:
         """Number the datasets of rows [first, end), (end - first,); -1 for padding."""
         members = np.full(self.num_rows, -1)
@@ -96,7 +90,7 @@ class TokenWindow:
             columns.append(self._padding(width))  # the sort is stable, so padding follows the tokens of its row
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
-        # np.array would treat an OpenShards as a sequence.
+        # np.array would treat an SplitFiles as a sequence.
         sources = np.fromiter([*sources_of_parts, padding], dtype=object)
         shards, starts, ends = (column[order].tolist() for column in bounds)
         row_starts = offsets_of(np.bincount(place, minlength=self.num_rows))
@@ -112,7 +106,7 @@ class TokenWindow:
         """Copy rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
         form = self.form
         if self._token_pieces is None:
-            padding = _Padding(np.full(form.row_tokens, form.eot_id, form.dtype).tobytes())
+            padding = _InMemory({-1: np.full(form.row_tokens, form.eot_id, form.dtype).tobytes()})
             self._token_pieces = self._pieces([part.files[0] for part in self.parts], padding, form.dtype.itemsize)
         data = _joined(self._token_pieces, first, end)
         return np.frombuffer(data, form.dtype).reshape(end - first, form.row_tokens)
@@ -123,9 +117,9 @@ class TokenWindow:
         Padding has the class 0. Tokens of a version without masks are plain text.
         """
         if self._class_pieces is None:
-            text = _PlainText()
+            text = _InMemory(defaultdict(_TextClasses))
             masks = [part.files[1] if len(part.files) > 1 else text for part in self.parts]
-            self._class_pieces = self._pieces(masks, _Padding(bytes(self.form.row_tokens)), 1)
+            self._class_pieces = self._pieces(masks, _InMemory({-1: bytes(self.form.row_tokens)}), 1)
         data = _joined(self._class_pieces, first, end)
         return np.frombuffer(data, np.uint8).reshape(end - first, self.form.row_tokens)
 
@@ -180,15 +174,11 @@ def _copied(pieces: Sequence[Piece]) -> list[bytes]:
     return [bytes(data[start:end]) for _, _, start, end in pieces]
 
 
-class _Padding:
-    """A source of pieces that repeat one item: end-of-text, or the class of template.
+@dataclass(eq=False)
+class _InMemory:
+    """A source of pieces in memory: padding, the only shard of which is -1, or the classes of shards of plain text."""
 
-    Args:
-        row: the bytes of a row of it.
-    """
-
-    def __init__(self, row: bytes) -> None:
-        self.bytes: dict[int, TokenBytes] = {-1: memoryview(row)}
+    bytes: Mapping[int, TokenBytes]
 
     def bytes_of(self, shard: int) -> TokenBytes:
         """Look up the bytes of padding, or of a shard of plain text."""
@@ -196,13 +186,6 @@ class _Padding:
 
     def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
         """Do nothing: it is in memory."""
-
-
-class _PlainText(_Padding):
-    """The classes of the tokens of a split without masks."""
-
-    def __init__(self) -> None:
-        self.bytes: dict[int, TokenBytes] = defaultdict(_TextClasses)
 
 
 class _TextClasses:

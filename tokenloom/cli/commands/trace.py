@@ -83,7 +83,7 @@ def _trace_sample(reference: str | None, loader: TracedLoader, sample: int, char
 
 def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: int) -> _Traced:
     """Trace the batch of a rank, or those of all ranks, in a step."""
-    from tokenloom.reader.trace import step_position, trace_all_ranks, trace_batch
+    from tokenloom.reader.trace import step_position, trace_step
 
     stream, taken = open_stream(reference, loader)
     if step.startswith("+") and loader.state is None:
@@ -91,8 +91,8 @@ def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: i
     steps = make_steps(loader, stream.num_samples)
     with as_usage_errors():
         position = step_position(steps, int(step), taken if step.startswith("+") else 0)
-    trace = trace_all_ranks if loader.rank is None else trace_batch
-    samples = trace(stream, steps, position, chars)
+    ranks = range(steps.ranks.world_size) if loader.rank is None else [loader.rank]
+    samples = trace_step(stream, steps, position, ranks, chars)
     datasets = {name: member.dataset for name, member in stream.members.items()}
     alone = datasets.get(None)
     source = f"{alone.reference}, split {alone.split}" if alone else f"mixture of {', '.join(map(str, datasets))}"
@@ -216,7 +216,8 @@ def _sightings(
     seen = find_sightings(stream, tables.manifest.version, split, tokens, steps, epochs)
     if given.state is not None:
         seen = [{**each, "seen": each["position"] < taken} for each in seen]
-    read = sorted({f"{data.split} of {data.files.manifest.version}" for data in stream.datasets})
+    datasets = [member.dataset for member in stream.members.values()]
+    read = sorted({f"{data.split} of {data.shards.manifest.version}" for data in datasets})
     return seen, f"no sample of the epochs [{epochs.start}, {epochs.stop}) of {', '.join(read)} has one of its tokens"
 
 
