@@ -103,16 +103,15 @@ def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned:
 
 def _add_conversations(tables: VersionTables, documents: list[Json]) -> None:
     """Add the normalized form of each conversation, from its source."""
-    from tokenloom.tasks.lookup.contents import SpecOfVersion
-    from tokenloom.tasks.lookup.rows import read_source_row
+    from tokenloom.tasks.lookup import Lookups
 
-    known = SpecOfVersion(tables, None)
+    lookups = Lookups(tables, None)
     entries = {(entry.source, entry.path): entry for entry in tables.inputs}
     for document in documents:
         if "runs" in document:
             entry = entries[document["source"], document["path"]]
             try:
-                text = read_source_row(known, tables, entry, document["row"]).text
+                text = lookups.read_row(entry, document["row"]).text
             except InputError:
                 text = None
             document["conversation"] = None if text is None else json.loads(text)

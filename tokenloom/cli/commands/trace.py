@@ -26,7 +26,7 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     from tokenloom.reader.trace import Sighting, TracedDocument, TracedSample
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
-    from tokenloom.tasks.lookup.contents import Lookup
+    from tokenloom.tasks.lookup import Lookup
 
 #: the version, None for a mixture; its samples; a title
 _Traced: TypeAlias = "tuple[str | None, list[TracedSample], str]"
@@ -187,14 +187,14 @@ def _look_up(
     tables: VersionTables, kind: str, value: str, row: int | None, source: str | None, spec: str | None
 ) -> Lookup:
     """Look up a content, the text or conversation in a file, or a row of an input."""
-    from tokenloom.tasks.lookup.contents import SpecOfVersion, look_up_content, look_up_messages, look_up_text
-    from tokenloom.tasks.lookup.rows import look_up_row
+    from tokenloom.tasks.lookup import Lookups
 
-    known = SpecOfVersion(tables, spec)
+    lookups = Lookups(tables, spec)
     if row is not None:
-        return look_up_row(tables, source, value, row, known)
-    look_up = {"content": look_up_content, "text": look_up_text, "messages": look_up_messages}[kind]
-    return look_up(tables, value.lower() if kind == "content" else value, known)
+        return lookups.by_row(source, value, row)
+    if kind == "content":
+        return lookups.by_content(value.lower())
+    return lookups.by_text(value) if kind == "text" else lookups.by_messages(value)
 
 
 def _sightings(
