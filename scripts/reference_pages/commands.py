@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterator
 
 from scripts.reference_pages.markdown import contents, escaped, guide_link, link, sentence
-from tokenloom.cli.commands import COMMANDS, GROUPS, Command
+from tokenloom.cli.commands import COMMANDS, GROUPS
 from tokenloom.cli.output import EXIT_CODES
-from tokenloom.cli.parser import command_parsers, make_parser
+from tokenloom.cli.parser import command_parsers, help_of, make_parser
 
 _HEAD = """\
 # Commands
@@ -81,24 +81,23 @@ def name_of(action: argparse.Action) -> str:
 
 def page() -> str:
     """Return the page as Markdown."""
-    groups = {title: dict(commands) for title, commands in GROUPS.items()}
     found = command_parsers(make_parser())
-    lines = [_HEAD, *_contents(groups)]
-    for title, commands in groups.items():
+    lines = [_HEAD, *_contents()]
+    for title, commands in GROUPS.items():
         lines += [f"## {title}", ""]
-        for name, command in commands.items():
-            lines += _command(name, command, found[name])
+        for name in commands:
+            lines += _command(name, found[name])
     return "\n".join([*lines, _JSON, *_exit_codes(), *_variables()])
 
 
-def _contents(groups: dict[str, dict[str, Command]]) -> Iterator[str]:
-    for title, commands in groups.items():
+def _contents() -> Iterator[str]:
+    for title, commands in GROUPS.items():
         names = [link(f"tokenloom {name}", text=f"`{name}`") for name in commands]
         yield f"- {link(title)}: {', '.join(names)}"
     yield f"- {contents(['Options of every command', 'Exit codes', 'Environment variables'])}\n"
 
 
-def _command(name: str, command: Command, parser: argparse.ArgumentParser) -> Iterator[str]:
+def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     actions = own_actions(parser)
     formatter = argparse.HelpFormatter(parser.prog, width=76)
     formatter.add_usage(None, actions, parser._mutually_exclusive_groups, prefix="")
@@ -109,9 +108,10 @@ def _command(name: str, command: Command, parser: argparse.ArgumentParser) -> It
     for group in groups:
         yield f"\nOptions of {group.title}:\n"
         yield from map(_item, group._group_actions)
-    yield f"\nExample: `tokenloom {command.example}`\n"
-    if command.no:
-        yield f"{link('Exit codes', text='Exit code 3')}: {sentence(command.no)}\n"
+    texts = help_of(name)
+    yield f"\nExample: `tokenloom {texts.example}`\n"
+    if texts.exit_code_3:
+        yield f"{link('Exit codes', text='Exit code 3')}: {sentence(texts.exit_code_3)}\n"
     if name in _GUIDES:
         yield f"Guide: {guide_link(_GUIDES[name])}\n"
 
@@ -125,7 +125,7 @@ def _exit_codes() -> Iterator[str]:
     yield "## Exit codes\n"
     yield from (f"- **{code}**: {meaning}" for code, meaning in EXIT_CODES.items())
     yield "\nExit code 3 means, for the commands that use it:\n"
-    yield from (f"- `{name}`: {sentence(command.no)}" for name, command in COMMANDS.items() if command.no)
+    yield from (f"- `{name}`: {sentence(no)}" for name in COMMANDS if (no := help_of(name).exit_code_3))
     yield '\nSo a script can tell "not in this version" (3) from "the store did not answer" (1).\n'
 
 

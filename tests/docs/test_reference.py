@@ -22,7 +22,7 @@ from tests.docs.reference import generated_pages
 from tokenloom import errors
 from tokenloom.cli.commands import COMMANDS
 from tokenloom.cli.output import EXIT_CODES
-from tokenloom.cli.parser import command_parsers, make_parser
+from tokenloom.cli.parser import command_parsers, help_of, make_parser
 from tokenloom.spec.build_spec import BuildSpec, models_in
 
 _ROOT = Path(__file__).parents[2]
@@ -92,12 +92,13 @@ def test_every_command_and_option_is_described() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_example_of_a_command_is_accepted_and_shown_by_its_help(name: str) -> None:
-    command = COMMANDS[name]
+    command = help_of(name)
+    assert command.description.startswith(f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
     assert command.example.split(" ")[0] == name
     make_parser().parse_args(shlex.split(command.example))
     shown = _PARSERS[name].format_help()
     assert f"\nexample: tokenloom {command.example}\n" in shown
-    assert ("exit code 3: " in shown) == bool(command.no)
+    assert ("exit code 3: " in shown) == bool(command.exit_code_3)
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from unittest.mock import Mock
@@ -74,15 +73,6 @@ def test_it_says_why_the_reference_encodes(
     assert re.search(r"speed +tokenizers 0.23.3: [\d.]+ MB/s ", shown)
     assert main(["tokenizer", str(spec), "--set", "tokenizer.backend=reference"]) == 0
     assert ": the spec asks for the reference library" in capsys.readouterr().out
-
-
-def test_a_text_that_is_not_utf8_is_refused_in_one_line(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tokenizer", str(spec), "--text", os.fsdecode(b"caf\xe9")]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.splitlines()[-1] == (
-        r"tokenloom tokenizer: error: argument --text: 'caf\udce9' is not valid UTF-8; convert the text to UTF-8"
-    )
 
 
 @pytest.mark.slow

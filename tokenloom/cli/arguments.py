@@ -5,6 +5,9 @@
 
         Args:
             count: how many documents to show
+
+        Example:
+            show store/news --count 5
         '''
 
 A parameter before the `*` is a positional argument, each after it an option: `seq_len` is --seq-len. Its help is its
@@ -22,7 +25,8 @@ from dataclasses import dataclass, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # an entry below "Args:" in a docstring
+_SECTION = re.compile(r"^(Args|Example|Exit code 3|Raises):\n", re.MULTILINE)  # a heading in a docstring
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)  # an entry below "Args:"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +63,8 @@ class Argument:
 
 def add_arguments(target: Any, command: Callable[..., object]) -> None:
     """Add the arguments of a command to its parser, or the fields of a dataclass to a group of arguments."""
-    texts = dict(entry for owner in getattr(command, "__mro__", (command,)) for entry in _entries(owner))
+    owners = getattr(command, "__mro__", (command,))
+    texts = dict(entry for owner in owners for entry in _ENTRY.findall(sections(owner).get("Args", "")))
     kinds, exclusive = get_type_hints(command, include_extras=True), dict[OneOf, Any]()
     for name, parameter in inspect.signature(command).parameters.items():
         if is_dataclass(kinds[name]):
@@ -83,9 +88,10 @@ def call(command: Callable[..., Any], given: argparse.Namespace, **others: Any) 
     return command(**values)
 
 
-def _entries(documented: Any) -> list[tuple[str, str]]:
-    """Return (name, text) of each entry below "Args:" in a docstring."""
-    return _ENTRY.findall((inspect.getdoc(documented) or "").partition("\nArgs:\n")[2])
+def sections(documented: object) -> dict[str, str]:
+    """Divide a docstring by its headings: {"": its description, "Args": ..., "Example": ...}."""
+    description, *others = _SECTION.split(inspect.getdoc(documented) or "")
+    return {"": description, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
 def _of_type(kind: Any, argument: Argument, parameter: inspect.Parameter) -> dict[str, Any]:

@@ -15,14 +15,11 @@ from tokenloom.cli.arguments import Argument, count, positive
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import names_version, parse_reference, resolve
-from tokenloom.wording import print_status
 
 if TYPE_CHECKING:
-    from tokenloom.reader.arguments import OrderOptions
     from tokenloom.reader.dataset import TokenDataset
-    from tokenloom.reader.mixture import LoaderState, Mixture, Stream
+    from tokenloom.reader.mixture import Stream
     from tokenloom.reader.ranks import Steps
 
 _OF_STATE = ("split", "seq_len", "packing", "order", "seed", "lanes")  # a state determines these
@@ -114,16 +111,25 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         NoSamples: the split has none.
         StoreError: the version or split does not exist.
     """
+    from tokenloom.reader.dataset import open_source
     from tokenloom.reader.mixture import check_state, decode_state, make_stream
 
     if arguments.state is None:
-        data, order = _of_arguments(reference, arguments)
+        if arguments.store:
+            raise SpecError("--store: only --state needs it; omit it")
+        data = open_dataset(reference, arguments)
+        if not len(data):
+            raise NoSamples(data.why_empty())
         with as_usage_errors():
-            return make_stream(data, **order), 0
+            return make_stream(data, arguments.order or "block", arguments.seed or 0, arguments.lanes), 0
+    for name in _OF_STATE:
+        if name in arguments.given:
+            raise SpecError(f"{option(name)}: --state determines it; omit it")
     with _naming_state(arguments.state):
         state = decode_state(json.loads(read_regular(arguments.state)))
-    source, order = _of_state(reference, arguments, state)
+    stores = _stores_of(reference, arguments, state["stream"])
     with as_usage_errors():
+        source, order = open_source(stores, state, {})
         stream = make_stream(source, **order)
     with _naming_state(arguments.state):
         return stream, check_state(state, stream.fingerprint())
@@ -151,85 +157,35 @@ def open_dataset(reference: str | None, arguments: TracedLoader) -> TokenDataset
     if reference is None:
         raise SpecError("REF is required unless --state and --store are given")
     seq_len = _required(arguments.seq_len, "--seq-len")
-    split, packing = arguments.split or "train", arguments.packing or "concat"
     with as_usage_errors():
-        _announce_counting(reference, split, packing, seq_len)
-        return TokenDataset(reference, split, seq_len, packing=packing)
+        return TokenDataset(reference, arguments.split or "train", seq_len, packing=arguments.packing or "concat")
 
 
-def _announce_counting(reference: str, split: str, packing: str, seq_len: int) -> None:
-    """Say so if opening a split reads all of its shards; raise ValueError or StoreError as opening would."""
-    from tokenloom.storage.cache.cache_settings import default_cache_folder
-    from tokenloom.storage.packing.packings import CountsFile, packing_named
+def _stores_of(reference: str | None, arguments: TracedLoader, stream: Any) -> str | dict[str, str]:
+    """Return the store of a state's dataset, or that of each member of its mixture; --store wins over that of REF.
 
-    cut = packing_named(packing)
-    if not cut.follows_documents:
-        return
-    store, manifest = resolve(parse_reference(reference))
-    check_split(reference, manifest, split)
-    if CountsFile(default_cache_folder(), manifest, split, cut, seq_len).read() is None:
-        print_status(
-            f"{store.root}@{manifest.version}: counting the samples of {split} for {packing}/{seq_len} "
-            "first: this reads the document offsets of every shard"
-        )
-
-
-def _of_arguments(reference: str | None, arguments: TracedLoader) -> tuple[TokenDataset, OrderOptions]:
-    """Open the dataset that the arguments name; its order is theirs too."""
-    if arguments.store:
-        raise SpecError("--store: only --state needs it; omit it")
-    data = open_dataset(reference, arguments)
-    if not len(data):
-        raise NoSamples(data.why_empty())
-    return data, {"order": arguments.order or "block", "seed": arguments.seed or 0, "lanes": arguments.lanes}
-
-
-def _of_state(
-    reference: str | None, arguments: TracedLoader, state: LoaderState
-) -> tuple[TokenDataset | Mixture, OrderOptions]:
-    """Open the dataset or mixture of a state, and its order; raise SpecError if an argument contradicts the state."""
-    from tokenloom.reader.dataset import open_source
-
-    for name in _OF_STATE:
-        if name in arguments.given:
-            raise SpecError(f"{option(name)}: --state determines it; omit it")
-    stream: Any = state["stream"]
+    Raises SpecError if a store is unknown or given twice, or if REF names another version than the state.
+    """
     members = stream.get("members", {})
     if reference is not None and not members:
         parsed = parse_reference(reference)
         found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if names_version(reference) else parsed.dataset
-        its_own = f"{stream['dataset']}@{stream['version']}"
-        if found not in (stream["dataset"], its_own):
-            raise SpecError(f"--state {arguments.state}: it is of {its_own}, and REF names {found}")
-    stores = _stores_of(reference, arguments.store, list(members))
-    with as_usage_errors():
-        for name, each in (members or {"": stream}).items():
-            named = f"{stores[name]}/{each['dataset']}@{each['version']}"
-            _announce_counting(named, each["split"], each["packing"], each["seq_len"])
-        return open_source(stores if members else stores[""], state, {})
-
-
-def _stores_of(reference: str | None, given: Sequence[str], members: Sequence[str]) -> dict[str, str]:
-    """Return the store of each member of a state's mixture, of "" for a dataset; raise SpecError if one is unknown.
-
-    Args:
-        reference: its store is that of all that `given` does not name; None without REF.
-        given: STORE or MEMBER=STORE.
-        members: of the mixture; none for a dataset.
-    """
-    stores: dict[str, str] = {}
-    for text in given:
+        own = f"{stream['dataset']}@{stream['version']}"
+        if found not in (stream["dataset"], own):
+            raise SpecError(f"--state {arguments.state}: it is of {own}, and REF names {found}")
+    stores = {"": parse_reference(reference).store} if reference is not None else {}
+    given: dict[str, str] = {}
+    for text in arguments.store:
         member, _, store = text.partition("=")
         name, store = (member, store) if member in members else ("", text)
-        if name in stores:
+        if name in given:
             raise SpecError(f"--store {text}: given twice; write MEMBER=STORE for {', '.join(members) or 'a mixture'}")
-        stores[name] = store
-    if "" not in stores and reference is not None:
-        stores[""] = parse_reference(reference).store
+        given[name] = store
+    stores |= given
     for name in members or [""]:
         if name not in stores and "" not in stores:
             raise SpecError(f"--store: give the store of {f'member {name}' if name else 'the dataset, or REF'}")
-    return {name: stores.get(name) or stores[""] for name in members or [""]}
+    return {name: stores.get(name) or stores[""] for name in members} or stores[""]
 
 
 @contextmanager

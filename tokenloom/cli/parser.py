@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import tokenloom
-from tokenloom.cli.arguments import add_arguments
-from tokenloom.cli.commands import COMMANDS, GROUPS, Command, function_of
+from tokenloom.cli.arguments import add_arguments, sections
+from tokenloom.cli.commands import COMMANDS, GROUPS, function_of
 from tokenloom.cli.output import NO, write_output
 from tokenloom.wording import near_miss
 
@@ -126,11 +126,34 @@ def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 class _CommandParser(_Parser):
-    """The parser of one command. It gets the command's arguments when it is used."""
+    """The parser of one command, which is completed when it is used."""
+
+    def complete(self) -> None:
+        """Add the texts of the command and its arguments."""
+        name = self.prog.rpartition(" ")[2]
+        texts = help_of(name)
+        self.description, self.epilog = texts.description, f"{_EXAMPLE}tokenloom {texts.example}"
+        if no := texts.exit_code_3:
+            self.epilog += f"\n\nexit code {NO}: {no[0].lower()}{no[1:]}"
+        add_arguments(self, function_of(name))
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        add_arguments(self, function_of(self.prog.rpartition(" ")[2]))
+        self.complete()
         return super().parse_known_args(*args, **kwargs)
+
+
+class CommandHelp(NamedTuple):
+    """The texts of a command's own help; `exit_code_3` is the meaning of that code, "" if the command has none."""
+
+    description: str
+    example: str
+    exit_code_3: str
+
+
+def help_of(name: str) -> CommandHelp:
+    """Read the texts of a command from the docstring of its function."""
+    texts = {title: " ".join(text.split()) for title, text in sections(function_of(name)).items()}
+    return CommandHelp(texts[""], texts.get("Example", ""), texts.get("Exit code 3", ""))
 
 
 def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -140,8 +163,8 @@ def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argum
         parser: that of `tokenloom`, which has not parsed anything.
     """
     (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for name, command in found.items():
-        add_arguments(command, function_of(name))
+    for command in found.values():
+        command.complete()
     return dict(found)
 
 
@@ -166,21 +189,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
-    for name, command in COMMANDS.items():
-        _add_parser(commands, name, command, shared)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, parents=[shared], help=text)
     return parser
-
-
-def _add_parser(parsers: Any, name: str, command: Command, shared: argparse.ArgumentParser) -> None:
-    text = command.text
-    epilog = f"{_EXAMPLE}tokenloom {command.example}"
-    if command.no:
-        epilog += f"\n\nexit code {NO}: {command.no[0].lower()}{command.no[1:]}"
-    parsers.add_parser(
-        name,
-        parents=[shared],
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}. {command.more}".strip(),
-        epilog=epilog,
-    )

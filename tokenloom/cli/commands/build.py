@@ -39,7 +39,17 @@ def build(
     prefect: Prefect = False,
     out: Output,
 ) -> Result:
-    """Build and publish a version."""
+    """Build and publish a version.
+
+    Run it again after a failure: it continues where it stopped. If nothing has changed since a version was published,
+    it builds nothing.
+
+    Example:
+        build news.yaml --set documents.min_chars=5
+
+    Exit code 3:
+        A check of the spec failed, or documents that were encoded again have other ids.
+    """
     result = run_build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
     print_build(out, result)
     return Result(result)
@@ -110,10 +120,16 @@ def _print_left_out_rows(out: Output, result: Json) -> None:
 def verify(
     reference: Ref, *, deep: bool = False, spec: SourceSpec = None, workers: Workers = None, out: Output
 ) -> Result:
-    """Verify a version; `damages` of the result lists the damaged files.
+    """Read every byte of a version and list the damaged files.
 
     Args:
         deep: encode about 1,000 documents again from their sources
+
+    Example:
+        verify store/news
+
+    Exit code 3:
+        Something is damaged.
     """
     from tokenloom.flows.verify_steps import verify_directly
     from tokenloom.tasks.running.workers import chosen_num_workers
@@ -161,13 +177,18 @@ def export(
     workers: Workers = None,
     out: Output,
 ) -> Result:
-    """Export a version, or finish an export that was killed.
+    """Write a version as files of another trainer.
+
+    Run it again after a failure: it continues where it stopped.
 
     Args:
         destination: a new folder: a local path or a URL
         split: the split to write; may be repeated (default: all that have documents)
         unit: of mds, litdata, huggingface and parquet: what a row holds
         seq_len: with --unit sample: tokens in a sample
+
+    Example:
+        export store/news megatron exported
     """
     from tokenloom.flows.export_steps import export_directly
     from tokenloom.tasks.running.workers import chosen_num_workers

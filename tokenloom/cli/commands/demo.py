@@ -40,11 +40,19 @@ def demo(
     prefect: Prefect = False,
     out: Output,
 ) -> Result:
-    """Build a dataset from the standard library's sources, read it back, and train a small model on it.
+    """Build a dataset from Python's own sources and train a model on it.
+
+    Its folder then has a spec, the text and a store to look at.
 
     Args:
         folder: folder for the spec, the text and the store
         updates: training steps
+
+    Example:
+        demo --updates 300
+
+    Exit code 3:
+        A check of the spec failed, or documents that were encoded again have other ids.
     """
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")

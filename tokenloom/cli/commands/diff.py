@@ -43,6 +43,9 @@ def diff(
         new: the new version; may be in another dataset or store
         fate: write out these documents as JSON lines
         output: where --list writes (default: stdout, without the summary)
+
+    Example:
+        diff store/news@yesterday store/news@latest
     """
     if output is not None and fate is None:
         raise SpecError("--output: only --list writes documents; give both")

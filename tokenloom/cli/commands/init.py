@@ -26,11 +26,17 @@ def starter_spec() -> str:
 
 
 def init(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> Result:
-    """Write a spec that reads some files; without any, a starter spec. An existing spec is not changed.
+    """Write a commented spec that reads given files.
+
+    It looks at names and first rows: kind, text, conversations and their layout, id. Without files, it writes a starter
+    spec.
 
     Args:
         files: files, folders and patterns to read; a name that ends in .yaml is the spec to write, which must not exist
             (default: tokenloom.yaml)
+
+    Example:
+        init data/*.parquet news.yaml
     """
     *others, path = [name for name in files if name.endswith(_SPEC_ENDS)] or ["tokenloom.yaml"]
     if others:

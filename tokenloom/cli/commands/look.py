@@ -49,7 +49,11 @@ _MAX_TEXT = 20  # characters of a name or of tags in a table
 
 
 def ls(store: StoreOrDataset, *, out: Output) -> Result:
-    """List the datasets of a store, or the versions of a dataset."""
+    """List the datasets of a store, or the versions of a dataset.
+
+    Example:
+        ls store/news
+    """
     folder = open_store(store)
     names = set(folder.names(""))
     if not names and not folder.exists(""):
@@ -124,7 +128,11 @@ def _damaged(tag: str) -> str:
 
 
 def inspect(reference: Ref, *, out: Output) -> Result:
-    """Show a version's manifest and inputs, and what build.json says of its checks and empty parts."""
+    """Show what a version contains.
+
+    Example:
+        inspect store/news@latest
+    """
     from tokenloom.tasks.building.version_facts import VersionFacts  # late: `ls` does without its imports
 
     store, manifest = resolve(parse_reference(reference))
@@ -168,12 +176,15 @@ def report(
     output: Annotated[Path | None, Argument("FILE")] = None,
     out: Output,
 ) -> Result:
-    """Write the report of a version, or the catalogue of a store: into the store, or into a file.
+    """Write a page with the figures of a version.
 
     Args:
         reference: a version: STORE/DATASET@TAG_OR_VERSION (default: @latest); or a store, for its catalogue
         output: where to write the page (default: reports/VERSION.html in the dataset's folder of the store; for a
             catalogue, index.html in the store)
+
+    Example:
+        report store/news --output news.html
     """
     folder = _store_of(reference)
     value = _write_report(reference, output) if folder is None else _write_catalogue(reference, folder, output)

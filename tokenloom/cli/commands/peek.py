@@ -42,12 +42,15 @@ def peek(
     learn: Annotated[str, LEARN] = "assistant",
     out: Output,
 ) -> Result:
-    """Show the first documents of a split, decoded, with the source row of each; of conversations, what is learned.
+    """Show decoded documents and where they come from.
 
     Args:
         split: the split
         count: how many documents to show
         chars: how many characters of each document, or of each turn
+
+    Example:
+        peek store/news --split test --count 5
     """
     tables = VersionTables(*resolve(parse_reference(reference)))
     check_split(reference, tables.manifest, split)

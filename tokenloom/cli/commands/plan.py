@@ -31,7 +31,12 @@ def plan(
     learn: Annotated[str, LEARN] = "assistant",
     out: Output,
 ) -> Result:
-    """Show what a build would read and make, and what of it is cached.
+    """Show what a build would read, make and reuse.
+
+    Tokens, disk and time are estimated from a sample. Nothing is built.
+
+    Example:
+        plan news.yaml
 
     Raises:
         TokenloomError: the build would fail at once, for example because the disk is too small.

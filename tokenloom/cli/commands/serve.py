@@ -29,12 +29,17 @@ def up(
     runs: Annotated[int, Argument("N", positive)] = 2,
     out: Output,
 ) -> Result:
-    """Start the server, the work pool, the deployments and a worker; stop them on Ctrl-C.
+    """Start a Prefect server with the deployments and a worker.
+
+    Ctrl-C stops all of them.
 
     Args:
         folder: folder of the database, storage and logs (default: ~/.tokenloom)
         port: port on 127.0.0.1; 0: a free one
         runs: how many flow runs run at a time
+
+    Example:
+        up --port 4200
     """
     from tokenloom.server.up import Services, run_services
 
@@ -54,7 +59,13 @@ def up(
 
 
 def deploy(*, out: Output) -> Result:
-    """Create the work pool and the deployments on the server in PREFECT_API_URL, or on that of a `tokenloom up`."""
+    """Create the deployments on a running Prefect server.
+
+    PREFECT_API_URL names the server. `prefect worker start --pool tokenloom` then starts a worker.
+
+    Example:
+        deploy
+    """
     url = known_url()
     if url is None:
         raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which also deploys")

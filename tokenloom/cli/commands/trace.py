@@ -57,6 +57,9 @@ def trace(
             so +0 is the step that comes next
         sample: a sample of the split by its index: dataset[G], whatever the order of a loader
         chars: characters of each document's text, 0 for none
+
+    Example:
+        trace store/news --step 1200 --seq-len 1024 --batch-size 8
     """
     if sample is not None:
         traced = _trace_sample(reference, loader, sample, chars)
@@ -148,7 +151,7 @@ def where(
     epochs: Annotated[int, Argument("N", integer_in(1, _MAX_EPOCHS))] = 1,
     out: Output,
 ) -> Result:
-    """Find documents, and the steps of a loader that see them; without any, `reason` in the result says why.
+    """Find a document, and the training steps that see it.
 
     Args:
         content: the hash of its content, 32 hexadecimal digits, as `tokenloom peek` shows it
@@ -159,6 +162,12 @@ def where(
         source: with --path: the source of the input, if several sources have the path
         epoch: the first epoch to search for steps (default: 0)
         epochs: how many epochs to search, at most 10,000
+
+    Example:
+        where store/news --text letter.txt --seq-len 1024 --batch-size 8
+
+    Exit code 3:
+        No document was found; `status` in the result says why.
     """
     from tokenloom.storage.versions.document_tables import VersionTables
 

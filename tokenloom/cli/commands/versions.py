@@ -39,6 +39,9 @@ def tag(
 
     Args:
         tag: the tag that will name the version; created if there is none
+
+    Example:
+        tag store/news@6f6e75a47b3e9a29 good --reason 'run 12 uses it'
     """
     tags.check_tag(tag)
     store, manifest = resolve(parse_reference(reference))
@@ -56,10 +59,13 @@ def rollback(
     allow_tryout: AllowTryout = False,
     out: Output,
 ) -> Result:
-    """Let a tag name an earlier version.
+    """Let a tag name the version again that it named before.
 
     Args:
         to: the version to name (default: the one that the tag named before)
+
+    Example:
+        rollback store/news --reason 'a bad crawl'
     """
     store, reference = _tag_of(dataset, tag)
     entries = tags.log(store, tag)
@@ -77,7 +83,11 @@ def rollback(
 
 
 def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
-    """Show the moves of a tag, newest first; `published` in the result says whether a version still exists."""
+    """Show which versions a tag named, since when and why.
+
+    Example:
+        log store/news
+    """
     store, reference = _tag_of(dataset, tag)
     moves, problems = tags.read_log(store, tag)
     if not moves and not problems:
@@ -132,7 +142,11 @@ _Grace = Annotated[
 
 
 def du(store: StoreOrDataset, *, keep_last: _KeepLast = 3, grace: _Grace = 14 * _DAY, out: Output) -> Result:
-    """Show what uses the space of each dataset, and what `tokenloom gc` with these options would free."""
+    """Show what uses the space of a store or a dataset.
+
+    Example:
+        du store
+    """
     folder = open_store(store)
     datasets = [measure(each, Policy(keep_last, grace)) for each in _datasets(store, folder)]
     for usage in datasets:
@@ -143,10 +157,15 @@ def du(store: StoreOrDataset, *, keep_last: _KeepLast = 3, grace: _Grace = 14 * 
 def gc(
     dataset: Dataset, *, keep_last: _KeepLast = 3, grace: _Grace = 14 * _DAY, delete: bool = False, out: Output
 ) -> Result:
-    """Delete versions of a dataset that nothing keeps, and leftovers.
+    """Delete versions that no tag and no rule keeps, and leftovers.
+
+    Without --delete it shows what it would delete.
 
     Args:
         delete: delete; without it, show what a run would delete
+
+    Example:
+        gc store/news --keep-last 5
     """
     store = parse_dataset(dataset)
     found = collect(store, Policy(keep_last, grace), delete=delete)
