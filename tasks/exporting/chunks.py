@@ -19,7 +19,7 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.tasks.exporting import tables
 from tokenloom.tasks.exporting.base import ExportUnit, Files, Records, Units, VersionFacts
 from tokenloom.tasks.exporting.documents import Documents, Piece
-from tokenloom.tasks.sources.tokens.ids import IDS
+from tokenloom.tasks.sources.token_ids import IDS
 from tokenloom.wording import counted
 
 PART_BYTES = 2**26  # bytes of ids in a file, the default of both formats

@@ -1,6 +1,6 @@
 """Formats that are streams of ids, which their trainers cut: Megatron, OLMo-core, llm.c, nanoGPT, datatrove.
 
-The modules of tasks/sources/tokens with the same names describe the files.
+The classes of tasks/sources/token_formats.py with the same names describe the files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray
 from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents
+from tokenloom.tasks.sources import token_formats as formats
 from tokenloom.tasks.sources.base import INDEX, MASK
-from tokenloom.tasks.sources.tokens import datatrove, llmc, megatron, olmo
 
 _NUM_AT_ONCE = 2**19
 _MAX_MEGATRON_LENGTH = 2**31 - 1
@@ -47,18 +47,20 @@ class Megatron(ExportFormat):
             data.write(piece.ids)
         count = unit.documents.num_documents
         code = _MEGATRON_CODES[facts.token_bytes]
-        index.write(megatron.HEAD.pack(megatron.MAGIC, megatron.VERSION, code, count, count + 1))
+        index.write(
+            formats.Megatron.HEAD.pack(formats.Megatron.MAGIC, formats.Megatron.VERSION, code, count, count + 1)
+        )
         for lengths in unit.documents.lengths():
             if lengths.max() > _MAX_MEGATRON_LENGTH:
                 raise SpecError(f"megatron holds documents of up to {_MAX_MEGATRON_LENGTH:,} tokens; use olmo")
-            index.write(lengths.astype(megatron.LENGTH))
+            index.write(lengths.astype(formats.Megatron.LENGTH))
         at = 0
         for lengths in unit.documents.lengths():
-            ends = at + np.cumsum(lengths, dtype=megatron.OFFSET) * facts.token_bytes
-            index.write(ends - lengths.astype(megatron.OFFSET) * facts.token_bytes)
+            ends = at + np.cumsum(lengths, dtype=formats.Megatron.OFFSET) * facts.token_bytes
+            index.write(ends - lengths.astype(formats.Megatron.OFFSET) * facts.token_bytes)
             at = int(ends[-1])
         for start in range(0, count + 1, _NUM_AT_ONCE):
-            index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=megatron.OFFSET))
+            index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=formats.Megatron.OFFSET))
 
 
 class Olmo(ExportFormat):
@@ -81,8 +83,8 @@ class Olmo(ExportFormat):
 
     def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
         """See ExportFormat.files."""
-        names = [f"{olmo.IDS}_part_{index:04}.npy", f"{olmo.IDS}_part_{index:04}{olmo.LINES}"]
-        names += [f"{olmo.MASKS}_part_{index:04}.npy"] * facts.has_masks
+        names = [f"{formats.Olmo.IDS}_part_{index:04}.npy", f"{formats.Olmo.IDS}_part_{index:04}{formats.Olmo.LINES}"]
+        names += [f"{formats.Olmo.MASKS}_part_{index:04}.npy"] * facts.has_masks
         return tuple(f"{split}/{name}" for name in names)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
@@ -127,16 +129,16 @@ class Llmc(ExportFormat):
         """Return files of about 100 million tokens."""
         parts = documents.cut(max(1, -(-documents.num_tokens // _LLMC_PART_TOKENS)))
         width = max(2, facts.token_bytes)
-        if any(4 * llmc.HEADER_INTS + part.num_tokens * width > _LLMC_MAX_BYTES for part in parts):
+        if any(4 * formats.Llmc.HEADER_INTS + part.num_tokens * width > _LLMC_MAX_BYTES for part in parts):
             raise SpecError("llmc: a document makes a file of 2 GiB or more; use megatron")
         return parts
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write the header and the ids."""
         width = max(2, facts.token_bytes)
-        magic = llmc.LLAMA3 if width == 4 else llmc.GPT2
-        header = np.zeros(llmc.HEADER_INTS, "<i4")
-        header[:3] = magic, llmc.VERSIONS[magic], unit.documents.num_tokens
+        magic = formats.Llmc.LLAMA3 if width == 4 else formats.Llmc.GPT2
+        header = np.zeros(formats.Llmc.HEADER_INTS, "<i4")
+        header[:3] = magic, formats.Llmc.VERSIONS[magic], unit.documents.num_tokens
         files[0].write(header)
         for ids in _leading(unit, facts.tokenizer.eot_id):
             files[0].write(ids.astype(TOKEN_DTYPES[width], copy=False))
@@ -190,8 +192,8 @@ class Datatrove(ExportFormat):
 
     def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
         """See ExportFormat.files."""
-        beside = datatrove.BESIDE
-        suffixes = ("", beside[INDEX], beside[datatrove.METADATA], *[beside[MASK]] * facts.has_masks)
+        beside = formats.Datatrove.BESIDE
+        suffixes = ("", beside[INDEX], beside[formats.Datatrove.METADATA], *[beside[MASK]] * facts.has_masks)
         return tuple(f"{split}/{index:05}.ds{suffix}" for suffix in suffixes)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
@@ -201,7 +203,7 @@ class Datatrove(ExportFormat):
         count = 0
         for piece in unit.documents.pieces():
             data.write(piece.ids.astype(dtype, copy=False))
-            index.write(count + np.cumsum(piece.lengths, dtype=datatrove.END))
+            index.write(count + np.cumsum(piece.lengths, dtype=formats.Datatrove.END))
             count += len(piece.ids)
             if facts.has_masks:
                 files[3].write(learned_bytes(piece, facts))

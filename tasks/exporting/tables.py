@@ -20,7 +20,7 @@ from tokenloom.storage.formats.arrays import AnyArray, AnyDtype
 from tokenloom.storage.formats.records import JsonObject, fields_of
 from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents, Piece
-from tokenloom.tasks.sources.tokens.ids import IDS, IGNORED, LABELS
+from tokenloom.tasks.sources.token_ids import IDS, IGNORED, LABELS
 from tokenloom.wording import counted
 
 

@@ -17,7 +17,7 @@ _READERS = {  # kind -> the class that reads it
     "arrow": "tokenloom.tasks.sources.arrow.Reader",
     "arrayrecord": "tokenloom.tasks.sources.array_record.Reader",
     "huggingface": "tokenloom.tasks.sources.hugging_face.Reader",
-    "tokens": "tokenloom.tasks.sources.tokens.make_reader",
+    "tokens": "tokenloom.tasks.sources.token_formats.make_reader",
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -24,25 +24,29 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.values import escaped, root_of
-from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources import arrow, make_reader, parquet
 from tokenloom.tasks.sources.base import (
     BATCH_BYTES,
+    INDEX,
+    MASK,
     FileRange,
     Options,
     PartitionRange,
     RowBatch,
     numbered,
 )
+from tokenloom.tasks.sources.column_names import shown_names
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import (
     HUB_STEP,
     filesystem_of,
     input_bytes,
     is_local,
-    translate_input_errors,
 )
-from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_names, found_file
+from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_names, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
+from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
+from tokenloom.tasks.sources.tokens import TokenFormat
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
@@ -75,7 +79,11 @@ class Reader(SourceReader):
         Raises InputError if dataset, config, split, revision or files don't exist, or if the hub can't be reached.
         """
         name = str(self._options["name"])
-        commit = current_commit(name, self._options.get("revision")) if is_on_hub(name) else None
+        commit = (
+            current_commit(name, self._options.get("revision"))
+            if name not in BUILDERS and not name.startswith("/")
+            else None
+        )
         dataset = self._dataset(commit)
         if commit:
             with translate_package_errors(name):
@@ -99,7 +107,7 @@ class Reader(SourceReader):
         return open_it(str(get("name")), get("config"), str(get("split") or "train"), get("data_files"), commit)
 
     def _opened(self, url: str) -> tuple[Dataset, int]:
-        """Return the dataset that a file belongs to, and the file's position in it."""
+        """Return the dataset of a file, and the position of the file in it."""
         found = _HUB_URL.match(url)
         dataset = self._dataset(found[1] if found else None)
         if url not in dataset.urls:
@@ -188,6 +196,58 @@ def _first_rows(batches: Iterator[RowBatch], num_rows: int) -> Iterator[RowBatch
             return
 
 
+class TokenRows(TokenFormat):
+    """Rows of ids, read as the kinds `arrow` and `parquet` read rows: saved datasets, Arrow and parquet files.
+
+    `attention_mask` says what is padding; columns that say nothing of the ids are not read.
+    """
+
+    name = "huggingface"
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        beside = [name for name in BESIDE if name in options["has"]] if "has" in options else None
+        self.columns = IdColumns(options, beside)
+        self._arrow, self._parquet = arrow.Reader(options, self.columns), parquet.Reader(options, self.columns)
+        self._found: list[str] | None = None
+
+    def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
+        return self._parquet if url.endswith(".parquet") else self._arrow
+
+    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
+        """See TokenFormat.matching; a folder that datasets.save_to_disk wrote means its data files."""
+        return (find_files if path.endswith(".parquet") else self._arrow.files)(path, leave_out)
+
+    def has(self, url: str, sides: Collection[str]) -> list[str]:
+        """See TokenFormat.has; reads the names of the first file's columns. Rows say where documents are."""
+        if self._found is None:
+            names = self._reader(url).schema(url).names
+            beside = [name for name in BESIDE if name in names]
+            self._found = [INDEX, *[MASK] * any(name != ATTENTION for name in beside), *beside]
+        return self._found
+
+    def notes(self, url: str) -> list[str]:
+        """See TokenFormat.notes."""
+        others = [name for name in self._reader(url).schema(url).names if name not in (IDS, *BESIDE)]
+        return [f"{url}: its other columns are not read: {shown_names(others)}"] if others else []
+
+    def partitions(self, url: str) -> list[PartitionRange]:
+        """See TokenFormat.partitions; `start` and `end` count row groups or record batches."""
+        return self._reader(url).partitions(url)
+
+    def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
+        """See SourceReader.batches."""
+        return self._reader(url).batches(url, part)
+
+    def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
+        """See TokenFormat.locate."""
+        return self._reader(url).locate(url, rows)
+
+    def place(self, url: str, row: int) -> str:
+        """See TokenFormat.place."""
+        return f"{url}, row {row}"
+
+
 class Dataset:
     """One split of a dataset.
 
@@ -238,10 +298,8 @@ class Dataset:
     def _stream(self, url: str) -> Any:
         if is_local(url) and not input_bytes(url):  # the package fails on an empty file
             raise InputError(f"{url}: the file is empty; leave it out")
-        try:
+        with translate_package_errors(url):
             return self._builder.as_streaming_dataset(self._split)
-        except Exception as error:  # the errors of the package's builders have no common base class
-            raise _read_error(url, error) from error
 
 
 def _kind(config: Any, urls: list[str]) -> str | None:
@@ -251,11 +309,6 @@ def _kind(config: Any, urls: list[str]) -> str | None:
     if not is_own or len(sep) != 1 or sep in '"\r\n\0' or any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
         return None
     return _KINDS.get(type(config).__name__)
-
-
-def is_on_hub(name: str) -> bool:
-    """Return whether a name is that of a dataset on the hub, not of a local folder or a builder."""
-    return name not in BUILDERS and not name.startswith("/")
 
 
 def _library(name: str) -> Any:
@@ -293,13 +346,13 @@ def current_commit(name: str, revision: str | None) -> str:
     except Exception as error:  # also of its HTTP library, whose errors have another base class
         raise InputError(
             f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
-            f"{_said(error)}; check name, revision and HF_TOKEN; {HUB_STEP}"
+            f"{named_message_of(error)[:500]}; check name, revision and HF_TOKEN; {HUB_STEP}"
         ) from error
 
 
 def load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> Dataset:
     """Open a dataset; raises InputError if it can't be opened or lacks the split."""
-    if not is_on_hub(name) and name not in BUILDERS:
+    if name.startswith("/"):
         _check_folder(name)
     library = _library(name)
     try:
@@ -309,8 +362,8 @@ def load(name: str, config: str | None, split: str, data_files: str | None, comm
             )
     except Exception as error:  # its errors have no common base class
         raise InputError(
-            f"{name}, config {config or 'default'}: not a dataset that can be opened: {_said(error)}. Check name, "
-            "config and data_files"
+            f"{name}, config {config or 'default'}: not a dataset that can be opened: {named_message_of(error)[:500]}. "
+            "Check name, config and data_files"
         ) from error
     return Dataset(builder, split, name)
 
@@ -327,33 +380,17 @@ def _check_folder(name: str) -> None:
             f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
             "files; rename the folder"
         )
-    with translate_input_errors(name):
-        odd = next((path for path in folder.iterdir() if _is_special(path)), None)
-    if odd:
-        raise InputError(f"{odd}: not a regular file; remove it")  # the package would wait for what a pipe gives
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
 
 
-def _is_special(path: Path) -> bool:
-    return path.exists() and not (path.is_file() or path.is_dir())
-
-
-def _said(error: Exception) -> str:
-    return named_message_of(error)[:500]
-
-
-def _read_error(url: str, error: Exception) -> InputError:
-    step = "check the file" if is_local(url) else "check the network and the file, and build again"
-    return InputError(f"{url}: can't be read: {_said(error)}; {step}")
-
-
 @contextmanager
-def translate_package_errors(place: str) -> Iterator[None]:
-    """Translate errors of the package or the network in the block into InputErrors that name the place."""
+def translate_package_errors(url: str) -> Iterator[None]:
+    """Translate errors of the package or the network in the block into InputErrors that name the file."""
     try:
         yield
     except (InputError, MemoryError):
         raise
     except Exception as error:  # of builders and of the HTTP library, without a common base class
-        raise _read_error(place, error) from error
+        step = "check the file" if is_local(url) else "check the network and the file, and build again"
+        raise InputError(f"{url}: can't be read: {named_message_of(error)[:500]}; {step}") from error

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from tests.builders.token_files import documents_in, masks_in
 from tests.counts import count
 from tokenloom.errors import InputError
-from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader
+from tokenloom.tasks.sources import FileRange, Rows, SourceReader, make_reader, tokens
 from tokenloom.tasks.sources.base import INDEX, MASK
-from tokenloom.tasks.sources.tokens import base
 
 _EOT, _BOS = 0, 1
 _MB = 2**20
@@ -72,7 +71,7 @@ def test_inferred_documents_are_those_of_a_plain_loop_however_the_file_is_cut(
     bounds = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
     expected = _plain(ids, bos_id)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "BATCH_TOKENS", piece_tokens)
+        patch.setattr(tokens, "BATCH_TOKENS", piece_tokens)
         reader = _reader("nanogpt", bos_id=bos_id)
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
         assert documents_in(found) == expected
@@ -99,8 +98,8 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
     ends.tofile(f"{path}.index")
     learned.tofile(f"{path}.loss")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "BATCH_TOKENS", piece_tokens)
-        patch.setattr(base, "_INDEX_DOCUMENTS", index_documents)
+        patch.setattr(tokens, "BATCH_TOKENS", piece_tokens)
+        patch.setattr(tokens, "INDEX_DOCUMENTS", index_documents)
         reader = _reader("datatrove", has=[INDEX, MASK])
         bounds = [0, *[cut] * (cut < len(lengths)), len(lengths)]
         found = [rows for part in pairwise(bounds) for rows in reader.read(str(path), FileRange(*part))]
@@ -112,7 +111,7 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
 def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "BATCH_TOKENS", 8)
+    monkeypatch.setattr(tokens, "BATCH_TOKENS", 8)
     ids = [5, _EOT, *[6] * 100, _EOT, 7, _EOT, *[8] * 19, _EOT]
     np.array(ids, np.uint16).tofile(tmp_path / "ids.bin")
     path = str(tmp_path / "ids.bin")
@@ -130,20 +129,20 @@ def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many ids each read of a file asks for."""
-    reads, real = [], base.read_values
+    reads, real = [], tokens.read_values
 
     def noting(file: Any, url: str, position: int, count: int, dtype: Any) -> Any:
         reads.append(count)
         return real(file, url, position, count, dtype)
 
-    monkeypatch.setattr(base, "read_values", noting)
+    monkeypatch.setattr(tokens, "read_values", noting)
     return reads
 
 
 def test_memory_holds_a_document_not_the_file(
     tmp_path: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "BATCH_TOKENS", 100)
+    monkeypatch.setattr(tokens, "BATCH_TOKENS", 100)
     np.array([*[5] * 150, _EOT] * 60, np.uint16).tofile(tmp_path / "ids.bin")
     assert len(documents_in(read_all("nanogpt", tmp_path / "ids.bin"))) == 60
     assert max(reads) <= 201
@@ -370,7 +369,7 @@ def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
         ),
     ]:
         reader = _reader(form, has=has)
-        assert isinstance(reader, base.TokenFormat)
+        assert isinstance(reader, tokens.TokenFormat)
         notes = reader.notes(str(file))
         assert len(notes) == (expected is not None)
         assert all(re.search(f"{file.name}: {expected}", note) for note in notes)

@@ -35,11 +35,10 @@ from tokenloom.spec.loading import load_spec
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks import estimate
+from tokenloom.tasks import preview
 from tokenloom.tasks.building.inputs import check_unchanged
 from tokenloom.tasks.building.plan import plan_build
-from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.tokens import base
+from tokenloom.tasks.sources import make_reader, tokens
 from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
 
 _EOT = 0
@@ -211,7 +210,7 @@ def _plain_megatron(index: bytes, data: bytes) -> Documents:
 
 
 def test_mutants_of_an_index_are_refused_or_read_as_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_INDEX_DOCUMENTS", 3)
+    monkeypatch.setattr(tokens, "INDEX_DOCUMENTS", 3)
     numbers = random.Random(1)
     documents = [[[numbers.randrange(1, 90) for _ in range(numbers.randrange(5))] for _ in range(3)] for _ in range(9)]
     path = write_megatron(tmp_path / "a", documents, 1)
@@ -255,7 +254,7 @@ def test_a_negative_id_is_outside_of_the_largest_vocabulary(tmp_path: Path) -> N
 def test_a_document_above_the_limit_is_skipped_without_being_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "BATCH_TOKENS", 5)
+    monkeypatch.setattr(tokens, "BATCH_TOKENS", 5)
     path = write_megatron(tmp_path / "a", [[[5] * 10], [[6] * 30], [[7] * 11]])
     documents = {"max_bytes": 40, "on_error": "skip"}
     spec = tokens_spec(tmp_path, path, 100, documents=documents)
@@ -489,8 +488,8 @@ def test_ids_that_the_decoder_does_not_have_are_shown_as_numbers() -> None:
 def test_tokens_are_estimated_by_tokens_where_later_documents_are_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "BATCH_TOKENS", 1_000)
-    monkeypatch.setattr(estimate, "_READ_BYTES", 20_000)
+    monkeypatch.setattr(tokens, "BATCH_TOKENS", 1_000)
+    monkeypatch.setattr(preview, "_READ_BYTES", 20_000)
     long, short = ([[[i % 9 + 1] * size]] for i, size in [(1, 100), (2, 10)])
     path = write_megatron(tmp_path / "a", [*(long * 100), *(short * 900)])
     _, estimated = plan_directly(tokens_spec(tmp_path, path, 2**16), 0)

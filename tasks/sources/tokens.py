@@ -38,26 +38,14 @@ from tokenloom.tasks.sources.base import (
 from tokenloom.tasks.sources.files import announce, info_of, input_bytes, is_local, open_input
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.reader import SourceReader
-from tokenloom.tasks.sources.tokens.ids import BATCH_TOKENS, ID_BYTES, IdColumns, id_batch
+from tokenloom.tasks.sources.token_ids import BATCH_TOKENS, ID_BYTES, IdColumns, id_batch
 from tokenloom.wording import counted
 
 #: Why two files contradict each other, and the next step.
 MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
 MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # of a first token and a number of tokens
-_INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
+INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
 _MIN_TOKENS = 2**13  # to read at a time
-
-
-@dataclass(frozen=True)
-class Side:
-    """A file that belongs to an input: it is not a separate input, and its content is part of the input's fingerprint.
-
-    `role` is INDEX or MASK. Without a required one, the input can't be read.
-    """
-
-    role: str
-    url: str
-    is_required: bool
 
 
 @dataclass(frozen=True)
@@ -93,6 +81,7 @@ class TokenFormat(SourceReader):
 
     name: ClassVar[str]
     suffix: ClassVar[str] = ""  # of the names of its files
+    required: ClassVar[tuple[str, ...]] = ()  # roles of sides without which an input can't be read
     eot_leads: ClassVar[bool] = False  # the end-of-text id is before documents, so one that begins a file ends none
 
     def __init__(self, options: Options) -> None:
@@ -122,9 +111,13 @@ class TokenFormat(SourceReader):
         """Return the files that a path matches, also those that belong to others."""
         return find_files(path, leave_out)
 
-    def sides(self, url: str) -> Sequence[Side]:
-        """Return the files that may belong to an input, whether they exist or not."""
-        return ()
+    def sides(self, url: str) -> dict[str, str]:
+        """Return the URLs of files that may belong to an input, by role, such as INDEX; their content is part of it."""
+        return {}
+
+    def id_type(self, default: str) -> AnyDtype:
+        """Return the type of ids of a file that does not state it: `dtype` of the source, or a format's default."""
+        return np.dtype(self.options.get("dtype") or default).newbyteorder("<")
 
     def has(self, url: str, sides: Collection[str]) -> list[str]:
         """Return what a file has beside its ids, INDEX or MASK. Without an INDEX, its documents are inferred.
@@ -175,8 +168,8 @@ class TokenFormat(SourceReader):
     def _indexed(
         self, file: IO[bytes], url: str, layout: Layout, part: FileRange, mask_of: MaskOf
     ) -> Iterator[RowBatch]:
-        for start in range(part.start, part.end, _INDEX_DOCUMENTS):
-            bounds = self.bounds(url, start, min(start + _INDEX_DOCUMENTS, part.end))
+        for start in range(part.start, part.end, INDEX_DOCUMENTS):
+            bounds = self.bounds(url, start, min(start + INDEX_DOCUMENTS, part.end))
             _announce_large(file, layout, int(bounds[0]), int(bounds[-1]))
             for first, end in runs_of(bounds, BATCH_TOKENS):
                 run, row = bounds[first : end + 1], start + first
@@ -218,7 +211,7 @@ class TokenFormat(SourceReader):
         if not self.has_mask:
             yield lambda start, count: None
             return
-        mask_url = next(side.url for side in self.sides(url) if side.role == MASK)
+        mask_url = self.sides(url)[MASK]
         if (num_bytes := input_bytes(mask_url)) != num_tokens:
             raise InputError(
                 f"{mask_url}: a mask has a byte for each token, and this one has {num_bytes:,} for the {num_tokens:,} "
@@ -320,15 +313,25 @@ def read_values(file: IO[bytes], url: str, position: int, count: int, dtype: Any
     return np.frombuffer(data, dtype)
 
 
+def count_values(url: str, dtype: AnyDtype) -> int:
+    """Return how many values a file has; raises InputError if the last one is cut."""
+    num_bytes = input_bytes(url)
+    if num_bytes % dtype.itemsize:
+        raise InputError(
+            f"{url}: {num_bytes:,} bytes are not a multiple of the {dtype.itemsize} of {dtype.name}: it was cut, or is "
+            "of another type; copy the file again, or set dtype"
+        )
+    return num_bytes // dtype.itemsize
+
+
 def _with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile]:
     """Return the inputs among the files that match, each with the files that belong to it.
 
     Raises InputError if a required file is missing, or if only some inputs have an index or a mask.
     """
     known = {file.url: file for file in found}
-    sides = {url: form.sides(url) for url in known}
-    beside = {side.url for own in sides.values() for side in own}
-    inputs = [_with_own(file, sides[file.url], known, form) for file in found if file.url not in beside]
+    beside = {side for url in known for side in form.sides(url).values()}
+    inputs = [_with_own(file, known, form) for file in found if file.url not in beside]
     for role in (INDEX, MASK):
         has_it = {role in file.options["has"]: file.url for file in inputs}
         if len(has_it) > 1:
@@ -339,28 +342,24 @@ def _with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile
     return inputs
 
 
-def _with_own(file: FoundFile, sides: Sequence[Side], known: Mapping[str, FoundFile], form: TokenFormat) -> FoundFile:
+def _with_own(file: FoundFile, known: Mapping[str, FoundFile], form: TokenFormat) -> FoundFile:
     form.check_name(file.url)
-    prints, there = [file.fingerprint], list[Side]()
-    for side in sides:
-        beside = known.get(side.url)
-        fingerprint = beside.fingerprint if beside else _fingerprint(side, file.url)
-        if fingerprint != "":
-            prints.append(fingerprint)
-            there.append(side)
+    prints, sides = [file.fingerprint], dict[str, str]()
+    for role, url in form.sides(file.url).items():
+        try:
+            prints.append(known[url].fingerprint if url in known else _fingerprint(url))
+            sides[role] = url
+        except InputError as error:
+            if not isinstance(error.__cause__, Exception) or kind_of(error.__cause__) != "missing":
+                raise
+            if role in form.required:
+                raise InputError(f"{file.url}: {url}, which belongs to it, is missing; copy both files") from error
     fingerprint = None if file.fingerprint is None else joined_fingerprint([one or "" for one in prints])
-    options = {"has": form.has(file.url, [side.role for side in there])}
-    return replace(file, fingerprint=fingerprint, sides=tuple(side.url for side in there), options=options)
+    options = {"has": form.has(file.url, sides)}
+    return replace(file, fingerprint=fingerprint, sides=tuple(sides.values()), options=options)
 
 
-def _fingerprint(side: Side, url: str) -> str | None:
-    """Return the fingerprint of a remote side, None for a local one; "" if it does not exist and need not."""
-    try:
-        info = info_of(side.url)
-    except InputError as error:
-        if not isinstance(error.__cause__, Exception) or kind_of(error.__cause__) != "missing":
-            raise
-        if side.is_required:
-            raise InputError(f"{url}: {side.url}, which belongs to it, is missing; copy both files") from error
-        return ""
-    return None if is_local(side.url) else remote_fingerprint(info, side.url)
+def _fingerprint(url: str) -> str | None:
+    """Return the fingerprint of a remote file, None for a local one; raises InputError if it is missing."""
+    info = info_of(url)
+    return None if is_local(url) else remote_fingerprint(info, url)
