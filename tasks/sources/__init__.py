@@ -11,11 +11,11 @@ __all__ = ["FileRange", "Options", "PartitionRange", "Rows", "SourceReader", "ma
 
 _READERS = {  # kind -> the class that reads it
     "parquet": "tokenloom.tasks.sources.parquet.Reader",
-    "jsonl": "tokenloom.tasks.sources.lines.JsonReader",
-    "csv": "tokenloom.tasks.sources.csv_rows.Reader",
+    "jsonl": "tokenloom.tasks.sources.records.JsonReader",
+    "csv": "tokenloom.tasks.sources.lines.CsvReader",
     "text": "tokenloom.tasks.sources.lines.TextReader",
     "arrow": "tokenloom.tasks.sources.arrow.Reader",
-    "arrayrecord": "tokenloom.tasks.sources.array_record.Reader",
+    "arrayrecord": "tokenloom.tasks.sources.records.ArrayRecordReader",
     "huggingface": "tokenloom.tasks.sources.hugging_face.Reader",
     "tokens": "tokenloom.tasks.sources.token_formats.make_reader",
 }

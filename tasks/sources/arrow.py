@@ -32,11 +32,11 @@ from tokenloom.tasks.sources.base import (
     locate_groups,
     numbered,
 )
-from tokenloom.tasks.sources.column_names import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, local_path, open_input
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, found_file, match
 from tokenloom.tasks.sources.reader import SourceReader
+from tokenloom.tasks.sources.values import check_batch
 
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"

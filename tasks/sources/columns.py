@@ -1,13 +1,18 @@
 """Take the texts or conversations, the ids and the filter's columns of rows from record batches.
 
 Every kind of source yields such batches. A row's texts become valid UTF-8 here, or the row is bad.
+
+The path of a file may have columns, too, as Hive and Spark write them: year=2021/lang=en/part-0.parquet. A file's own
+column of the same name comes first. Their values are text, and a filter's numbers are compared with the numbers that
+they spell, as in CSV.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +20,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, message_of
-from tokenloom.spec.row_filter import Comparison, Filter, Members, comparisons_of, decided, parse_filter
+from tokenloom.spec.row_filter import Comparison, Filter, Members, columns_of, comparisons_of, decided, parse_filter
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, Options, PlaceOf, RowBatch, Rows
-from tokenloom.tasks.sources.column_names import field_type, has_column, is_list, pick, plain, value_type
 from tokenloom.tasks.sources.filters import check_comparable, is_kept, kept_rows
-from tokenloom.tasks.sources.values import OPTION, ROLES, Decoding, instead_of_text
+from tokenloom.tasks.sources.values import (
+    ROLES,
+    Decoding,
+    field_type,
+    has_column,
+    instead_of_text,
+    is_list,
+    pick,
+    plain,
+    value_type,
+)
 
 if TYPE_CHECKING:
     from tokenloom.tasks.sources.conversations import ConversationColumns
 
+OPTION = "path_columns"  # the option of a file that maps columns to values
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 _VALUE_BYTES = 8  # of a value beside the texts of a conversation
 
 
@@ -234,3 +250,32 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
     lengths = pc.binary_length(values.cast(pa.large_binary()))
     found: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
     return found
+
+
+def path_columns(path: str, options: Options) -> dict[str, Any]:
+    """Return the option with the columns of a path that a source names as filter, id or text; {} if there are none.
+
+    They decide how the file is read, so the names of its spills cover them.
+
+    Args:
+        path: relative to the root of the source.
+        options: those of the source; the files of a Hugging Face source, which has a `split`, are read by the rules of
+            the package, which has no such columns.
+
+    Raises InputError for a value that is not UTF-8 in its URL encoding.
+    """
+    named = {options.get("id"), options.get("text")}
+    named.update(columns_of(parse_filter(options["filter"])) if options.get("filter") else [])
+    columns: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, mark, value = folder.partition("=")
+        if mark and (name := _decoded(name, path)) in named:
+            columns[name] = None if value == _NULL else _decoded(value, path)
+    return {OPTION: columns} if columns and "split" not in options else {}
+
+
+def _decoded(text: str, path: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {text!r} is not UTF-8 in its URL encoding; rename the folder") from error

@@ -20,8 +20,17 @@ from tokenloom.chat.messages import refuse_media
 from tokenloom.errors import BadConversation, BadRow, InputError
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options, PlaceOf
-from tokenloom.tasks.sources.column_names import field_type, has_column, is_list, shown_names, value_type
-from tokenloom.tasks.sources.values import Decoding, look_up, parse_json, pick
+from tokenloom.tasks.sources.values import (
+    Decoding,
+    field_type,
+    has_column,
+    is_list,
+    look_up,
+    parse_json,
+    shown_names,
+    value_at,
+    value_type,
+)
 
 WANTED = "wanted_rows"  # in options: the numbers of rows, where the conversations of others are not needed
 _SYSTEM = "system"  # the key of a system prompt beside a conversation
@@ -107,7 +116,7 @@ class ConversationColumns:
     def _text(self, parts: dict[str, Any]) -> str | None:
         """Return the text of a row, None if it has no conversation; raises BadValue if it has something else."""
         row = parse_json(parts[WHOLE_ROW]) if WHOLE_ROW in parts else parts
-        value = row if self._key == WHOLE_ROW else pick(row, self._key, "messages")
+        value = row if self._key == WHOLE_ROW else value_at(row, self._key, "messages")
         has_tools, tools = look_up(row, self._tools)
         if has_tools:
             self.missing_keys.discard(self._tools)

@@ -14,11 +14,10 @@ import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
@@ -55,6 +54,8 @@ _UNSUPPORTED = (*_ARCHIVES, ".xz", ".lz4", ".lzma", ".br", ".Z")
 _BUFFER_BYTES = 2**20
 _MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
 _SILENT_SECONDS = 60.0  # without a byte
+_LINE_PLACE = re.compile(r"((?:(?!: |, line \d).)+), line at byte (\d+)")
+_MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
 _PARTIAL, _NO_RANGE = 206, 416  # of HTTP
 _CHECKSUMS = ("ETag", "Content-MD5")
 _PREFIX = "tokenloom-web-"
@@ -318,8 +319,14 @@ def copied(filesystem: Any, name: str, url: str) -> str:
 
     Raises InputError if it can't be downloaded, StoreError if TMPDIR is full.
     """
+    import aiohttp
     from fsspec.asyn import sync
 
+    options = {
+        "headers": {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"},
+        "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS),
+        "auto_decompress": not url.endswith(".gz"),  # of which some servers say that they encoded it
+    }
     with translate_temporary_errors():
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
         path = Path(_folder().name, digest, os.path.basename(name))
@@ -327,7 +334,7 @@ def copied(filesystem: Any, name: str, url: str) -> str:
         Path(f"{path.parent}.json").write_text(json.dumps([str(path), url]))
         part = path.with_name(f"{path.name}.part")
         with part.open("wb") as file, translate_input_errors(url):
-            sync(filesystem.loop, _download, filesystem, name, file)
+            sync(filesystem.loop, partial(filesystem._get_file, **options), name, file)
         if not path.exists() or not filecmp.cmp(path, part, shallow=False):
             part.replace(path)
     return str(path)
@@ -350,22 +357,34 @@ async def _sends_ranges(filesystem: Any, url: str) -> bool:
         return bool(answer.status == _PARTIAL)
 
 
-async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
-    import aiohttp
+@contextmanager
+def naming_source(name: str | None) -> Iterator[None]:
+    """Set the source of an InputError raised in the block, unless an inner block has set it, and complete its place.
 
-    session = await filesystem.set_session()
-    headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS)
-    options = {**filesystem.kwargs, "headers": headers, "timeout": timeout, "auto_decompress": False}
-    async with session.get(filesystem.encode_url(url), **options) as answer:
-        answer.raise_for_status()
-        encoding = answer.headers.get("Content-Encoding", "identity")
-        if encoding in ("gzip", "x-gzip") and url.endswith(".gz"):  # what servers say of a file that is itself gzip
-            encoding = "identity"
-        if encoding not in ("gzip", "x-gzip", "identity"):
-            raise InputError(f"{url}: the server sends it as {encoding}, which is not supported; copy the file")
-        unpack = None if encoding == "identity" else zlib.decompressobj(wbits=31)
-        async for data in answer.content.iter_chunked(_BUFFER_BYTES):
-            file.write(data if unpack is None else unpack.decompress(data))
-        if unpack is not None and (not unpack.eof or unpack.unused_data):
-            raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file")
+    `name` is None for files that no spec names yet.
+    """
+    try:
+        yield
+    except InputError as error:
+        error.source = error.source or name
+        error.args = (with_line(error.args[0]), *error.args[1:])
+        raise
+
+
+def with_line(message: str) -> str:
+    """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
+    if found := _LINE_PLACE.match(message):
+        url, at = found[1], int(found[2])
+        with suppress(InputError, OSError):  # the file may be gone by now
+            if at <= (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
+                message = f"{url}, line {_line_at(url, at)} at byte {at}{message[found.end() :]}"
+    return with_urls(message)
+
+
+def _line_at(url: str, position: int) -> int:
+    """Return the number of the line that begins at a byte, from 1."""
+    with open_decompressed(url) as file:
+        num_newlines = at = 0
+        while data := file.read(min(_BUFFER_BYTES, position - at)):
+            num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
+        return num_newlines + 1

@@ -8,27 +8,30 @@ all other columns it is compared exactly.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from math import ceil, floor, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Junction, Members, Scalar
+from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Junction, Members, Scalar, comparisons_of, holds
 from tokenloom.tasks.sources.base import BadValue
-from tokenloom.tasks.sources.column_names import field_type, json_type, pick, plain, value_type
+from tokenloom.tasks.sources.values import field_type, json_type, pick, plain, value_type
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_PER_DAY = 86_400
+_DAY_MILLISECONDS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Literal = str | float | Fraction
 
@@ -266,3 +269,89 @@ def _integers(values: Sequence[int | None]) -> pa.Array:
         limit = 2**64  # the values of a filter are smaller
         numbers = [None if value is None else Decimal(max(-limit, min(limit, value))) for value in values]
         return pa.array(numbers, pa.decimal128(38, 0))
+
+
+def may_keep(file: pq.ParquetFile, tree: Filter | None) -> Callable[[int], bool]:
+    """Return what says whether a row group may hold a row that the filter keeps, by its statistics."""
+    if tree is None:
+        return lambda _group: True
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    known = {part: _known(part, file, paths) for part in comparisons_of(tree)}
+
+    def may_hold(group: int, part: Comparison | Members) -> bool:
+        if (column := known[part]) is None:
+            return True
+        found = column.bounds(file.metadata.row_group(group).column(column.leaf).statistics)
+        return found is None or all(_may_hold(*found, sign, value) for sign, value in column.compared)
+
+    return lambda group: holds(tree, partial(may_hold, group))
+
+
+class _Column(NamedTuple):
+    """A column that a filter compares: its leaf, the type of its values, and comparisons that all kept rows hold."""
+
+    leaf: int
+    kind: pa.DataType
+    compared: list[tuple[str, Any]]
+
+    def bounds(self, statistics: pq.Statistics | None) -> tuple[Any, Any] | None:
+        """Return the smallest and the largest value of a chunk as `literal` has them, None if they are not known.
+
+        pyarrow gives no statistics that are of an order that the footer does not define, or of a writer that is known
+        to be wrong.
+        """
+        if statistics is None or not statistics.has_min_max:
+            return None
+        if units_per_second(self.kind) is not None:
+            if statistics.physical_type not in ("INT32", "INT64"):
+                return None
+            factor = _DAY_MILLISECONDS if pa.types.is_date64(self.kind) else 1  # stored as days
+            return statistics.min_raw * factor, statistics.max_raw * factor
+        if pa.types.is_float16(self.kind):
+            return struct.unpack("<ee", statistics.min + statistics.max)
+        low, high = statistics.min, statistics.max
+        return (Fraction(low), Fraction(high)) if isinstance(low, Decimal) else (low, high)
+
+
+def _known(part: Comparison | Members, file: pq.ParquetFile, paths: list[str]) -> _Column | None:
+    """Return the column of a comparison, None if statistics never decide it."""
+    if paths.count(part.column) != 1 or (isinstance(part, Members) and not part.is_in):
+        return None
+    kind = value_type(field_type(file.schema_arrow, part.column, "", "filter"))
+    if isinstance(part, Members):
+        values: list[Any] = [literal(value, kind) for value in part.values]
+        compared = [(">=", min(values)), ("<=", max(values))]
+    else:
+        compared = [(part.operator, literal(part.value, kind))]
+    return _Column(paths.index(part.column), kind, compared)
+
+
+def _may_hold(low: Any, high: Any, operator: str, value: Any) -> bool:
+    """Return whether a chunk with these bounds may hold a value that a comparison keeps; nulls are never kept.
+
+    (Arrow's own pruning by expressions gives up on a chunk that holds a null.)
+    """
+    try:
+        if not low <= high:  # NaN, or in another order than they should
+            return True
+        if operator == "!=":  # a NaN, which statistics leave out, differs from every value
+            return isinstance(low, float) or not low == value == high
+        if isinstance(low, str) and isinstance(value, str) and low != high:
+            low, high, value = *_bounds_in_any_order(low.encode(), high.encode()), value.encode()
+        if operator == "==":
+            return bool(low <= value <= high)
+        return bool(COMPARE[operator](low if operator[0] == "<" else high, value))
+    except (TypeError, UnicodeDecodeError):  # bytes and text, for instance; a bound that is not UTF-8
+        return True
+
+
+def _bounds_in_any_order(low: bytes, high: bytes) -> tuple[bytes, bytes]:
+    """Return wider bounds of UTF-8 that are right even if their writer compared bytes as signed numbers.
+
+    Such a writer finds ["aé", "az", "b"] to be between "aé" and "b". What is right in either order is how the texts
+    begin, up to and with the first byte in which the bounds differ. No byte of UTF-8 is as large as the one added to
+    the upper bound.
+    """
+    unequal = (i + 1 for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    end = next(unequal, len(low))
+    return low[:end], high[:end] + b"\xff"

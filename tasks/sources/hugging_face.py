@@ -35,7 +35,6 @@ from tokenloom.tasks.sources.base import (
     RowBatch,
     numbered,
 )
-from tokenloom.tasks.sources.column_names import shown_names
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import (
     HUB_STEP,
@@ -47,6 +46,7 @@ from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_n
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
 from tokenloom.tasks.sources.tokens import TokenFormat
+from tokenloom.tasks.sources.values import shown_names
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset

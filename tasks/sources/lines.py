@@ -1,26 +1,49 @@
-"""Text files in UTF-8, plain or compressed: JSON lines, JSON arrays of objects, and texts.
+r"""Text files in UTF-8, plain or compressed: texts, and CSV (RFC 4180, or another dialect).
 
-`row` is the byte offset of a line or text in the decompressed file; in a JSON array, the position of the object. A
-plain file is cut into ranges of bytes, and a range owns the rows that start in it. Another file is one partition, read
-as a stream.
+`row` is the byte offset of a text in the decompressed file; of CSV, the number of the row after the header, or in a
+file without one. A plain file of texts with a separator is cut into ranges of bytes, and a range owns the rows that
+start in it. Another file is one partition, read as a stream: a quoted field of CSV may contain a line end.
+
+Delimiter, quote and escape of CSV may be those of MySQL, PostgreSQL and Spark. Python's parser drops the escape before
+any character, which would turn Spark's `C:\new` into `C:new`. So each escape that means something else is rewritten
+before the parser sees it:
+
+| escape and | means |
+|---|---|
+| the quote, escape, delimiter, or a line end | that character |
+| N, as the whole field | null (MySQL, PostgreSQL) |
+| b f n r t v, without quotes | the control character (PostgreSQL's COPY) |
+| anything else | both characters (Spark) |
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import IO, Any
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any
 
-from tokenloom.errors import BadRow
-from tokenloom.tasks.sources.base import FileRange, Options, PartitionRange, cut_evenly, locate_runs
+from tokenloom.errors import BadRow, InputError, message_of
+from tokenloom.spec.row_filter import comparisons_of, parse_filter
+from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.tasks.sources.base import BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import announce, compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.reader import RawRow, RecordReader
-from tokenloom.tasks.sources.values import ArrayValue, array_values, parse_json, starts_array
+from tokenloom.tasks.sources.values import column_error
+from tokenloom.wording import counted
 
-OTHER_BYTES = 2**22  # what a row of JSON may hold beside its document, whose escapes may double it
-_BOM = b"\xef\xbb\xbf"
+if TYPE_CHECKING:
+    import _csv
+
 _READ_BYTES = 2**18  # larger blocks take 1.6 times as long, since their lines leave the processor's cache
 _NEAR_BYTES = 2**16  # between rows that are read together: that is faster than opening the file for each
+_MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each
+_ADVICE = r'repair the file, set delimiter, or set escape: "\\" if a backslash stands before quotes in a field'
+_NULL = "\udfff"  # no text holds it: bytes that can't be decoded become U+DC80 to U+DCFF
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class TextFileReader(RecordReader):
@@ -105,63 +128,6 @@ class TextFileReader(RecordReader):
             yield RawRow(offset, self.too_large(url, offset, max_bytes) if is_large else bytes(buffer), num_bytes)
 
 
-class JsonReader(TextFileReader):
-    """Reads JSON lines and JSON arrays.
-
-    Args:
-        options: see SourceReader; `text`, `id` and the columns of `filter` are keys, dotted for nested objects.
-    """
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._arrays: dict[str, bool] = {}
-        # A line holds its document, perhaps with escapes, and other keys. Far more than that is not a line.
-        self._max_line_bytes = 2 * int(options["max_bytes"]) + OTHER_BYTES
-
-    def _is_array(self, url: str) -> bool:
-        if url not in self._arrays:
-            with open_decompressed(url) as file:
-                self._arrays[url] = starts_array(file)
-        return self._arrays[url]
-
-    def is_cut(self, url: str) -> bool:
-        """See TextFileReader.is_cut."""
-        return compression(url) is None and not self._is_array(url)
-
-    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
-        """See RecordReader.raw_rows; `start` and `end` are ignored for a file that is one partition."""
-        is_array = self._is_array(url)  # before the file is opened: a shared file has one position
-        with open_decompressed(url) as file:
-            if is_array:
-                values = array_values(file, url, self._max_line_bytes)
-                for row, value in enumerate(values):
-                    yield RawRow(row, value, len(value.text))
-                return
-            last = end if self.is_cut(url) else None
-            for raw in self.pieces(url, file, "\n", self._max_line_bytes, start, last):
-                if raw.row == 0 and isinstance(raw.value, bytes):
-                    raw = raw._replace(value=raw.value.removeprefix(_BOM))
-                # A blank line is not a row.
-                if isinstance(raw.value, BadRow) or (raw.value and not raw.value.isspace()):
-                    yield raw
-
-    def place(self, url: str, row: int) -> str:
-        """See RecordReader.place."""
-        if self._is_array(url):
-            return f"{url}, value {row} of its JSON array"
-        return f"{url}, line at byte {row}"
-
-    def parse(self, raw: bytes | ArrayValue) -> Any:
-        """See RecordReader.parse; the values of an array are parsed already."""
-        return raw.value if isinstance(raw, ArrayValue) else parse_json(self.columns.decoding.decode(raw))
-
-    def json_text(self, raw: bytes | ArrayValue) -> str:
-        """See RecordReader.json_text."""
-        if isinstance(raw, ArrayValue):
-            return self.columns.decoding.clean(raw.text, "conversation")
-        return self.columns.decoding.decode(raw)
-
-
 class TextReader(TextFileReader):
     """Reads text files: a file is one document, or several with a separator between them.
 
@@ -213,3 +179,136 @@ class TextReader(TextFileReader):
     def parse(self, raw: bytes) -> str:
         """See RecordReader.parse."""
         return self.columns.decoding.decode(raw)
+
+
+class CsvReader(TextFileReader):
+    """Reads CSV files.
+
+    Args:
+        options: see SourceReader and Dialect. Without a `header`, `columns` names the fields; without
+            `columns`, a field's name is its position, from "0" on.
+    """
+
+    parses_numbers = True
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
+        keys = ("id", "text", "tools") if options.get("messages") == WHOLE_ROW else ("id", "text", "messages", "tools")
+        named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in keys]
+        # column -> the key of the spec that names it
+        self._needed = {str(column): key for key, column in named if column is not None}
+        self._dialect = Dialect(options)
+        self._has_header = bool(options.get("header", True))
+        self._names_given: list[str] = options.get("columns") or []
+
+    def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
+        """See RecordReader.raw_rows."""
+        csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
+        with open_decompressed(url) as file:
+            text = self._text(url, file)
+            lines = self._dialect.parse(self._lines(url, text))
+            try:
+                names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
+                for number, row in enumerate(rows):
+                    value = dict(zip(names, self._dialect.fields(row), strict=False)) if len(row) == len(names) else row
+                    yield RawRow(number, value, sum(map(len, row)))
+            except csv.Error as error:
+                raise InputError(
+                    f"{url}, line {lines.line_num}: not valid CSV: {message_of(error)}; {_ADVICE}"
+                ) from error
+            finally:
+                text.detach()
+
+    def _text(self, url: str, file: IO[bytes]) -> io.TextIOWrapper:
+        """Return a file as text; bytes that can't be decoded become lone surrogates (PEP 383)."""
+        return io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+
+    def _lines(self, url: str, text: io.TextIOWrapper) -> Iterator[str]:
+        while line := text.readline(_MAX_FIELD):
+            if len(line) == _MAX_FIELD:
+                raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or repair the file")
+            yield line
+
+    def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
+        """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
+        if self._has_header:
+            blank = (row for row in rows if len(row) > 1 or row[0].strip())  # without blank lines before it
+            names = next(blank, [])
+            self._check_names(url, names, "Set header: false if this is a row of data, check delimiter")
+            return names, rows
+        if self._names_given:
+            return self._names_given, rows
+        first = next(rows, None)
+        if first is None:
+            return [], rows
+        names = [str(position) for position in range(len(first))]
+        self._check_names(url, names, "Check delimiter")
+        return names, chain([first], rows)
+
+    def _check_names(self, url: str, names: list[str], check: str) -> None:
+        for column, key in self._needed.items():
+            if names.count(column) != 1 and (column in names or column not in self.columns.path_columns):
+                raise column_error(url, key, column, names, check)
+
+    def parse(self, raw: dict[str, Any] | list[str]) -> dict[str, Any]:
+        """See RecordReader.parse."""
+        if isinstance(raw, dict):
+            return raw
+        found = counted(len(raw), "field")
+        if self._names_given:
+            names = len(self._names_given)
+            raise BadValue(
+                f"{found}, but columns names {names}; name every field in columns, or repair the row", "fields"
+            )
+        first = "the header" if self._has_header else "the first row"
+        raise BadValue(f"{found}, unlike {first}; repair the row", "fields")
+
+
+class Dialect:
+    """How the fields of a CSV source are written.
+
+    Args:
+        options: `delimiter`, `quote` ("" for none) and `escape` (None for none), one character each.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.delimiter = str(options["delimiter"])
+        self._quote = str(options.get("quote", '"'))
+        self._escape: str | None = options.get("escape")
+
+    def parse(self, lines: Iterator[str]) -> _csv.Reader:
+        """Return the parser of a file's lines."""
+        return csv.reader(
+            self._rewritten(lines, self.delimiter) if self._escape else lines,
+            delimiter=self.delimiter,
+            quotechar=self._quote or None,
+            quoting=csv.QUOTE_MINIMAL if self._quote else csv.QUOTE_NONE,
+            escapechar=self._escape,
+            strict=True,
+        )
+
+    def fields(self, row: list[str]) -> list[str | None]:
+        """Return the fields of a parsed row, None for those that are null."""
+        if not self._escape:
+            return [*row]
+        return [None if field == _NULL else field.replace(_NULL, f"{self._escape}N") for field in row]
+
+    def _rewritten(self, lines: Iterator[str], delimiter: str) -> Iterator[str]:
+        escape = str(self._escape)
+        kept = {self._quote, escape, delimiter, "\r", "\n"}
+        pair = re.compile(f"{re.escape(escape)}(\r\n|.)", re.DOTALL)
+
+        def rewrite(found: re.Match[str]) -> str:
+            char = found[1]
+            if char in kept:
+                return found[0]
+            if char == "\r\n":
+                return f"{escape}\r{escape}\n"
+            if char == "N":
+                return _NULL
+            if not self._quote and char in _CONTROLS:
+                return escape + _CONTROLS[char]
+            return escape + escape + char
+
+        return (pair.sub(rewrite, line) if escape in line else line for line in lines)

@@ -6,7 +6,8 @@ statistics, are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
     BATCH_BYTES,
     FileRange,
+    Group,
     Options,
     PartitionRange,
     RowBatch,
@@ -26,23 +28,16 @@ from tokenloom.tasks.sources.base import (
     locate_groups,
     numbered,
 )
-from tokenloom.tasks.sources.column_names import check_batch
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import announce, open_input
-from tokenloom.tasks.sources.parquet_footer import (
-    byte_ranges,
-    check_counts,
-    check_decrypted,
-    group_of,
-    leaves_of,
-    may_keep,
-    repeated_leaves,
-)
+from tokenloom.tasks.sources.filters import may_keep
 from tokenloom.tasks.sources.reader import SourceReader
+from tokenloom.tasks.sources.values import check_batch
 from tokenloom.wording import counted
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this size, never whole
+_REPEATED_ROW_BYTES = 64  # rows that take less in the file may be a few long texts that repeat
 _FEWER = 256  # a batch that is too large for memory is read again with so many times fewer rows
 
 
@@ -248,3 +243,83 @@ def _parse(
 def _not_read(num_rows: int, *bad: BadRow) -> RowBatch:
     """Return a batch for rows that were not read."""
     return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), bad, num_rows)
+
+
+def leaves_of(file: pq.ParquetFile, names: Sequence[str]) -> list[int]:
+    """Return the positions of the leaf columns under dotted names."""
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    return [i for i, path in enumerate(paths) if any(path == name or path.startswith(name + ".") for name in names)]
+
+
+def group_of(file: pq.ParquetFile, index: int, leaves: Sequence[int]) -> Group:
+    """Return the size of a row group, of which the leaf columns `leaves` are read."""
+    row_group = file.metadata.row_group(index)
+    return Group(sum(row_group.column(i).total_uncompressed_size for i in leaves), row_group.num_rows)
+
+
+def byte_ranges(file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield where the column chunks of row groups are in the file, [start, end) each."""
+    for group in groups:
+        for column in map(file.metadata.row_group(group).column, leaves):
+            start = column.data_page_offset
+            if column.has_dictionary_page and column.dictionary_page_offset is not None:
+                start = min(start, column.dictionary_page_offset)
+            yield start, start + column.total_compressed_size
+
+
+def check_decrypted(file: pq.ParquetFile, url: str, data: IO[bytes], names: Iterable[str]) -> None:
+    """Raise InputError if a column is encrypted. The footer may not be; pyarrow ends the process if asked about it.
+
+    Args:
+        file: the open file.
+        url: for messages.
+        data: its bytes.
+        names: dotted names of the columns.
+    """
+    data.seek(-8, os.SEEK_END)
+    footer_bytes = int.from_bytes(data.read(4), "little")  # a signature makes it longer than its contents
+    if footer_bytes == file.metadata.serialized_size or not file.metadata.num_row_groups:
+        return
+    for name in names:
+        try:
+            next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{url}: column {name!r} is encrypted ({message_of(error)}); write the file again without encryption, "
+                "or leave it out"
+            ) from error
+
+
+def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
+    """Raise InputError if the footer contradicts itself on the rows and values of a row group.
+
+    Rows beyond a number that is too small would not be read.
+    """
+    for group in range(file.metadata.num_row_groups):
+        row_group = file.metadata.row_group(group)
+        for i in leaves:
+            column, num_values = file.schema.column(i), row_group.column(i).num_values
+            is_one_each = column.max_repetition_level == 0
+            if row_group.num_rows > num_values or (row_group.num_rows < num_values and is_one_each):
+                raise InputError(
+                    f"{url}, row group {group}: its footer says {counted(row_group.num_rows, 'row')}, and "
+                    f"{counted(num_values, 'value')} of {column.path!r}: it is damaged; repair the file or leave it out"
+                )
+
+
+def repeated_leaves(file: pq.ParquetFile, groups: Sequence[int], leaves: Sequence[int]) -> list[str]:
+    """Return the leaf columns to read as dictionaries: those whose rows take almost no space in the file.
+
+    A million copies of one text are a dictionary of one text and a million small numbers. Decoded when it is read, a
+    batch of them could take any amount of memory.
+    """
+    if any("view" in str(kind) for kind in file.schema_arrow.types):
+        return []  # Arrow can't read a column as a dictionary if its schema calls the column a view
+    row_groups = [file.metadata.row_group(i) for i in groups]
+    return [
+        file.schema.column(i).path
+        for i in leaves
+        if file.schema.column(i).physical_type == "BYTE_ARRAY"
+        and any(g.column(i).total_uncompressed_size < _REPEATED_ROW_BYTES * g.num_rows for g in row_groups)
+        and not any(code.startswith("DELTA") for g in row_groups for code in g.column(i).encodings)  # not implemented
+    ]

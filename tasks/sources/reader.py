@@ -8,10 +8,8 @@ structs would reorder their keys, and add nulls.
 from __future__ import annotations
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,21 +17,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import BadRow
 from tokenloom.spec.row_filter import Comparison, Members, comparisons_of
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
-from tokenloom.tasks.sources.column_names import json_type
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
 from tokenloom.tasks.sources.filters import comparable, comparable_columns, kept_rows
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
-from tokenloom.tasks.sources.values import array_values, instead_of_text, is_conversation, look_up, pick
+from tokenloom.tasks.sources.values import instead_of_text, is_conversation, json_type, look_up, value_at
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
-_JSON_PLACE = re.compile(r"((?:(?!: |, line \d).)+), (?:line at byte (\d+)|value (\d+) of its JSON array)")
-_MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
-_READ_BYTES = 2**20
 
 
 class SourceReader(ABC):
@@ -246,7 +239,7 @@ class _Pending:
         text, what = value, "it"
         if self._text != WHOLE_ROW:
             has_text, text = self._found(value, self._text)
-            text = text if has_text else pick(value, self._text, "text")
+            text = text if has_text else value_at(value, self._text, "text")
             what = repr(self._text)
         if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
             text = "\n".join(item for item in text if item is not None)
@@ -269,46 +262,3 @@ class _Pending:
         _, found = self._found(value, one.column)
         is_of_path = one.column in self._paths and not look_up(value, one.column)[0]
         return comparable(found, one, parses_numbers=self._reader.parses_numbers or is_of_path)
-
-
-@contextmanager
-def naming_source(name: str | None) -> Iterator[None]:
-    """Set the source of an InputError raised in the block, unless an inner block has set it, and complete its place.
-
-    `name` is None for files that no spec names yet.
-    """
-    try:
-        yield
-    except InputError as error:
-        error.source = error.source or name
-        error.args = (with_line(error.args[0]), *error.args[1:])
-        raise
-
-
-def with_line(message: str) -> str:
-    """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
-    if found := _JSON_PLACE.match(message):
-        url, at, number = found.groups()
-        line = None
-        with suppress(InputError, OSError):  # the file may be gone by now
-            line = _line_at(url, int(at)) if at else _line_of_value(url, int(number))
-        if line is not None:
-            place = f"line {line} at byte {at}" if at else f"line {line}, value {number} of its JSON array"
-            message = f"{url}, {place}{message[found.end() :]}"
-    return with_urls(message)
-
-
-def _line_of_value(url: str, number: int) -> int | None:
-    with open_decompressed(url) as file:
-        return next((value.line for i, value in enumerate(array_values(file, url, 2**62)) if i == number), None)
-
-
-def _line_at(url: str, row: int) -> int | None:
-    """Return the line that begins at a byte, from 1; None if it is too far into the file to count."""
-    if row > (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
-        return None
-    with open_decompressed(url) as file:
-        num_newlines = at = 0
-        while data := file.read(min(_READ_BYTES, row - at)):
-            num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
-        return num_newlines + 1

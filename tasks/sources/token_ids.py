@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tokenloom.errors import BadRow, InputError
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, runs_of
 from tokenloom.tasks.sources.base import MASK, BadValue, Options, PlaceOf, RowBatch, Rows
-from tokenloom.tasks.sources.column_names import is_list, shown_names
 from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.values import is_list, shown_names
 
 IDS, LABELS, ATTENTION = "input_ids", "labels", "attention_mask"
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")  # 1 for what is learned

@@ -1,34 +1,203 @@
-"""Single values of rows: text from bytes, JSON from text, the value of a dotted key, and columns in the path of a file.
+"""Values of rows by dotted names: in Arrow schemas and batches, and in JSON; text from bytes; names in messages.
 
-Such columns are those that Hive and Spark write: year=2021/lang=en/part-0.parquet. A file's own column of the same name
-comes first. Values are text, and a filter's numbers are compared with the numbers that they spell, as in CSV.
+An option such as `text` is the name of a column. The filter contains names of columns, so messages word it differently.
+Offsets and indices are checked before any value is used: Arrow's decoders take them from the file unchecked, and might
+read foreign memory or another row's text.
 """
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
-from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
-from urllib.parse import unquote
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options
-from tokenloom.tasks.sources.column_names import json_type, shown_names
 
 ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 _TEXT_FILES = ("text", "jsonl", "csv")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-OPTION = "path_columns"  # the option of a file that maps columns to values
-_WINDOW_BYTES, _HEAD_BYTES = 2**20, 2**16
-_ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
-_DECODER = json.JSONDecoder()
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+_UUID, _JSON = "arrow.uuid", "arrow.json"  # extension types that parquet's logical types become
+_PLAIN = re.compile(r"[\w.-]+")
+_MAX_NAMES = 50
+_MAX_CHARS = 100
+_JSON_TYPES = {str: "a string", list: "an array", dict: "an object", bool: "a boolean", type(None): "null"}
+
+
+def _path(schema: pa.Schema, name: str) -> list[str]:
+    """Return the names on the way to a column; a column whose own name has the dots comes first."""
+    return [name] if name in schema.names or not name.strip(".") else name.split(".")
+
+
+def has_column(schema: pa.Schema, name: str) -> bool:
+    """Return whether a schema has a column of a name, or one that the dotted name leads into."""
+    return _path(schema, name)[0] in schema.names
+
+
+def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
+    """Return the type of a column; raises InputError if the schema does not have exactly one of that name.
+
+    Args:
+        schema: a file's schema.
+        name: the column's name, dotted into structs.
+        url: the file's path or URL, for messages.
+        key: the key of the spec that names the column, for messages.
+    """
+    first, *rest = _path(schema, name)
+    if schema.names.count(first) != 1:
+        raise column_error(url, key, first if first in schema.names else name, schema.names)
+    kind = schema.field(first).type
+    parent = first
+    for part in rest:
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            wanted, change = wanted_column(key, name), change_option(key).capitalize()
+            raise InputError(f"{url}: no column {wanted}: {_inside(parent, kind)}. {change} a column")
+        parent = f"{parent}.{part}"
+        kind = kind.field(part).type
+    return kind
+
+
+def _inside(name: str, kind: pa.DataType) -> str:
+    """Return how a message describes the fields of a column."""
+    if not pa.types.is_struct(kind):
+        return f"column {name!r} is {kind}, which has no fields"
+    return f"the fields of {name!r} are: {shown_names(field.name for field in kind)}"
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is one of lists, of any length and kind of offsets."""
+    types = pa.types
+    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def pick(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of a batch by its dotted name."""
+    first, *rest = _path(batch.schema, name)
+    return reduce(pc.struct_field, rest, batch.column(first))
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Return values without dictionaries, views and extension types, which few of Arrow's functions accept.
+
+    A UUID becomes its 36 characters, as other tools print it.
+    """
+    if pa.types.is_dictionary(values.type):
+        values = pa.DictionaryArray.from_arrays(values.indices, plain(values.dictionary)).dictionary_decode()
+    if _is_extension(values.type, _UUID):
+        values = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.large_string())
+    if _is_extension(values.type, _JSON):
+        values = values.storage
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column's values: of a dictionary, the type of its entries; UUIDs and JSON are strings."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if _is_extension(kind, _JSON):
+        return kind.storage_type
+    return pa.large_string() if _is_extension(kind, _UUID) else kind
+
+
+def _is_extension(kind: pa.DataType, name: str) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == name
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Return a list of names to copy into a spec, with long names cut; "none" for no names.
+
+    Example: ["text", "a, b", ""] -> 'text, "a, b", ""'
+    """
+    names = iter(names)
+    shown = [_shown(str(name)) for name in islice(names, _MAX_NAMES)]
+    num_more = sum(1 for _ in names)
+    return (", ".join(shown) or "none") + (f" and {num_more} more" if num_more else "")
+
+
+def _shown(name: str) -> str:
+    if len(name) > _MAX_CHARS:
+        name = name[:_MAX_CHARS] + "..."
+    name = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
+
+
+def wanted_column(key: str, name: str) -> str:
+    """Return how a message shows a column that the option `key` names: "'score', which the filter names"."""
+    return f"{name!r}, which the filter names" if key == "filter" else repr(name)
+
+
+def column_error(url: str, key: str, name: str, names: Sequence[str], check: str = "") -> InputError:
+    """Return the error for a column that a file does not have exactly once.
+
+    Args:
+        url: the file's path or URL.
+        key: the key of the spec that names the column: text, id or filter.
+        name: the column's name.
+        names: those of all columns.
+        check: what else may be wrong, before the advice to name another column.
+    """
+    found, change = "two columns" if name in names else "no column", change_option(key)
+    advice = f"{check}, or {change}" if check else change.capitalize()
+    return InputError(
+        f"{url}: {found} {wanted_column(key, name)}; its columns are: {shown_names(names)}. {advice} one of them"
+    )
+
+
+def change_option(key: str) -> str:
+    """Return the advice to let the option `key` name another column, which follows: "set text: to"."""
+    return "change filter: to name" if key == "filter" else f"set {key}: to"
+
+
+def json_type(value: Any) -> str:
+    """Return the type of a JSON value with its article: "a number", "an object"."""
+    return _JSON_TYPES.get(type(value), "a number")
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Raise ArrowInvalid if a column's lengths, offsets or indices are out of its bounds."""
+    try:
+        batch.validate()
+        for column in batch.columns:
+            _check_array(column)
+    except IndexError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def _check_array(values: pa.Array) -> None:
+    """Check all offsets of an array whose lengths are checked; strings may hold invalid UTF-8 (see Columns)."""
+    kind, types = values.type, pa.types
+    if isinstance(values, pa.ExtensionArray):
+        _check_array(values.storage)
+    elif types.is_struct(kind):
+        for i in range(kind.num_fields):
+            _check_array(values.field(i))
+    elif types.is_dictionary(kind):
+        pa.DictionaryArray.from_arrays(values.indices, pa.nulls(len(values.dictionary))).validate(full=True)
+        _check_array(values.dictionary)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        offsets = values.offsets.to_numpy()
+        if len(values) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(values.values)):
+            raise pa.ArrowInvalid("offsets of lists are out of order")
+        _check_array(values.values)
+    elif types.is_fixed_size_list(kind):
+        _check_array(values.values)
+    elif types.is_string(kind) or types.is_large_string(kind):
+        values.view(pa.binary() if types.is_string(kind) else pa.large_binary()).validate(full=True)
+    elif types.is_string_view(kind):
+        values.view(pa.binary_view()).validate(full=True)
+    else:
+        values.validate(full=True)
 
 
 class Decoding:
@@ -84,119 +253,6 @@ def parse_json(text: str) -> Any:
         raise BadValue(f"not valid JSON: {message_of(error)}; repair it", "invalid_json") from error
 
 
-class ArrayValue(NamedTuple):
-    """A value of an array, its JSON text, and the line on which it begins."""
-
-    value: Any
-    text: str
-    line: int
-
-
-def starts_array(file: IO[bytes]) -> bool:
-    """Return whether a file begins with an array, after white space; reads the first bytes of the file."""
-    start = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
-    return start.startswith(b"[")
-
-
-def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[ArrayValue]:
-    """Yield the values of a JSON array, with little more than one in memory.
-
-    Bytes that are not UTF-8 become lone surrogates (PEP 383).
-
-    Args:
-        file: open at its start.
-        url: for messages.
-        max_bytes: a longer value is an error.
-
-    Raises InputError for an invalid array, since the start of the next value is unknown then.
-    """
-    window = _Window(file, url, max_bytes)
-    window.consume("[")
-    if window.peek() == "]":
-        window.consume("]")
-    else:
-        while True:
-            yield window.value()
-            if window.peek() == "]":
-                window.consume("]")
-                break
-            window.consume(",")
-    if window.peek():
-        raise window.error("text after the end of the array")
-
-
-class _Window:
-    """The part of the file that is being parsed, as text."""
-
-    def __init__(self, file: IO[bytes], url: str, max_bytes: int) -> None:
-        self._file, self._url, self._max_bytes = file, url, max_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
-        self._text, self._at, self._count = "", 0, 0
-        self._line, self._line_at = 1, 0  # the line of a position of the text
-        self._is_end = False
-
-    def _line_of(self, at: int) -> int:
-        """Return the line of a position that is not before the last one that was asked for."""
-        self._line, self._line_at = self._line + self._text.count("\n", self._line_at, at), at
-        return self._line
-
-    def error(self, what: str, at: int | None = None) -> InputError:
-        """Return the error to raise for what is at a position of the text, by default the current one."""
-        line = self._line_of(self._at if at is None else at)
-        place = f"{self._url}, line {line}, value {self._count} of its JSON array"
-        return InputError(f"{place}: {what}; repair the file or leave it out")
-
-    def _fill(self, num_bytes: int = _WINDOW_BYTES) -> bool:
-        """Read more of the file; return False at its end."""
-        data = self._file.read(num_bytes)
-        self._is_end = not data
-        self._line_of(self._at)
-        self._text = self._text[self._at :] + self._decoder.decode(data, final=self._is_end)
-        self._at = self._line_at = 0
-        return not self._is_end
-
-    def peek(self) -> str:
-        """Return the next character that is not white space, "" at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._fill():
-                return ""
-
-    def consume(self, character: str) -> None:
-        """Consume a character; raises InputError if another comes next."""
-        if (found := self.peek()) != character:
-            raise self.error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))
-        self._at += 1
-
-    def value(self) -> ArrayValue:
-        """Return the next value."""
-        self.peek()
-        wanted = _WINDOW_BYTES
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
-            except RecursionError as error:
-                raise self.error("JSON nested too deep to be read") from error
-            except json.JSONDecodeError as error:
-                may_be_cut = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
-                if self._is_end or not may_be_cut:
-                    raise self.error(f"not valid JSON: {error.msg}", error.pos) from error
-            except ValueError as error:  # an integer of more than 4,300 digits
-                raise self.error(f"not valid JSON: {message_of(error)}") from error
-            else:
-                if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
-                    text, line, self._at = self._text[self._at : end], self._line_of(self._at), end
-                    self._count += 1
-                    return ArrayValue(value, text, line)
-            if len(self._text) - self._at > self._max_bytes:
-                raise self.error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
-            self._fill(wanted)
-            wanted *= 2  # a long value is parsed again only a few times
-
-
 def look_up(value: Any, key: str) -> tuple[bool, Any]:
     """Return whether a row has a dotted key, and its value; a key that itself contains the dots comes first."""
     if isinstance(value, dict) and key in value:
@@ -210,7 +266,7 @@ def look_up(value: Any, key: str) -> tuple[bool, Any]:
     return True, value
 
 
-def pick(value: Any, key: str, option: str) -> Any:
+def value_at(value: Any, key: str, option: str) -> Any:
     """Return the value of a dotted key of a row; raises BadValue if the row lacks it.
 
     Args:
@@ -237,32 +293,3 @@ def is_conversation(value: object) -> bool:
         and bool(value)
         and all(isinstance(item, dict) and ROLES & item.keys() for item in value)
     )
-
-
-def path_columns(path: str, options: Options) -> dict[str, Any]:
-    """Return the option with the columns of a path that a source names as filter, id or text; {} if there are none.
-
-    They decide how the file is read, so the names of its spills cover them.
-
-    Args:
-        path: relative to the root of the source.
-        options: those of the source; the files of a Hugging Face source, which has a `split`, are read by the rules of
-            the package, which has no such columns.
-
-    Raises InputError for a value that is not UTF-8 in its URL encoding.
-    """
-    named = {options.get("id"), options.get("text")}
-    named.update(columns_of(parse_filter(options["filter"])) if options.get("filter") else [])
-    columns: dict[str, str | None] = {}
-    for folder in path.split("/")[:-1]:
-        name, mark, value = folder.partition("=")
-        if mark and (name := _decoded(name, path)) in named:
-            columns[name] = None if value == _NULL else _decoded(value, path)
-    return {OPTION: columns} if columns and "split" not in options else {}
-
-
-def _decoded(text: str, path: str) -> str:
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {text!r} is not UTF-8 in its URL encoding; rename the folder") from error

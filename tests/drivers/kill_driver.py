@@ -38,7 +38,7 @@ _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
     "fsspec.implementations.local",
     "numpy.ma",
     "tokenloom.chat.encoding",
-    "tokenloom.tasks.sources.lines",
+    "tokenloom.tasks.sources.records",
     "tokenloom.tasks.sources.parquet",
     "tokenloom.tokenizers.byte",
 )

@@ -41,7 +41,7 @@ from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
 from tokenloom.tasks.running import steps
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
-from tokenloom.tasks.sources.reader import naming_source
+from tokenloom.tasks.sources.files import naming_source
 
 MARK = b"\xef\xbb\xbf"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2183982\n"

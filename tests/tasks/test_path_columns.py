@@ -18,7 +18,7 @@ from tokenloom.errors import InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.versions.published import load_manifest, version_path
-from tokenloom.tasks.sources.values import OPTION, path_columns
+from tokenloom.tasks.sources.columns import OPTION, path_columns
 
 _SAME = [{"text": "same"}]
 KINDS = ("jsonl", "csv", "parquet", "arrow")
