@@ -38,7 +38,7 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     import _csv
 
-_READ_BYTES = 2**18  # larger blocks take 1.6 times as long, since their lines leave the processor's cache
+READ_BYTES = 2**18  # larger blocks take 1.6 times as long, since their lines leave the processor's cache
 _NEAR_BYTES = 2**16  # between rows that are read together: that is faster than opening the file for each
 _MAX_FIELD = 64_000_000  # characters; the parser takes about 12 bytes for each
 _ADVICE = r'repair the file, set delimiter, or set escape: "\\" if a backslash stands before quotes in a field'
@@ -101,7 +101,7 @@ class TextFileReader(RecordReader):
     ) -> Iterator[RawRow]:
         """Yield the pieces of a stream that begin before `end`; without the first if `offset` is inside of a piece."""
         buffer, dropped, overlap = bytearray(), 0, len(mark) - 1
-        while data := file.read(_READ_BYTES):
+        while data := file.read(READ_BYTES):
             searched = max(0, len(buffer) - overlap)
             buffer += data
             if buffer.find(mark, searched) >= 0:

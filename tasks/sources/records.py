@@ -21,7 +21,7 @@ from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.reader import RawRow, RecordReader
 from tokenloom.tasks.sources.values import parse_json
 
-_OTHER_BYTES = 2**22  # what a row of JSON may hold beside its document, whose escapes may double it
+OTHER_BYTES = 2**22  # what a row of JSON may hold beside its document, whose escapes may double it
 _WINDOW_BYTES, _HEAD_BYTES = 2**20, 2**16
 _ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
 _DECODER = json.JSONDecoder()
@@ -39,7 +39,7 @@ class JsonReader(TextFileReader):
         super().__init__(options)
         self._arrays: dict[str, bool] = {}
         # A line holds its document, perhaps with escapes, and other keys. Far more than that is not a line.
-        self._max_line_bytes = 2 * int(options["max_bytes"]) + _OTHER_BYTES
+        self._max_line_bytes = 2 * int(options["max_bytes"]) + OTHER_BYTES
 
     def _is_array(self, url: str) -> bool:
         if url not in self._arrays:
@@ -209,7 +209,7 @@ class ArrayRecordReader(RecordReader):
         super().__init__({"text": None, **options})
         self._is_json = options.get("text") is not None or options.get("messages") is not None
         max_bytes = int(options["max_bytes"])
-        self._max_record_bytes = 2 * max_bytes + _OTHER_BYTES if self._is_json else max_bytes
+        self._max_record_bytes = 2 * max_bytes + OTHER_BYTES if self._is_json else max_bytes
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; raises InputError for a URL, since the library can't read one."""
