@@ -323,7 +323,7 @@ BAD_ROWS: Table = {
             b'[{"text": "a"},\n 7, {"text": "\xff"}, {"t": 1}, {"text": 1}, {"text": "b"}]',
             ["a", "b"],
             [(1, "missing_key"), (2, "invalid_utf8"), (3, "missing_key"), (4, "not_text")],
-            "line 2, value 1 of its JSON array: a number where an object",
+            "value 1 of its JSON array: a number where an object",
         )
     ],
     "a page that can't be decoded": [
