@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats import shard as shard_format
-from tokenloom.storage.formats.records import fields_of, sign
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.stores.local import LocalStore
@@ -36,10 +36,12 @@ def write_store(folder: Path, num_shards: int, shard_tokens: int) -> str:
         tokens = rng.integers(1, VOCAB, int(offsets[-1]), dtype=np.uint16)
         tokens[offsets[1:].astype(np.int64) - 1] = 0
         path = shards / f"{index:06d}.tok"
-        with path.open("x+b") as file, ShardWriter(file, VOCAB, header_info(index)) as writer:
+        with path.open("x+b") as file:
+            writer = ShardWriter(file, VOCAB, header_info(index))
             writer.append(tokens, lengths)
-        assert writer.record is not None
-        entries.append({"name": f"train/{path.name}", **fields_of(writer.record)})
+            header, checksums = writer.finish()
+        entry = {"name": f"train/{path.name}", "bytes": header.file_bytes, "sha256": checksums.sha256}
+        entries.append(entry | {"tokens": header.num_tokens, "documents": header.num_documents})
     return publish(folder, entries)
 
 

@@ -8,10 +8,9 @@ content is searched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from io import RawIOBase
-from types import TracebackType
 from typing import IO, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
@@ -52,15 +51,13 @@ def table_schema(has_classes: bool, has_ids: bool) -> pa.Schema:
 SCHEMAS = [table_schema(has_classes, has_ids) for has_classes in (False, True) for has_ids in (False, True)]
 
 
-class DocumentTableWriter(AbstractContextManager["DocumentTableWriter"]):
+class DocumentTableWriter:
     """Writes a document table into an open file.
 
     Args:
         file: a new file open for writing and reading (`Store.writing`).
         has_ids: write the column `id`.
         has_classes: write the column `classes`.
-
-    The file is complete after a `with` block that raises nothing; `written` is its entry then.
     """
 
     def __init__(self, file: IO[bytes], has_ids: bool = False, has_classes: bool = False) -> None:
@@ -70,7 +67,6 @@ class DocumentTableWriter(AbstractContextManager["DocumentTableWriter"]):
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._next_start = 0
-        self.written: FileEntry | None = None
 
     def append(
         self,
@@ -108,16 +104,14 @@ class DocumentTableWriter(AbstractContextManager["DocumentTableWriter"]):
         self._pending = table.slice(num_rows).to_batches()
         self._pending_rows = table.num_rows - num_rows
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            if self._pending_rows:
-                self._write(self._pending_rows)
-            self._writer.close()
-            self._file.flush()
-            sha256 = file_sha256(self._file)
-            self.written = FileEntry(self._file.tell(), sha256)
+    def finish(self) -> FileEntry:
+        """Complete the file, after the last document; return its entry."""
+        if self._pending_rows:
+            self._write(self._pending_rows)
+        self._writer.close()
+        self._file.flush()
+        sha256 = file_sha256(self._file)
+        return FileEntry(self._file.tell(), sha256)
 
 
 def open_table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import AnyArray
@@ -33,8 +33,8 @@ QUARANTINE = "quarantine.jsonl"  # listed like inputs.json, only if a row was sk
 BUILD = "build.json"  # the one file of a version that is not listed: times, hosts, library versions
 
 CATALOGUE = "index.html"  # the catalogue, a file beside the datasets of a store
-DOCS, BLOCKS = ".docs", ".blocks"  # suffixes of the files beside every shard
-MASK = ".mask"  # beside every shard of a version with conversations
+SHARD, DOCS, BLOCKS = ".tok", ".docs", ".blocks"  # suffixes of a shard and of the files beside it
+MASK = ".mask"  # in a version with conversations
 
 # The names in a store; no other name becomes part of a path, whoever wrote it.
 #: of datasets and tags
@@ -104,20 +104,27 @@ class ShardEntry:
 
 def beside(name: str, suffix: str) -> str:
     """Return the name of a file beside a shard: ("train/000000.tok", ".docs") -> "train/000000.docs"."""
-    return name.removesuffix(".tok") + suffix
+    return name.removesuffix(SHARD) + suffix
 
 
 class ShardMeasures:
-    """The columns of a shard's entry that are measured on its documents while they are written."""
+    """Measures the documents of a shard while they are written, and makes its entry."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, Any] = {"first_key": None, "last_key": None}  # type: ignore[explicit-any]
+        self._first_key: str | None = None
+        self._last_key: str | None = None
 
     def add(self, rows: AnyArray) -> None:
         """Measure the next documents: their rows in the spills, (n,), in the order of the shard."""
         if len(keys := rows["key"]):
-            self.columns["first_key"] = self.columns["first_key"] or f"{keys[0]:016x}"
-            self.columns["last_key"] = f"{keys[-1]:016x}"
+            self._first_key = self._first_key or f"{keys[0]:016x}"
+            self._last_key = f"{keys[-1]:016x}"
+
+    def entry(self, name: str, num_tokens: int, num_documents: int, files: dict[str, FileEntry]) -> ShardEntry:
+        """Return the entry of the shard `name`; `files` are all its files by suffix."""
+        shard, others = files[SHARD], {suffix: file for suffix, file in files.items() if suffix != SHARD}
+        keys = self._first_key, self._last_key
+        return ShardEntry(name + SHARD, shard.bytes, num_tokens, num_documents, shard.sha256, others, *keys)
 
 
 @dataclass(frozen=True, slots=True)

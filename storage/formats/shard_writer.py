@@ -6,9 +6,7 @@ A mask is the class of each token, one byte each, and nothing else: classes.py s
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from itertools import pairwise
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -22,16 +20,6 @@ from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_hea
 from tokenloom.storage.stores import local_files
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFileRecord:
-    """A `.tok` file as a manifest lists it; `sha256` covers all its bytes."""
-
-    bytes: int
-    tokens: int
-    documents: int
-    sha256: str
-
-
 class ShardWriter:
     """Writes one shard into an open file, piece by piece; only the document lengths stay in memory.
 
@@ -39,24 +27,16 @@ class ShardWriter:
         file: a new file open for writing and reading (`Store.writing`).
         vocab_size: decides the stored type.
         info: the JSON block, see ShardHeader.
-
-    The file is complete after a `with` block that raises nothing; `record` and `blocks` are set then.
     """
 
     def __init__(self, file: IO[bytes], vocab_size: int, info: JsonObject) -> None:
-        self._file = file
-        self._info = info
+        self._file, self._info = file, info
         self._dtype = token_dtype(vocab_size)
         self._tokens_start = header_length(info)
         self._tokens_hash = xxhash.xxh3_128()
         self._num_tokens = 0
-        self._lengths: list[NDArray[np.uint32]] = []
-        self.record: ShardFileRecord | None = None
-        self.blocks: ShardBlocks | None = None
-
-    def __enter__(self) -> ShardWriter:
-        local_files.write_all(self._file, bytes(self._tokens_start))
-        return self
+        self._lengths = [np.zeros(1, np.uint32)]
+        local_files.write_all(file, bytes(self._tokens_start))  # the header is written last
 
     def append(self, tokens: AnyArray, num_tokens: NDArray[np.uint32]) -> None:
         """Add whole documents.
@@ -73,21 +53,14 @@ class ShardWriter:
         self._num_tokens += len(tokens)
         self._lengths.append(num_tokens)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None and not self.record:
-            self.finish()
-
-    def finish(self) -> ShardFileRecord:
-        """Write the document offsets and the header, which complete the file; return its record."""
+    def finish(self) -> tuple[ShardHeader, ShardBlocks]:
+        """Write the document offsets and the header, which complete the file; return the header, and its checksums."""
         padding = bytes(-self._num_tokens * self._dtype.itemsize % 8)  # up to the offsets
         self._tokens_hash.update(padding)
-        local_files.write_all(self._file, padding)
         offsets_start = self._tokens_start + self._num_tokens * self._dtype.itemsize + len(padding)
-        lengths = np.concatenate([np.zeros(1, np.uint32), *self._lengths])
+        lengths = np.concatenate(self._lengths)
         offsets = np.cumsum(lengths, dtype=np.uint64).astype("<u8").tobytes()
-        local_files.write_all(self._file, offsets)
+        local_files.write_all(self._file, padding + offsets)
         header = ShardHeader(
             token_bytes=self._dtype.itemsize,
             num_tokens=self._num_tokens,
@@ -99,23 +72,21 @@ class ShardWriter:
             offsets_checksum=xxhash.xxh3_128_digest(offsets),
             info=self._info,
         )
-        self.record = self._write_header(header)
-        return self.record
-
-    def _write_header(self, header: ShardHeader) -> ShardFileRecord:
-        """Write the header, read the complete file once for its checksums, and return its record."""
-        packed, hasher = pack_header(header), BlockHasher()
+        packed = pack_header(header)
         self._file.seek(0)
         local_files.write_all(self._file, packed)
         self._file.flush()
-        digest, buffer = hashlib.sha256(), memoryview(bytearray(hasher.block_bytes))
+        return header, self._checksums(packed, header.file_bytes)
+
+    def _checksums(self, packed: bytes, num_bytes: int) -> ShardBlocks:
+        """Read the complete file once for its checksums."""
+        digest, hasher = hashlib.sha256(), BlockHasher()
+        buffer = memoryview(bytearray(hasher.block_bytes))
         self._file.seek(0)
-        while num_bytes := self._file.readinto(buffer):  # type: ignore[attr-defined]  # a file open for reading has it
-            digest.update(buffer[:num_bytes])
-            hasher.update(buffer[:num_bytes])
-        sha256 = digest.hexdigest()
-        self.blocks = ShardBlocks(sha256, header.file_bytes, hasher.block_bytes, packed, hasher.finish())
-        return ShardFileRecord(header.file_bytes, header.num_tokens, header.num_documents, sha256)
+        while count := self._file.readinto(buffer):  # type: ignore[attr-defined]  # a file open for reading has it
+            digest.update(buffer[:count])
+            hasher.update(buffer[:count])
+        return ShardBlocks(digest.hexdigest(), num_bytes, hasher.block_bytes, packed, hasher.finish())
 
 
 class MaskWriter:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, FileEntry, ShardEntry, ShardMeasures
+from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry, ShardMeasures
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
@@ -85,12 +85,12 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
     sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
     documents = DocumentCounter(assignment.sources)
     with ExitStack() as stack:
-        token_file = stack.enter_context(store.writing(f"{path}.tok"))
+        token_file = stack.enter_context(store.writing(path + SHARD))
         table_file = stack.enter_context(store.writing(path + DOCS))
         mask_file = stack.enter_context(store.writing(path + MASK)) if build.has_classes else None
         start_sync = stack.enter_context(local_files.syncing(token_file)) if store.is_local else None
-        tokens = stack.enter_context(ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard)))
-        table = stack.enter_context(DocumentTableWriter(table_file, build.has_ids, build.has_classes))
+        tokens = ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard))
+        table = DocumentTableWriter(table_file, build.has_ids, build.has_classes)
         mask = MaskWriter(mask_file) if mask_file else None
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key, excluded)
@@ -113,17 +113,18 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
                 table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashed)
             if start_sync:
                 start_sync()  # it writes to the device while the next piece is merged
-        written, mask_blocks = tokens.finish(), mask.finish() if mask else None
-    assert tokens.blocks is not None and table.written is not None  # the files are complete
-    blocks = encode_blocks(replace(tokens.blocks, mask=mask_blocks))
+        header, checksums = tokens.finish()
+        files = {SHARD: FileEntry(checksums.num_bytes, checksums.sha256), DOCS: table.finish()}
+        if mask:
+            checksums = replace(checksums, mask=(of_mask := mask.finish()))
+            files[MASK] = FileEntry(of_mask.num_bytes, of_mask.sha256)
+    blocks = encode_blocks(checksums)
     store.replace(path + BLOCKS, blocks)
-    files = {DOCS: table.written, BLOCKS: FileEntry(len(blocks), sha256_of_bytes(blocks))}
-    if mask_blocks:
-        files[MASK] = FileEntry(mask_blocks.num_bytes, mask_blocks.sha256)
+    files[BLOCKS] = FileEntry(len(blocks), sha256_of_bytes(blocks))
     return ShardRecord(
         name=shard.name,
         split=shard.split,
-        entry=ShardEntry(f"{shard.name}.tok", **asdict(written), files=files, **measures.columns),
+        entry=measures.entry(shard.name, header.num_tokens, header.num_documents, files),
         **found.counts,
         encoders=tuple(assignment.encoders),
         statistics=documents.statistics(),

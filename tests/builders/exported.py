@@ -19,11 +19,18 @@ import xxhash
 from numpy.typing import NDArray
 
 from tests.builders.manifests import NO_FILES
-from tests.builders.synthetic_store import EOT, _write_mask, header_info, publish, random_classes, random_documents
+from tests.builders.synthetic_store import (
+    EOT,
+    header_info,
+    publish,
+    random_classes,
+    random_documents,
+    write_mask,
+    write_shard,
+)
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.records import fields_of, sha256_of_bytes
-from tokenloom.storage.formats.shard_writer import ShardWriter
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.tasks.exporting import chunks, streams
 from tokenloom.tasks.exporting.export import FORMATS
 
@@ -69,23 +76,20 @@ class Exportable:
         path = self._folder / "data" / "versions" / VERSION / split / f"{index:06d}.tok"
         path.parent.mkdir(parents=True, exist_ok=True)
         info = header_info(split, index, self.vocab_size)
-        with path.open("x+b") as file, ShardWriter(file, self.vocab_size, info) as writer:
-            writer.append(tokens, lengths)
-        assert writer.record is not None and writer.blocks is not None
+        entry, checksums = write_shard(path, self.vocab_size, info, tokens, lengths)
         ends = np.cumsum(lengths)[:-1]
         self.documents[split] += [each.tolist() for each in np.split(tokens, ends)] if len(lengths) else []
         files, mask = {}, None
         if with_masks:
             classes = random_classes(lengths, index) if len(lengths) else np.zeros(0, np.uint8)
             self.classes[split] += np.split(classes, ends) if len(lengths) else []
-            mask = _write_mask(path.with_suffix(".mask"), classes)
+            mask = write_mask(path.with_suffix(".mask"), classes)
             files[".mask"] = {"bytes": mask.num_bytes, "sha256": mask.sha256}
-        blocks = encode_blocks(replace(writer.blocks, mask=mask))
+        blocks = encode_blocks(replace(checksums, mask=mask))
         path.with_suffix(".blocks").write_bytes(blocks)
         files[".blocks"] = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
         files[".docs"] = {"bytes": 0, "sha256": "0" * 64}
-        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record)}
-        return entry | NO_FILES | {"files": files}
+        return NO_FILES | entry | {"name": f"{split}/{index:06d}.tok", "files": files}
 
     def shard(self, split: str, index: int, suffix: str = ".tok") -> Path:
         """Return the path of a file of a shard."""

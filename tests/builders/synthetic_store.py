@@ -18,7 +18,7 @@ from tokenloom.storage.formats import shard as shard_module
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import ShardBlocks, encode_blocks
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, LAST_TURN, MAY_LEARN, TEXT_CLASS
-from tokenloom.storage.formats.records import canonical_json, fields_of, sha256_of_bytes, sign
+from tokenloom.storage.formats.records import canonical_json, sha256_of_bytes, sign
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
 
@@ -87,23 +87,31 @@ def write_store(
     (version_folder / name / split).mkdir(parents=True)
     for index, (tokens, lengths) in enumerate(shards):
         path = version_folder / name / split / f"{index:06d}.tok"
-        with path.open("x+b") as file, ShardWriter(file, vocab_size, header_info(split, index, vocab_size)) as writer:
-            writer.append(tokens, lengths)
-        assert writer.record is not None
-        assert writer.blocks is not None
-        blocks_of_mask = _write_mask(path.with_suffix(".mask"), masks[index]) if masks else None
-        blocks = encode_blocks(replace(writer.blocks, mask=blocks_of_mask))
+        entry, checksums = write_shard(path, vocab_size, header_info(split, index, vocab_size), tokens, lengths)
+        blocks_of_mask = write_mask(path.with_suffix(".mask"), masks[index]) if masks else None
+        blocks = encode_blocks(replace(checksums, mask=blocks_of_mask))
         path.with_suffix(".blocks").write_bytes(blocks)
         listed = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
         files = {".docs": {"bytes": 0, "sha256": "0" * 64}, ".blocks": listed}  # readers need no document table
         if blocks_of_mask:
             files[".mask"] = {"bytes": blocks_of_mask.num_bytes, "sha256": blocks_of_mask.sha256}
-        entry = {"name": f"{split}/{index:06d}.tok", **fields_of(writer.record)}
-        entries.append(entry | NO_FILES | {"files": files})
+        entries.append(NO_FILES | entry | {"name": f"{split}/{index:06d}.tok", "files": files})
     return publish(folder, name, {split: entries}, vocab_size)
 
 
-def _write_mask(path: Path, classes: NDArray[np.uint8]) -> ShardBlocks:
+def write_shard(
+    path: Path, vocab_size: int, info: dict[str, Any], tokens: NDArray[Any], lengths: NDArray[np.uint32]
+) -> tuple[dict[str, Any], ShardBlocks]:
+    """Write a `.tok` file; return its part of a manifest's entry, and its checksums."""
+    with path.open("x+b") as file:
+        writer = ShardWriter(file, vocab_size, info)
+        writer.append(tokens, lengths)
+        header, checksums = writer.finish()
+    entry = {"bytes": header.file_bytes, "tokens": header.num_tokens, "documents": header.num_documents}
+    return entry | {"sha256": checksums.sha256}, checksums
+
+
+def write_mask(path: Path, classes: NDArray[np.uint8]) -> ShardBlocks:
     with path.open("xb") as file:
         writer = MaskWriter(file)
         writer.append(classes, np.zeros(0, np.uint32))

@@ -138,8 +138,10 @@ def test_the_readers_code_on_the_page_reads_every_width_and_an_empty_shard(
 ) -> None:
     path = tmp_path / "shard.tok"
     tokens = np.arange(7 * num_documents).astype(token_dtype(vocab_size))
-    with path.open("w+b") as file, ShardWriter(file, vocab_size, {"split": "train"}) as writer:
+    with path.open("w+b") as file:
+        writer = ShardWriter(file, vocab_size, {"split": "train"})
         writer.append(tokens, np.full(num_documents, 7, np.uint32))
+        writer.finish()
     info, read, offsets = code("read_shard")(path)
     assert info == {"split": "train"}
     assert read.tolist() == tokens.tolist()

@@ -39,10 +39,10 @@ def write(path: Path, num_documents: int, cuts: Sequence[int] = ()) -> Path:
     num_tokens, inputs, rows, words = columns(num_documents)
     content = np.stack([words, ~words], axis=1)
     with path.open("w+b") as file:
-        with DocumentTableWriter(file) as writer:
-            for a, b in itertools.pairwise([0, *cuts, num_documents]):
-                writer.append(num_tokens[a:b], inputs[a:b], rows[a:b], content[a:b], words[a:b])
-        assert writer.written == FileEntry(path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        writer = DocumentTableWriter(file)
+        for a, b in itertools.pairwise([0, *cuts, num_documents]):
+            writer.append(num_tokens[a:b], inputs[a:b], rows[a:b], content[a:b], words[a:b])
+        assert writer.finish() == FileEntry(path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
     return path
 
 
@@ -75,12 +75,11 @@ def test_bytes_do_not_depend_on_the_appends(tmp_path: Path, cuts: list[int]) -> 
     assert parts.read_bytes() == whole.read_bytes()
 
 
-def test_writer_that_raised_leaves_no_readable_table(tmp_path: Path) -> None:
+def test_a_table_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.docs"
     num_tokens, inputs, rows, words = columns(BATCH_ROWS)
-    with pytest.raises(KeyError), path.open("w+b") as file, DocumentTableWriter(file) as writer:
-        writer.append(num_tokens, inputs, rows, np.stack([words, words], axis=1), words)
-        raise KeyError
+    with path.open("w+b") as file:
+        DocumentTableWriter(file).append(num_tokens, inputs, rows, np.stack([words, words], axis=1), words)
     assert path.stat().st_size > BATCH_ROWS
     with path.open("rb", buffering=0) as damaged, pytest.raises(FormatError, match="not a readable document table"):
         open_table(damaged, str(path))
@@ -112,11 +111,13 @@ def content() -> np.ndarray:
 def store(content: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
     folder = tmp_path_factory.mktemp("table")
     numbers = np.arange(NUM_ROWS)
-    with (folder / "a.docs").open("w+b") as file, DocumentTableWriter(file) as writer:
+    with (folder / "a.docs").open("w+b") as file:
+        writer = DocumentTableWriter(file)
         keys = order_keys(content, 0)
         writer.append(
             (numbers % 9 + 1).astype("u4"), (numbers % NUM_INPUTS).astype("u4"), numbers.astype("u8"), content, keys
         )
+        writer.finish()
     return LocalStore(folder)
 
 

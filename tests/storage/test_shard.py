@@ -44,12 +44,14 @@ def write(path: Path, documents: Documents, vocab_size: int, info: dict[str, Any
     """Write a shard; `cuts` are the positions between documents where one append ends and the next begins."""
     dtype = token_dtype(vocab_size)
     bounds = [0, *sorted(cuts), len(documents)]
-    with path.open("w+b") as file, ShardWriter(file, vocab_size, info) as writer:
+    with path.open("w+b") as file:
+        writer = ShardWriter(file, vocab_size, info)
         for start, end in itertools.pairwise(bounds):
             part = documents[start:end]
             tokens = np.array([token for document in part for token in document], dtype=dtype)
             writer.append(tokens, np.array([len(document) for document in part], dtype=np.uint32))
-    assert writer.record is not None and writer.record.bytes == path.stat().st_size
+        header, checksums = writer.finish()
+    assert header.file_bytes == checksums.num_bytes == path.stat().st_size
     return path
 
 
@@ -114,11 +116,10 @@ def test_ids_have_the_narrowest_type_that_fits_the_vocabulary(vocab_size: int, d
             token_dtype(wrong)
 
 
-def test_shard_whose_writer_raised_is_refused(tmp_path: Path) -> None:
+def test_a_shard_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shard.tok"
-    with pytest.raises(KeyError), path.open("w+b") as file, ShardWriter(file, 256, INFO) as writer:
-        writer.append(np.zeros(5000, np.uint8), np.array([5000], np.uint32))
-        raise KeyError
+    with path.open("w+b") as file:
+        ShardWriter(file, 256, INFO).append(np.zeros(5000, np.uint8), np.array([5000], np.uint32))
     assert path.stat().st_size > ALIGNMENT
     with pytest.raises(FormatError, match="not a shard"):
         open_shard(path)

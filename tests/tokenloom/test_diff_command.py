@@ -229,9 +229,11 @@ def test_a_damaged_table_is_named_and_the_file_of_the_list_stays_as_it_was(
     content = np.random.default_rng(0).integers(0, 2**64, (50, 2), np.uint64)
 
     def write(keys: Sequence[int], number: int) -> None:
-        with path.open("w+b") as file, DocumentTableWriter(file) as writer:
+        with path.open("w+b") as file:
+            writer = DocumentTableWriter(file)
             ones = np.full(50, 1, np.uint32)
             writer.append(ones, ones * number, ones.astype("u8"), content, np.array(keys, np.uint64))
+            writer.finish()
 
     output = tmp_path / "list.jsonl"
     output.write_text("earlier\n")
