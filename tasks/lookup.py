@@ -49,7 +49,7 @@ from tokenloom.tasks.sources import Rows, make_reader
 from tokenloom.tasks.sources.base import REASONS
 from tokenloom.tasks.verify_sources import checked_spec, recorded_spec
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer
-from tokenloom.tokenizers.ids import IdsTokenizer
+from tokenloom.tokenizers.plain import IdsTokenizer
 from tokenloom.wording import counted, did_you_mean, first_of, near_miss
 
 if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte

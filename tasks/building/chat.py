@@ -10,8 +10,7 @@ from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import InputError, SpecError
 from tokenloom.spec.blocks import OF_TOKENIZER, TEMPLATES
 from tokenloom.tasks.sources.files import info_of, open_input
-from tokenloom.tokenizers.hub import CONFIG
-from tokenloom.tokenizers.pretrained import SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
+from tokenloom.tokenizers.model_files import CONFIG, SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.wording import tokenizer_name
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes

@@ -356,7 +356,7 @@ def test_the_template_and_the_special_tokens_come_with_the_tokenizer(tmp_path: P
     [
         ({"chat_template": [{"name": "rag", "template": "x"}]}, "none of its chat templates is named default (rag)"),
         ({"chat_template": 5}, "its chat_template is not text; give chat.template: FILE"),
-        ({"bos_token": ["<s>"], "chat_template": CHATML}, "its bos_token is not a token"),
+        ({"bos_token": ["<s>"], "chat_template": CHATML}, 'its bos_token is ["<s>"], not one token'),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:

@@ -30,8 +30,7 @@ import tokenloom.cli.commands.build
 import tokenloom.cli.commands.versions
 import tokenloom.flows.export_steps
 import tokenloom.tasks.exporting.streams
-import tokenloom.tasks.sources.records
-import tokenloom.tokenizers.byte  # noqa: F401  (the same)
+import tokenloom.tasks.sources.records  # noqa: F401  (the same)
 from tests.builders import datasets
 from tests.builders.exported import small_parts
 from tests.drivers.kill_driver import find_incomplete, forked

@@ -40,7 +40,6 @@ _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
     "tokenloom.chat.encoding",
     "tokenloom.tasks.sources.records",
     "tokenloom.tasks.sources.parquet",
-    "tokenloom.tokenizers.byte",
 )
 _RAW_WRITE = os.write  # notes are written past all that is counted
 

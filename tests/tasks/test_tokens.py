@@ -39,7 +39,7 @@ from tokenloom.tasks import preview
 from tokenloom.tasks.building.inputs import check_unchanged
 from tokenloom.tasks.building.plan import plan_build
 from tokenloom.tasks.sources import make_reader, tokens
-from tokenloom.tokenizers import load_tokenizer, pinned_fields, pretrained
+from tokenloom.tokenizers import huggingface_json, load_tokenizer, pinned_fields
 
 _EOT = 0
 _TEXTS = [f"document {i} of a corpus that was tokenized long ago" for i in range(40)]
@@ -469,7 +469,7 @@ def test_the_files_of_the_tokenizer_that_decodes_are_part_of_the_version(
 
 
 def test_a_model_of_the_hub_that_decodes_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "pinned_fields", lambda definition: {"revision": "c0ffee"})
+    monkeypatch.setattr(huggingface_json, "pinned_fields", lambda definition: {"revision": "c0ffee"})
     decode = {"kind": "huggingface", "name": "org/model"}
     spec = tokens_spec(Path("/"), "/a.bin", 100, tokenizer={"decode": decode})
     tokenizer = spec.tokenizer.pinned(pinned_fields(spec.tokenizer.model_dump()))

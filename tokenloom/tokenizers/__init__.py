@@ -1,7 +1,7 @@
 """Tokenizers convert text to ids and back; a plain definition (`tokenizer` of a spec) makes one.
 
-Each kind is one module with a `load` function, imported on first use. A process keeps the tokenizers of its jobs, which
-are compared with those of the plan or the version.
+Each library is one module with a `load` function, imported on first use. A process keeps the tokenizers of its jobs,
+which are compared with those of the plan or the version.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files
 from tokenloom.tokenizers.base import Encoded, ReferenceTokenizer, Tokenizer
+from tokenloom.tokenizers.plain import ByteTokenizer, IdsTokenizer
 
 __all__ = [
     "Encoded",
@@ -32,12 +33,10 @@ __all__ = [
     "version_decoder",
 ]
 
-_MODULES = {
-    "byte": "tokenloom.tokenizers.byte",
+_MODULES = {  # of libraries
     "tiktoken": "tokenloom.tokenizers.tiktoken_bpe",
     "huggingface": "tokenloom.tokenizers.huggingface_json",
     "sentencepiece": "tokenloom.tokenizers.sentencepiece_model",
-    "ids": "tokenloom.tokenizers.ids",
 }
 
 
@@ -52,11 +51,15 @@ def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | N
         TokenizerError: the kind or the end-of-text id is unknown, a package is missing, or a file can't be read.
     """
     kind = str(definition.get("kind"))
+    if kind == "byte":
+        return ByteTokenizer(str(definition.get("name") or "byte"))
+    if kind == "ids":
+        decode = definition.get("decode")
+        return IdsTokenizer(definition, load_tokenizer(decode, files) if decode else None)
     if kind not in _MODULES:
-        raise TokenizerError(
-            f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {', '.join(_MODULES)}"
-        )
-    tokenizer: ReferenceTokenizer = _module(_MODULES[kind], kind).load(definition, files)
+        known = ", ".join(["byte", *_MODULES, "ids"])
+        raise TokenizerError(f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {known}")
+    tokenizer: ReferenceTokenizer = _module(kind).load(definition, files)
     return tokenizer
 
 
@@ -119,13 +122,13 @@ def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
         return {"decode": {**definition["decode"], **pinned_fields(definition["decode"])}}
     if definition.get("kind") != "huggingface":
         return {}
-    fields: dict[str, Any] = _module("tokenloom.tokenizers.pretrained", "huggingface").pinned_fields(definition)
+    fields: dict[str, Any] = _module("huggingface").pinned_fields(definition)
     return fields
 
 
-def _module(name: str, kind: str) -> Any:
+def _module(kind: str) -> Any:
     try:
-        return import_module(name)
+        return import_module(_MODULES[kind])
     except ModuleNotFoundError as error:
         raise TokenizerError(
             f"a {kind} tokenizer needs the package {error.name!r}: pip install 'tokenloom[build]'"

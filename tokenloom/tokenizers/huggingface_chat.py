@@ -70,32 +70,28 @@ def _may_overlap(tokens: Iterable[tokenizers.AddedToken]) -> bool:
 
 def _locate(library: tokenizers.Tokenizer, text: str, ordinary: Sequence[tuple[int, int]]) -> Located:
     """See ChatTokens.locate."""
+    parts, position = [], 0
     library.encode_special_tokens = False
     try:
-        return _located(library, text, ordinary)
+        for start, end in ordinary:
+            parts += [_part(library, text, position, start), _ordinary(library, text, start, end)]
+            position = end
+        parts.append(_part(library, text, position, len(text)))
     finally:
         library.encode_special_tokens = True
-
-
-def _located(library: tokenizers.Tokenizer, text: str, ordinary: Sequence[tuple[int, int]]) -> Located:
-    parts, position = [], 0
-    for start, end in ordinary:
-        parts += [_part(library, text, position, start), _ordinary(library, text, start, end)]
-        position = end
-    parts.append(_part(library, text, position, len(text)))
     ids, offsets = zip(*parts, strict=True)
-    places = np.concatenate(offsets)
-    _close_gaps(text, places)
-    return Located(np.concatenate(ids), places[:, 0], np.maximum(places[:, 1], places[:, 0] + 1))
+    spans = np.concatenate(offsets)
+    _close_gaps(text, spans)
+    return Located(np.concatenate(ids), spans[:, 0], np.maximum(spans[:, 1], spans[:, 0] + 1))
 
 
-def _close_gaps(text: str, places: Any) -> None:
-    """Give the characters that are in no place, (n, 2) [start, end), to a token.
+def _close_gaps(text: str, spans: Any) -> None:
+    """Give the characters that no token has to one; `spans`, (n, 2) [start, end), are those of the tokens.
 
     Some libraries leave out white space, which belongs to the token that follows, and the marks that a normalizer
     composes with a letter, which belong to the letter's tokens.
     """
-    starts, ends = places.T
+    starts, ends = spans.T
     reached = np.maximum.accumulate(np.concatenate([[0], ends[:-1]]))
     gaps = starts > reached
     if gaps.any():
@@ -104,13 +100,13 @@ def _close_gaps(text: str, places: Any) -> None:
         has_others = gaps & (num_others[starts] > num_others[reached])
         gap_starts, gap_ends = reached[has_others], starts[has_others]
         starts[gaps & ~has_others] = reached[gaps & ~has_others]
-        found = np.searchsorted(gap_starts, ends)
-        is_before = np.append(gap_starts, -1)[found] == ends
-        ends[is_before] = gap_ends[found[is_before]]
+        gap = np.searchsorted(gap_starts, ends)
+        is_before = np.append(gap_starts, -1)[gap] == ends
+        ends[is_before] = gap_ends[gap[is_before]]
 
 
 def _part(library: tokenizers.Tokenizer, text: str, start: int, end: int) -> tuple[Any, Any]:
-    """Return the ids of a part of a text, and their places in the text.
+    """Return the ids of a part of a text, and their spans in the text.
 
     A part that begins within the text is encoded after a line break, so that no space is put before it.
     """

@@ -10,8 +10,10 @@ with long ones.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,8 @@ from tokenloom.tokenizers.base import (
     text_bytes,
     with_boundary_ids,
 )
-from tokenloom.tokenizers.hub import fetch
 from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
+from tokenloom.tokenizers.model_files import CONFIG, fetch, fetch_if_there, read_json, token_text
 
 _RUN_BYTES = 250_000
 _UINT32 = np.dtype(np.uint32)
@@ -120,16 +122,73 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Hu
     return HuggingFaceTokenizer(library, str(definition.get("name") or "huggingface"), boundary_ids, data)
 
 
-def end_of_text(data: bytes, label: str) -> str | None:
-    """Return the end-of-text token that a tokenizer.json determines by itself; None if it does not.
+def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that make a definition name the same tokenizer from now on.
 
-    Args:
-        data: content of the file.
-        label: the file's name, for messages.
+    A definition may depend on more than the content of a tokenizer.json. A folder is replaced by its file, a branch by
+    its commit, and an end of text that only tokenizer_config.json knows by `eot`. What comes after (jobs, versions,
+    verification) needs neither network nor config.
 
-    Raises TokenizerError if the file is not valid.
+    Raises TokenizerError if the file can't be had, or contradicts the config.
     """
-    library = _parsed(data, label)
+    if definition.get("path"):
+        folder = Path(definition["path"])
+        if not folder.is_dir():
+            return {}
+        file, config = folder / FILE, folder / CONFIG
+        if not file.is_file():
+            raise TokenizerError(
+                f"tokenizer folder {folder}: it has no {FILE}; save one with save_pretrained of a fast tokenizer, or, "
+                "for a tokenizer.model, use kind: sentencepiece"
+            )
+        return {"path": str(file)} | _eot(definition, file, config if config.is_file() else None)
+    name = str(definition["name"])
+    file, commit = fetch(name, FILE, definition.get("revision"))
+    asks = definition.get("eot") is None
+    return {"revision": commit} | _eot(definition, file, fetch_if_there(name, CONFIG, commit) if asks else None)
+
+
+def _eot(definition: Mapping[str, Any], file: Path, config_path: Path | None) -> dict[str, str]:
+    """Return `eot` if only the config determines it; raise TokenizerError if the files contradict each other.
+
+    An `eot` of the spec wins, and the config is not read. One that tokenizer.json determines is not repeated, so that
+    the file alone, a folder and the hub give the same tokenizer.
+    """
+    if config_path is None or definition.get("eot") is not None:
+        return {}
+    config, library = read_json(config_path), _parsed(read_regular(file), str(file))
+    if differs := _difference(config, library):
+        raise TokenizerError(
+            f"tokenizer file {config_path}: it contradicts {file}: {differs}; load them with transformers, and write "
+            "both again with save_pretrained"
+        )
+    given = config.get("eos_token")
+    eos = None if given in (None, "") else token_text(given, "eos_token", config_path)
+    known = _end_of_text(library, str(file))
+    if eos is None or known == eos:
+        return {}
+    if known is None:
+        return {"eot": eos}
+    raise TokenizerError(
+        f"tokenizer file {file}: its end-of-text token is {known!r}, but {CONFIG} beside it has the eos_token "
+        f"{eos!r}; give the one to put after each document as tokenizer.eot"
+    )
+
+
+def _difference(config: Mapping[str, Any], library: tokenizers.Tokenizer) -> str | None:
+    """Return how transformers would change the ids of a tokenizer.json, as its config says; None if it does not."""
+    there = {token.content for token in library.get_added_tokens_decoder().values()}
+    for token in (config.get("added_tokens_decoder") or {}).values():
+        if token["content"] not in there:
+            return f"added_tokens_decoder has {token['content']!r}, which is not an added token there"
+    prefix, own = config.get("add_prefix_space"), getattr(library.pre_tokenizer, "add_prefix_space", None)
+    if None not in (prefix, own) and prefix != own:
+        return f"add_prefix_space is {json.dumps(prefix)}, there it is {json.dumps(own)}"
+    return None
+
+
+def _end_of_text(library: tokenizers.Tokenizer, label: str) -> str | None:
+    """Return the end-of-text token that a tokenizer.json determines by itself; None if it does not."""
     with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
         back = _template(library)[1]
     candidates = [library.id_to_token(back[0])] if len(back) == 1 else _usual_ends(library)

@@ -23,6 +23,7 @@ from tokenloom.tokenizers.patterns import SPACE_MARK, SPACES_TO_MARKS
 FILE = "tokenizer.model"
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
+_NUM_BYTES = {1: 8, 5: 4}  # of values of fixed length, by their type
 _LAST_TRAINER_FIELD = 55  # the last that sentencepiece 0.2.3 writes
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
 # The part of a field, its number, its default, the supported value, and the reason why no other one is.
@@ -189,18 +190,14 @@ def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
     while at < len(message):
         key, at = _varint(message, at)
         number, wire_type = divmod(key, 8)
-        if key >= 2**32 or wire_type not in (0, 1, 2, 5):
-            raise ValueError(f"its file has the field {number} of the type {wire_type}")
-        length = {1: 8, 5: 4}.get(wire_type)
-        if length is None:
+        if wire_type == 0:
             value, at = _varint(message, at)
-            if wire_type == 0:
-                yield number, value
-                continue
-            length = value
+            yield number, value
+            continue
+        if wire_type not in _NUM_BYTES and wire_type != 2:
+            raise ValueError(f"its file has the field {number} of the type {wire_type}")
+        length, at = _varint(message, at) if wire_type == 2 else (_NUM_BYTES[wire_type], at)
         data = message[at : at + length]
-        if len(data) < length:
-            raise ValueError("its file has a message that ends within a field")
         yield number, data if wire_type == 2 else _Fixed(data)
         at += length
 
@@ -208,12 +205,7 @@ def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     """Return an integer, 7 bits a byte with the lowest first, and the index of the byte after it."""
     value = shift = 0
-    while at < len(message):
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
+    while message[at] >= 0x80:
+        value |= (message[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
-        if value >= 2**64:
-            raise ValueError("its file has a number of over 64 bits")
-        if byte < 0x80:
-            return value, at
-    raise ValueError("its file has a message that ends within a number")
+    return value | message[at] << shift, at + 1

@@ -79,10 +79,11 @@ class TiktokenTokenizer:
         self.vocab_size = encoding.n_vocab
         self._encoding = encoding
         self.ranks: dict[bytes, int] = encoding._mergeable_ranks
+        self.pattern: str = encoding._pat_str  # cuts a text into words
         self.eot, self._bos = eot, bos or ""
         self._allowed = {eot, bos} if bos else {eot}
-        self.eot_id = self._special_id(eot)
-        self.bos_ids = [self._special_id(bos)] if bos else []
+        self.eot_id = encoding._special_tokens[eot]
+        self.bos_ids = [encoding._special_tokens[bos]] if bos else []
         # Documents are not joined if tokens can overlap (such as "<<" with itself): one could be found across a seam.
         self._can_join = not any(_overlap(a, b) for a in self._allowed for b in self._allowed)
         probe_ids = [int(i) for i in self._encode_text(PROBE)]
@@ -99,17 +100,6 @@ class TiktokenTokenizer:
             "vocab_size": encoding.n_vocab,
         }
         self.fingerprint = fingerprint(definition | {"eot": eot, "bos": bos}, probe_ids)
-
-    @property
-    def pattern(self) -> str:
-        """The regular expression that cuts a text into words."""
-        return self._encoding._pat_str
-
-    def _special_id(self, token: str) -> int:
-        if token not in self._encoding.special_tokens_set:
-            hint = special_tokens_hint(_by_id(self._encoding), token)
-            raise TokenizerError(f"tokenizer {self.name}: {token!r} is not one of its special tokens; {hint}")
-        return self._encoding.encode_single_token(token)
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
@@ -188,24 +178,22 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Ti
     if not contents and definition.get("ranks"):
         contents = {file_name(definition): read_path(definition["ranks"], described(definition))}
     encoding, eot = _from_file(definition, contents, name) if contents else (_by_name(name), END_OF_TEXT)
-    special = _by_id(encoding)
+    special = sorted(encoding._special_tokens, key=encoding._special_tokens.__getitem__)
     if not special:
         raise TokenizerError(
             f"tokenizer {name}: it has no special tokens, but an end-of-text token must follow each document; give "
             f"those of the model and their ids, such as tokenizer.special_tokens: {{{END_OF_TEXT}: {encoding.n_vocab}}}"
         )
-    if definition.get("eot") is not None:
-        eot = str(definition["eot"])
-    elif eot not in special:
+    given, bos = definition.get("eot"), definition.get("bos")
+    if given is None and eot not in special:
         raise TokenizerError(
             f"tokenizer {name}: its end-of-text token is unknown; give tokenizer.eot; {special_tokens_hint(special)}"
         )
-    return TiktokenTokenizer(encoding, name, eot, definition.get("bos"), contents)
-
-
-def _by_id(encoding: tiktoken.Encoding) -> list[str]:
-    """Return the special tokens in the order of their ids."""
-    return sorted(encoding.special_tokens_set, key=encoding.encode_single_token)
+    for token in (given, bos):
+        if token is not None and token not in special:
+            hint = special_tokens_hint(special, token)
+            raise TokenizerError(f"tokenizer {name}: {token!r} is not one of its special tokens; {hint}")
+    return TiktokenTokenizer(encoding, name, eot if given is None else given, bos, contents)
 
 
 @cache

@@ -1,4 +1,8 @@
-"""Ids that were made elsewhere: "encoding" a document only puts the ids around it. A text is the bytes of its ids."""
+"""Tokenizers without a library: UTF-8 bytes as ids, and ids that were made elsewhere.
+
+The end of text of bytes is 255, a byte that no UTF-8 text contains. "Encoding" a document of ids only puts the ids
+around it: its text is the bytes of its ids.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
+    PROBE,
     ChatTokens,
     Encoded,
     ReferenceTokenizer,
@@ -20,7 +25,48 @@ from tokenloom.tokenizers.base import (
     text_bytes,
 )
 
+_EOT = 255
 _DTYPE = np.dtype("<u4")
+
+
+class ByteTokenizer:
+    """A vocabulary of the 256 bytes.
+
+    Args:
+        name: shown in the manifest.
+    """
+
+    kind = "byte"
+    vocab_size = 256
+    eot_id = _EOT
+    eot = None
+    backend = "byte"
+    max_text_bytes = 2**31 - 1
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bos_ids: list[int] = []
+        self.files: dict[str, bytes] = {}
+        self.fingerprint = fingerprint({"kind": "byte", "eot": _EOT}, list(PROBE.encode()))
+
+    def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
+        """See Tokenizer.encode."""
+        data, offsets = text_bytes(texts)
+        num_tokens = np.diff(offsets) + 1
+        is_text = np.ones(len(data) + len(texts), dtype=bool)
+        is_text[np.cumsum(num_tokens) - 1] = False
+        tokens = np.full(len(is_text), _EOT, dtype=dtype)
+        tokens[is_text] = data
+        return Encoded(tokens, num_tokens.astype(np.uint32))
+
+    def chat_tokens(self) -> ChatTokens:
+        """See ReferenceTokenizer.chat_tokens."""
+        return ChatTokens([], np.ones(self.vocab_size, np.int64), [], needs_nfc=False, locate=None)
+
+    def decode(self, ids: NDArray[Any]) -> str:
+        """See Tokenizer.decode."""
+        parts = bytes(np.asarray(ids).astype(np.uint8)).split(bytes([_EOT]))
+        return END_OF_TEXT.join(part.decode("utf-8", "replace") for part in parts)
 
 
 class IdsTokenizer:
@@ -82,11 +128,3 @@ class IdsTokenizer:
         unknown = np.unique(ids[ids >= decoder.vocab_size]).tolist()
         spellings = {number: f"<|{number}|>" for number in unknown} | {self.eot_id: END_OF_TEXT}
         return decode_between(ids, spellings, lambda run: decoder.decode(np.array(run, np.uint32)))
-
-
-def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> IdsTokenizer:
-    """Return the tokenizer; raises TokenizerError as load_tokenizer if the one that decodes can't be loaded."""
-    from tokenloom.tokenizers import load_tokenizer  # late, because that module imports this one
-
-    decode = definition.get("decode")
-    return IdsTokenizer(definition, load_tokenizer(decode, files) if decode else None)
