@@ -415,7 +415,7 @@ def test_an_argument_of_torchs_dataloader_is_refused_with_what_takes_its_place(r
         with pytest.raises(TypeError, match=f"{name} is an argument .* not of a dataset: in TokenLoader.dataset, "):
             TokenDataset(reference, **{name: None})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected keyword argument 'sead'"):
-        TokenLoader(data, 2, sead=1)  # type: ignore[call-arg]
+        TokenLoader(data, 2, sead=1)  # type: ignore[arg-type]
 
 
 def test_integers_of_numpy_are_accepted_and_the_state_stays_json(reference: str) -> None:

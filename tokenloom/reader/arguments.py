@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
-from functools import wraps
-from inspect import signature
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, SupportsIndex, TypedDict, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, SupportsIndex, TypedDict
 
 if TYPE_CHECKING:
     import torch
@@ -14,8 +12,6 @@ if TYPE_CHECKING:
 
     from tokenloom.storage.cache.shard_cache import ShardCache
 
-_Self = TypeVar("_Self")
-_Parameters = ParamSpec("_Parameters")
 DEFAULT_CHARS = 300  # characters of a document's text that a trace shows
 
 
@@ -81,20 +77,12 @@ _INSTEAD = (
 )
 
 
-def refuses_dataloader_arguments(
-    init: Callable[Concatenate[_Self, _Parameters], None],
-) -> Callable[Concatenate[_Self, _Parameters], None]:
-    """Return an `__init__` whose TypeError for an argument of torch's DataLoader says what takes its place."""
-    own = signature(init).parameters.keys()
-    where = "this loader: " if "batch_size" in own else "a dataset: in TokenLoader(dataset, batch_size), "
-
-    @wraps(init)
-    def checked(self: _Self, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
-        for name in kwargs.keys() & _INSTEAD.keys() - own:
+def refuse_others(others: Mapping[str, object], where: str) -> None:
+    """Raise TypeError for arguments that there are not; for one of torch's DataLoader, it says what takes its place."""
+    for name in others:
+        if name in _INSTEAD:
             raise TypeError(f"{name} is an argument of torch's DataLoader, not of {where}{_INSTEAD[name]}")
-        init(self, *args, **kwargs)
-
-    return checked
+        raise TypeError(f"got an unexpected keyword argument {name!r}")
 
 
 class DatasetOptions(TypedDict, total=False):
@@ -122,16 +110,14 @@ class OrderOptions(TypedDict, total=False):
     lanes: int | None
 
 
-class RankOptions(TypedDict, total=False):
-    """The arguments of TokenLoader that say which rank this is."""
-
+class _RankOptions(OrderOptions, total=False):
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
     dims: Sequence[str] | None
 
 
-class StreamOptions(OrderOptions, RankOptions, total=False):
+class StreamOptions(_RankOptions, total=False):
     """The keyword arguments of SampleStream."""
 
     batch_size: int | None
@@ -140,19 +126,17 @@ class StreamOptions(OrderOptions, RankOptions, total=False):
     num_epochs: int | None
 
 
-class _FeedOptions(RankOptions, total=False):
+class EvaluationOptions(_RankOptions, total=False):
+    """The keyword arguments of EvaluationPass."""
+
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
     compare_ranks: float | None
 
 
-class EvaluationOptions(_FeedOptions, OrderOptions, total=False):
-    """The keyword arguments of EvaluationPass."""
-
-
-class ResumeOptions(_FeedOptions, total=False):
-    """The keyword arguments of TokenLoader.from_state."""
+class LoaderOptions(EvaluationOptions, total=False):
+    """The keyword arguments of TokenLoader."""
 
     drop_last: bool
     num_epochs: int | None

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Never, SupportsIndex, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from tokenloom.reader.arguments import (
     StreamOptions,
     checked_choice,
     checked_int,
-    refuses_dataloader_arguments,
+    refuse_others,
 )
 from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
 from tokenloom.reader.feed import HostFeed
@@ -100,7 +100,6 @@ class TokenDataset(SplitSamples):
         FormatError: the manifest is damaged; or, on first use, a shard.
     """
 
-    @refuses_dataloader_arguments
     def __init__(
         self,
         reference: str | os.PathLike[str],
@@ -119,11 +118,16 @@ class TokenDataset(SplitSamples):
         verify: str = "open",
         access: str = "mmap",
         cache: ShardCache | None = None,
+        **others: Never,
     ) -> None:
+        if others:
+            refuse_others(others, "a dataset: in TokenLoader(dataset, batch_size), ")
         multiple = None if pad_documents is None else checked_int("pad_documents", pad_documents, 1, 2**30)
         cut = packing_named(packing, overlong, multiple)
         checked_choice("labels", labels, LABELS)
-        names = _checked_fields(fields)
+        if isinstance(fields, str):
+            raise TypeError(f"fields must be a list of names, not the string {fields!r}")
+        names = tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
         if seq_len % cut.pad_documents:
             raise ValueError(
@@ -145,7 +149,7 @@ class TokenDataset(SplitSamples):
         if manifest.version.startswith(parsed.name):
             from tokenloom.storage.versions.tags import warn_if_untagged  # a tag that was read names the version
 
-            warn_if_untagged(store, manifest.version, stacklevel=3)
+            warn_if_untagged(store, manifest.version, stacklevel=2)
         tokenizer = manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
@@ -168,7 +172,7 @@ class TokenDataset(SplitSamples):
         self._sample_format = replace(form, fields=of_samples)
         self._feeds: dict[int, HostFeed] = {}  # of the last number of samples
         if not len(self):
-            warnings.warn(self.why_empty(), stacklevel=3)  # who opens the dataset
+            warnings.warn(self.why_empty(), stacklevel=2)
 
     def __repr__(self) -> str:
         how = f"split={self.split!r}, seq_len={self.seq_len}, packing={self.packing!r}"
@@ -238,13 +242,6 @@ class TokenDataset(SplitSamples):
         from tokenloom.reader.iterable import SampleStream
 
         return SampleStream(self, **options)
-
-
-def _checked_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of fields, sorted; raise TypeError or ValueError if they are not names of fields."""
-    if isinstance(fields, str):
-        raise TypeError(f"fields must be a list of names, not the string {fields!r}")
-    return tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
 
 
 def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str) -> str | tuple[str, ...] | None:

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Never, Unpack
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from tokenloom.reader.arguments import (
     DEFAULT_CHARS,
     DatasetOptions,
     EvaluationOptions,
-    ResumeOptions,
+    LoaderOptions,
     checked_int,
-    refuses_dataloader_arguments,
+    refuse_others,
     torch_device,
 )
 from tokenloom.reader.batch import Batch
@@ -92,7 +92,6 @@ class TokenLoader:
         ValueError: an argument is out of range, or there are no samples.
     """
 
-    @refuses_dataloader_arguments
     def __init__(
         self,
         source: SampleSource,
@@ -111,7 +110,10 @@ class TokenLoader:
         prefetch: int | None = None,
         io_threads: int = 8,
         compare_ranks: float | None = 600.0,
+        **others: Never,
     ) -> None:
+        if others:
+            refuse_others(others, "this loader: ")
         batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
         self.stream = make_stream(source, order, seed, lanes)
@@ -123,7 +125,7 @@ class TokenLoader:
             warnings.warn(
                 f"a step of all ranks takes {counted(self.steps.samples, 'sample')}, and there are {num_samples:,}: it "
                 "repeats some of them; use a smaller batch_size",
-                stacklevel=3,  # the caller, past the check of arguments
+                stacklevel=2,
             )
         self._batch_bytes = batch_size * self.stream.format.seq_len * 2 * 8  # inputs and labels, int64
         default = max(4, min(_AHEAD_BATCHES, _AHEAD_BYTES // self._batch_bytes))
@@ -253,7 +255,7 @@ class TokenLoader:
         batch_size: int,
         *,
         dataset: DatasetOptions | None = None,
-        **options: Unpack[ResumeOptions],
+        **options: Unpack[LoaderOptions],
     ) -> TokenLoader:
         """Open the version that a state names, and continue from there.
 
@@ -267,7 +269,7 @@ class TokenLoader:
         source, order = open_source(store, state, dataset or {})
         if repeated := order.keys() & options.keys():
             raise TypeError(f"{', '.join(sorted(repeated))}: the state determines the order; omit it")
-        loader = cls(source, batch_size, **options, **order)
+        loader = cls(source, batch_size, **(options | order))
         loader.load_state_dict(state)
         return loader
 

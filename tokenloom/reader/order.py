@@ -162,23 +162,17 @@ class Order:
 
     def samples(self, positions: Int64s) -> Int64s:
         """Map (n,) positions of the stream to the natural indices of their samples, in [0, num_samples)."""
-        if not len(positions):
-            return positions
         epochs, places = np.divmod(positions, self.num_samples)
-        if epochs.min() == epochs.max():
-            return self._epoch_samples(int(epochs[0]), places)
-        found = np.empty_like(positions)
-        for epoch in np.unique(epochs).tolist():
-            there = epochs == epoch
-            found[there] = self._epoch_samples(epoch, places[there])
-        return found
-
-    def _epoch_samples(self, epoch: int, places: Int64s) -> Int64s:
         if self.name == "sequential":
             return places
-        if self.name == "full":
-            return permute(places, self.num_samples, self._full_key(epoch))
-        return self._block(self._layout(epoch), places)
+        samples = np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            of_epoch = epochs == epoch
+            if self.name == "full":
+                samples[of_epoch] = permute(places[of_epoch], self.num_samples, self._full_key(epoch))
+            else:
+                samples[of_epoch] = self._block(self._layout(epoch), places[of_epoch])
+        return samples
 
     def _full_key(self, epoch: int) -> UInt64s:
         return epoch_keys(Purpose.SAMPLE_ORDER, self.seed, epoch, np.full(1, 2**64 - 1, dtype=np.uint64))  # (1,)
@@ -195,14 +189,12 @@ class Order:
 
     def positions(self, samples: Int64s, epoch: int) -> Int64s:
         """Map (n,) samples to their positions of the stream in an epoch: the inverse of `samples`."""
-        return epoch * self.num_samples + self._epoch_places(epoch, samples)
-
-    def _epoch_places(self, epoch: int, samples: Int64s) -> Int64s:
-        if self.name == "sequential":
-            return samples
+        places = samples
         if self.name == "full":
-            return permute(samples, self.num_samples, self._full_key(epoch), inverse=True)
-        return self._unblock(self._layout(epoch), samples)
+            places = permute(samples, self.num_samples, self._full_key(epoch), inverse=True)
+        elif self.name == "block":
+            places = self._unblock(self._layout(epoch), samples)
+        return epoch * self.num_samples + places
 
     def _unblock(self, layout: EpochLayout, samples: Int64s) -> Int64s:
         shard = np.searchsorted(self._firsts + self._counts, samples, side="right")

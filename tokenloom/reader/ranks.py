@@ -203,11 +203,12 @@ def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seco
             node may have its own copy.
         seconds: how long to wait for a loader of each data rank.
     """
+    if ranks.origin == "arguments" and ranks.world_size == 1:
+        return
     distributed = process_group()
     if distributed is None or distributed.get_backend() in ("fake", "mpi"):  # which have no store that ranks share
         return
-    alone = ranks.origin == "arguments" and ranks.world_size == 1
-    if alone or not max(2, ranks.world_size) <= distributed.get_world_size():
+    if max(2, ranks.world_size) > distributed.get_world_size():
         return
     from torch.distributed.distributed_c10d import _get_default_store  # torch has no public name for it
 
